@@ -1,0 +1,43 @@
+# Each target works from a fresh clone: the first one makes .venv and installs everything into it.
+
+ENGINE ?= spark
+PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
+
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.PHONY: demo test lint bench soak clean
+
+demo: $(READY)
+	$(BIN)/mmqjp demo --engine $(ENGINE)
+
+test: lint
+	$(PYTEST)
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/mmqjp bench --quick
+
+soak: $(READY)
+	$(PYTEST) -m "" --hypothesis-profile=soak
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@for python in $(PYTHONS); do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "making .venv with $$python"; \
+			exec $$python -m venv .venv; \
+		fi; \
+	done; \
+	echo "error: no Python 3.11 or newer is on PATH: install one, or name it with make PYTHONS=/path/to/python" >&2; exit 1
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

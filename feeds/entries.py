@@ -1,0 +1,45 @@
+"""A feed's bytes to documents: one for each entry, as an `<item>` or raw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from feeds.document import DEFAULT_STREAM, Document, Reject
+from feeds.feed import Feed, is_url, parse_feed
+from feeds.files import RAW_KEPT
+from feeds.item import Origin, entry_id, entry_time, item_xml
+from feeds.json_feed import json_feed_to_atom, load_json_feed
+from feeds.raw import raw_entries
+
+EntryForm = Literal["item", "raw"]
+
+_BLANKS = b"\xef\xbb\xbf \t\r\n"
+
+
+def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Document | Reject]:
+    """The entries of a feed as documents of stream S, in the feed's order; one Reject where it cannot be read.
+
+    A feed that is well-formed and empty gives nothing; of an ill-formed one comes what can be read.
+    """
+    try:
+        feed, bodies = _read(data, origin, form)
+    except ValueError as error:
+        when = origin.modified if origin.fetched is None else origin.fetched
+        yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
+        return
+    source = origin.source or feed.self_url or origin.name
+    for entry, body in zip(feed.entries, bodies, strict=True):
+        yield Document(entry_id(entry, source), body, DEFAULT_STREAM, entry_time(entry, origin))
+
+
+def _read(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
+    base = origin.source if is_url(origin.source) else ""
+    if data.lstrip(_BLANKS).startswith(b"{"):
+        if form == "raw":
+            raise ValueError("raw entries need a feed in XML, and this is JSON: read it without --feeds=raw")
+        data = json_feed_to_atom(load_json_feed(data))
+    feed = parse_feed(data, base, origin.source or origin.name)
+    if form == "raw":
+        return feed, raw_entries(data, feed)
+    return feed, [item_xml(entry) for entry in feed.entries]

@@ -1,0 +1,76 @@
+"""Reading files with care: in a fixed order, within a directory, and never more than fits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+MAX_BYTES = 64 * 1024 * 1024
+"""The most that one document, one line or one feed may hold."""
+
+RAW_KEPT = 64 * 1024
+"""How much of something too large a Reject keeps."""
+
+
+class TooLargeError(ValueError):
+    """More than MAX_BYTES; `head` is how it begins."""
+
+    def __init__(self, head: bytes) -> None:
+        super().__init__(f"larger than {MAX_BYTES // 1024 // 1024} MiB")
+        self.head = head[:RAW_KEPT]
+
+
+def read_file(path: Path) -> bytes:
+    """The file's bytes; TooLargeError past MAX_BYTES, OSError as usual."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise TooLargeError(data)
+    return data
+
+
+def modified_us(path: Path) -> int:
+    """The file's modification time in microseconds."""
+    return path.stat().st_mtime_ns // 1000
+
+
+def files_below(directory: Path, suffixes: frozenset[str]) -> Iterator[Path]:
+    """The regular files with one of the suffixes (lower case, with dot), depth first in order of names.
+
+    A symbolic link to a file counts where it leads to a place inside `directory`; links to directories are not
+    followed, since what they hold inside is met anyway. What cannot be looked at (a directory that may not be
+    listed, a file behind it) is among the paths, so that whoever reads it says so.
+    """
+    return _below(directory, suffixes, directory.resolve())
+
+
+def _below(directory: Path, suffixes: frozenset[str], root: Path) -> Iterator[Path]:
+    try:
+        children = sorted(os.scandir(directory), key=lambda child: child.name)
+    except OSError:
+        yield directory
+        return
+    for child in children:
+        path = Path(child.path)
+        if child.is_dir(follow_symlinks=False):
+            yield from _below(path, suffixes, root)
+        elif path.suffix.lower() in suffixes and _is_file_inside(path, root):
+            yield path
+
+
+def _is_file_inside(path: Path, root: Path) -> bool:
+    try:
+        return path.is_file() and path.resolve().is_relative_to(root)
+    except OSError:
+        return True
+
+
+def name_below(path: Path, directory: Path) -> str:
+    """The path relative to the directory, with `/`."""
+    return printable(path.relative_to(directory).as_posix())
+
+
+def printable(name: str) -> str:
+    """A name as text that can be written anywhere: lone surrogates (undecodable bytes) are replaced."""
+    return name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -1,0 +1,97 @@
+"""JSON Feed 1.0 and 1.1 rewritten as Atom, so that one reader serves, sanitises and resolves every format."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lxml import etree
+
+from feeds.text import xml_text
+
+ATOM = "http://www.w3.org/2005/Atom"
+_VERSIONS = ("https://jsonfeed.org/version/", "http://jsonfeed.org/version/")
+
+
+def load_json_feed(data: bytes) -> dict[str, Any]:
+    """The feed's object; ValueError, with the cause, for anything that is not a JSON Feed."""
+    try:
+        feed = json.loads(data.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    if not is_json_feed(feed):
+        raise ValueError("JSON, but not a JSON Feed: its version is not a https://jsonfeed.org/version/ address")
+    if not isinstance(feed.get("items"), list):
+        raise ValueError("a JSON Feed without a list of items")
+    return dict(feed)
+
+
+def is_json_feed(value: object) -> bool:
+    """Whether a JSON value says that it is a JSON Feed."""
+    return isinstance(value, dict) and str(value.get("version", "")).startswith(_VERSIONS)
+
+
+def json_feed_to_atom(feed: dict[str, Any]) -> bytes:
+    """The same feed in Atom 1.0; what has the wrong type is left out, as if it were absent."""
+    root = etree.Element(f"{{{ATOM}}}feed")
+    _add(root, "title", feed.get("title"))
+    _link(root, "alternate", feed.get("home_page_url"))
+    _link(root, "self", feed.get("feed_url"))
+    _authors(root, feed)
+    for item in feed["items"]:
+        if isinstance(item, dict):
+            _entry(etree.SubElement(root, f"{{{ATOM}}}entry"), item)
+    return etree.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def _entry(entry: etree._Element, item: dict[str, Any]) -> None:
+    _add(entry, "id", item.get("id"))
+    _add(entry, "title", item.get("title"))
+    _link(entry, "alternate", item.get("url"))
+    _link(entry, "related", item.get("external_url"))
+    _add(entry, "published", item.get("date_published"))
+    _add(entry, "updated", item.get("date_modified"))
+    _add(entry, "summary", item.get("summary"))
+    _authors(entry, item)
+    for tag in _list(item.get("tags")):
+        if _text(tag):
+            etree.SubElement(entry, f"{{{ATOM}}}category", term=_text(tag))
+    for attachment in _list(item.get("attachments")):
+        if isinstance(attachment, dict):
+            _link(entry, "enclosure", attachment.get("url"))
+    if _text(item.get("content_html")):
+        _add(entry, "content", item["content_html"], type="html")
+    else:
+        _add(entry, "content", item.get("content_text"))
+
+
+def _authors(parent: etree._Element, holder: dict[str, Any]) -> None:
+    """Version 1.1 has a list of authors, 1.0 had one; both may stand side by side for old readers."""
+    for author in _list(holder.get("authors")) or [holder.get("author")]:
+        if isinstance(author, dict) and (name := _text(author.get("name")) or _text(author.get("url"))):
+            _add(etree.SubElement(parent, f"{{{ATOM}}}author"), "name", name)
+
+
+def _add(parent: etree._Element, name: str, value: object, **attributes: str) -> None:
+    text = _text(value)
+    if text:
+        etree.SubElement(parent, f"{{{ATOM}}}{name}", attributes).text = text
+
+
+def _link(parent: etree._Element, rel: str, href: object) -> None:
+    text = _text(href)
+    if text:
+        etree.SubElement(parent, f"{{{ATOM}}}link", rel=rel, href=text)
+
+
+def _text(value: object) -> str:
+    """Ids are often numbers where the format wants strings."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return xml_text(value).strip() if isinstance(value, str) else ""
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

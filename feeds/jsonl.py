@@ -1,0 +1,74 @@
+"""Documents from JSON lines, plain or compressed: one a line, a bad line never stops the rest."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from feeds.document import DEFAULT_STREAM, Clock, Document, Reject
+from feeds.files import MAX_BYTES, RAW_KEPT, TooLargeError, printable
+
+_BLOCK = 1024 * 1024
+
+
+def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Document | Reject]:
+    """The documents of a `.jsonl` or `.jsonl.gz` file, in its order; blank lines are skipped."""
+    name = printable(str(path))
+    number = 0
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        try:
+            for number, line in enumerate(_lines(cast(BinaryIO, file), max_line), 1):
+                where = f"{name}:{number}"
+                if isinstance(line, TooLargeError):
+                    yield Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
+                elif line.strip():
+                    yield _document(line, where, now)
+        except (OSError, EOFError, zlib.error) as error:
+            where = f"{name}:{number + 1}"
+            yield Reject(where, DEFAULT_STREAM, None, f"{where}: the file cannot be read further: {error}", b"")
+
+
+def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
+    while line := file.readline(limit + 1):
+        if len(line) <= limit or line.endswith(b"\n"):
+            yield line
+            continue
+        yield TooLargeError(line)
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_BLOCK)
+
+
+def _document(line: bytes, where: str, now: Clock) -> Document | Reject:
+    found: dict[str, Any] = {}
+    try:
+        found = _object(line)
+        missing = [key for key in ("id", "xml") if key not in found]
+        if missing:
+            raise ValueError(f'the key "{missing[0]}" is missing')
+        if not isinstance(found["xml"], str):
+            raise ValueError('"xml" is not a string')
+        return Document(found["id"], found["xml"], found.get("stream", DEFAULT_STREAM), found.get("time"), now=now)
+    except (ValueError, RecursionError) as error:
+        cause = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        id, stream = found.get("id"), found.get("stream")
+        return Reject(
+            id=printable(id) if isinstance(id, str) and id else where,
+            stream=printable(stream) if isinstance(stream, str) and stream else DEFAULT_STREAM,
+            time=None,
+            reason=f"{where}: {printable(cause)}",
+            raw=line[:RAW_KEPT],
+        )
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(found, dict):
+        raise ValueError('not a JSON object such as {"id": "d1", "stream": "S", "time": "2026-05-04", "xml": "<a/>"}')
+    return found

@@ -1,0 +1,102 @@
+"""Crawls in WARC files: responses and resources that hold XML, or feeds, with the times of their records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from warcio.archiveiterator import ArchiveIterator
+
+from feeds.dates import parse_iso
+from feeds.document import DEFAULT_STREAM, Document, Reject
+from feeds.entries import EntryForm, read_entries
+from feeds.files import MAX_BYTES, RAW_KEPT, printable
+from feeds.item import Origin
+from feeds.text import one_line
+
+_HEAD = 4096
+_FEED = re.compile(rb"<(?:rss|feed|(?:\w+:)?RDF)[\s>]|jsonfeed\.org/version/")
+
+
+def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[Document | Reject]:
+    """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
+
+    Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it,
+    each feed's entries are: the address is the feed's, the record's date the time of the fetch.
+    """
+    name = printable(str(path))
+    with path.open("rb") as file:
+        bodies = _bodies(file, name, feeds is not None, max_bytes)
+        while True:
+            # warcio does not look whether what it reads is there: damage shows as any kind of exception.
+            try:
+                body = next(bodies, None)
+            except Exception as error:
+                yield Reject(name, DEFAULT_STREAM, None, f"{name}: the archive cannot be read further: {error}", b"")
+                return
+            if body is None:
+                return
+            yield from _documents(body, name, feeds, max_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """What a record holds: at most one byte more than is allowed; `cut` where the archive ends before the record."""
+
+    address: str
+    date: str
+    data: bytes
+    cut: bool
+
+
+def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[_Body]:
+    for record in ArchiveIterator(file):
+        if record.rec_type not in ("response", "resource") or not _succeeded(record):
+            continue
+        body = record.content_stream()
+        head = body.read(_HEAD)
+        if not (_FEED.search(head) if feeds else _is_xml(record, head)):
+            continue
+        data = head + body.read(max_bytes + 1 - len(head))
+        if len(data) <= max_bytes:
+            while record.raw_stream.read(_HEAD):
+                pass
+        yield _Body(
+            address=one_line(record.rec_headers.get_header("WARC-Target-URI") or name).strip("<>"),
+            date=record.rec_headers.get_header("WARC-Date") or "",
+            data=data,
+            cut=len(data) <= max_bytes and record.raw_stream.limit > 0,
+        )
+
+
+def _succeeded(record: Any) -> bool:
+    return record.http_headers is None or record.http_headers.get_statuscode() == "200"
+
+
+def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) -> Iterator[Document | Reject]:
+    id = f"{body.address} {body.date}".strip()
+    cause = ""
+    time = 0
+    try:
+        time = parse_iso(body.date)
+    except ValueError as error:
+        cause = f"the record's date: {error}"
+    if len(body.data) > max_bytes:
+        cause = f"larger than {max_bytes} bytes"
+    elif body.cut:
+        cause = "the archive ends within the record"
+    if cause:
+        yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
+    elif feeds:
+        yield from read_entries(body.data, Origin(id, time, body.address, time), feeds)
+    else:
+        yield Document(id, body.data, DEFAULT_STREAM, time)
+
+
+def _is_xml(record: Any, head: bytes) -> bool:
+    headers = record.http_headers or record.rec_headers
+    kind = (headers.get_header("Content-Type") or "").partition(";")[0].strip().lower()
+    return kind in ("application/xml", "text/xml") or kind.endswith("+xml") or head.lstrip().startswith(b"<?xml")

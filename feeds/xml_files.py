@@ -1,0 +1,77 @@
+"""One XML file as one document, its time read from the document or from the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lxml import etree
+
+from feeds.dates import parse_date
+from feeds.document import Document, Reject
+from feeds.errors import SourceError
+from feeds.files import RAW_KEPT, TooLargeError, modified_us, read_file
+
+TimeReader = Callable[[bytes], int]
+
+
+def safe_parser() -> etree.XMLParser:
+    """A parser that reads nothing but the bytes it is given and gives up on documents that explode."""
+    return etree.XMLParser(
+        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only the older booleans
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+    )
+
+
+def time_reader(expression: str) -> TimeReader:
+    """A function from a document's bytes to the time at `expression`, ValueError where the document has none there.
+
+    The value of the first node found (or of the string computed) is an ISO-8601 or RFC 822 date.
+    SourceError for an expression that is not XPath.
+    """
+    try:
+        xpath = etree.XPath(expression)
+    except etree.XPathError as error:
+        raise SourceError(expression, f"not an XPath expression: {error}", "see --time-xpath in --help") from None
+
+    def read(xml: bytes) -> int:
+        try:
+            found = xpath(etree.fromstring(xml, safe_parser()))
+        except etree.XMLSyntaxError as error:
+            raise ValueError(f"not well-formed: {error.msg}") from None
+        except etree.XPathError as error:
+            raise ValueError(f"{expression} cannot be evaluated: {error}") from None
+        text = _first_text(found)
+        if text is None:
+            raise ValueError(f"{expression} finds nothing")
+        time = parse_date(text)
+        if time is None:
+            raise ValueError(f"{expression} finds {text!r:.80}, which is no date")
+        return time
+
+    return read
+
+
+def _first_text(found: Any) -> str | None:
+    if isinstance(found, list):
+        if not found:
+            return None
+        found = found[0]
+    return "".join(map(str, found.itertext())) if isinstance(found, etree._Element) else str(found)
+
+
+def read_xml_file(path: Path, id: str, stream: str, time: TimeReader | None) -> Document | Reject:
+    """The document that the file is; a Reject where it cannot be read or its time cannot be told."""
+    raw = b""
+    try:
+        raw = read_file(path)
+        return Document(id, raw, stream, time(raw) if time else modified_us(path))
+    except TooLargeError as error:
+        return Reject(id, stream, None, f"{id}: the file is {error}", error.head)
+    except OSError as error:
+        return Reject(id, stream, None, f"{id}: cannot be read: {error.strerror or error}", b"")
+    except ValueError as error:
+        return Reject(id, stream, None, f"{id}: {error}", raw[:RAW_KEPT])

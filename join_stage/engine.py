@@ -1,0 +1,57 @@
+"""The protocol of stage 2: what both engines, Spark and DuckDB, do for the rest of the system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from join_stage.plan import TemplateTable
+from templates.catalog import Row
+from templates.witness import Witnesses
+
+
+class StoreError(RuntimeError):
+    """A store cannot be opened, or was written by a program that this one does not understand."""
+
+
+class JoinEngine(Protocol):
+    """Join state and tables behind batches that become visible whole.
+
+    **Batches**: `begin`, any number of `append`, `join` and `evict`, then `commit`; or `rollback`, which leaves
+    everything as it was at `begin`.
+
+    **R_T**: `put_rows` and `drop_rows` take effect at the next `join`. They are not part of a batch: R_T follows from
+    the registered queries, and is filled anew when a store is opened.
+    """
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        """Adds rows to the template's R_T; a row with a known id replaces it."""
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        """Takes rows out of the template's R_T."""
+
+    def begin(self) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        """Appends rows to one of `join_stage.tables.TABLES`."""
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        """Answers a query over the tables, the current batch's rows included, and over `views` given along."""
+
+    def join(self, batch: Witnesses, first_docid: int, window: int) -> pa.Table:
+        """Adds the witnesses to the join state and answers all templates for them.
+
+        The batch's documents have ids from `first_docid` on, greater than all earlier ones; `window` is the largest
+        of any query, in microseconds. Returns (qid of the row, docid1, docid2, nodes by the template's numbering).
+        """
+
+    def evict(self, before: int) -> None:
+        """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
+
+    def close(self) -> None: ...

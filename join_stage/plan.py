@@ -1,0 +1,99 @@
+"""The `basic` plan (thesis, Algorithm 1): the conjunctive queries of all templates as one union-all statement a batch.
+
+A batch joins the state, which already holds it, with the batch on the right; then the batch on the left with the state
+as it was before. So each pair of documents with a new one in it is met exactly once, whichever arrived first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from templates.catalog import INFINITE
+from templates.conjunctive import Atom, ConjunctiveQuery, executable_query
+from templates.template import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Orientation:
+    """Which tables stand left and right of the joins: their common suffixes, and that of R_vj."""
+
+    left: str
+    right: str
+    pairs: str
+
+
+NEW_RIGHT = Orientation("", "_w", "r_vj")
+"""The state, batch included, followed by or joined with the batch."""
+
+NEW_LEFT = Orientation("_w", "_old", "r_vj_old")
+"""The batch with the state from before it."""
+
+R_VJ = ("docid1", "node1", "docid2", "node2", "span", "apart")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTable:
+    """A template whose relation R_T has rows: its number and shape."""
+
+    number: int
+    shape: Shape
+
+    @property
+    def name(self) -> str:
+        """The relation's name."""
+        return f"r_t_{self.number}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its attributes: qid (of the shared row), var1, ..., wl, and `ordered`: all subscribers are FOLLOWED BY."""
+        return ("qid", *(f"var{i + 1}" for i in range(len(self.shape.parents))), "wl", "ordered")
+
+
+def value_pairs_statement(side: Orientation, window: int) -> str:
+    """R_vj: the pairs of nodes of two documents with equal string values, no further apart than the largest `window`.
+
+    `span` is the time that both documents cover, `apart` tells that the left one ends before the right one begins.
+    """
+    span = "greatest(l.t1, r.t1) - least(l.t0, r.t0)"
+    within = "" if window == INFINITE else f" AND {span} <= {window}"
+    return f"""SELECT a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2,
+  {span} AS span, l.t1 < r.t0 AS apart
+FROM r_doc{side.left} a JOIN r_doc{side.right} b ON a.strval = b.strval
+JOIN r_docts{side.left} l ON l.docid = a.docid JOIN r_docts{side.right} r ON r.docid = b.docid
+WHERE a.docid <> b.docid{within}"""
+
+
+def timed_query(template: TemplateTable) -> tuple[ConjunctiveQuery, tuple[str, ...]]:
+    """CQ_T as it is run, and the conditions of Algorithm 3, line 4, under the row's largest window."""
+    query = executable_query(template.shape, f"T{template.number}")
+    rows = Atom(f"R_T{template.number}", template.columns, (*template.columns[:-1], "ordered"))
+    body = [rows if atom.relation == rows.relation else atom for atom in query.body]
+    if not template.shape.joins:
+        return ConjunctiveQuery(query.head, tuple(body)), ()
+    body[0] = Atom("R_vj", R_VJ, (*body[0].args, "span", "apart"))
+    return ConjunctiveQuery(query.head, tuple(body)), ("{span} <= {wl}", "({apart} OR NOT {ordered})")
+
+
+def template_statement(template: TemplateTable, side: Orientation, array: str) -> str:
+    """CQ_T in SQL, its result as rows (qid, docid1, docid2, nodes); `array` is the engine's array constructor."""
+    query, conditions = timed_query(template)
+    tables = {
+        "R_vj": side.pairs,
+        "R_bin": f"r_bin{side.left}",
+        "R_binW": f"r_bin{side.right}",
+        f"R_T{template.number}": template.name,
+    }
+    nodes = array.format(", ".join(f"{{node{i + 1}}}" for i in range(len(template.shape.parents))))
+    docid2 = "{docid2}" if template.shape.joins else "CAST(NULL AS BIGINT)"
+    select = f"{{qid}} AS qid, {{docid1}} AS docid1, {docid2} AS docid2, {nodes} AS nodes"
+    return query.sql(tables, select, conditions)
+
+
+def batch_statement(templates: Sequence[TemplateTable], array: str, *, with_old: bool) -> str:
+    """The statement that answers all templates for a batch; `with_old` asks for the second orientation too."""
+    selects = []
+    for template in templates:
+        for side in (NEW_RIGHT, NEW_LEFT) if with_old and template.shape.joins else (NEW_RIGHT,):
+            selects.append(template_statement(template, side, array))
+    return "\nUNION ALL\n".join(selects)

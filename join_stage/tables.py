@@ -1,0 +1,47 @@
+"""The tables that an engine keeps, as Arrow schemas: append-only, each row written by one batch."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from templates.witness import R_DOC
+
+_INT, _TEXT = pa.int64(), pa.string()
+_INTS, _TEXTS = pa.list_(_INT), pa.list_(_TEXT)
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema(list(columns.items()))
+
+
+R_BIN_FLAT = _schema(docid=_INT, var1=pa.int32(), var2=pa.int32(), node1=_INT, node2=_INT)
+R_DOCTS_STORED = _schema(docid=_INT, timestamp=_INT, t0=_INT, t1=_INT)
+
+STATE = {"r_bin": R_BIN_FLAT, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
+"""The join state (thesis 6.3.1), which each batch extends and eviction shortens."""
+
+RECORDS = {
+    # `kind` is external, published or hidden. `parts` and `part_ids` tell documents of a chain apart; `source_*`
+    # the external documents behind one; `bound_*` what each child of a hidden stream's tuple stands for.
+    "documents": _schema(
+        docid=_INT, id=_TEXT, stream=_TEXT, t0=_INT, t1=_INT, xml=_TEXT, kind=_TEXT, parts=_INTS, part_ids=_TEXTS,
+        source_ids=_TEXTS, source_streams=_TEXTS, bound_docids=_INTS, bound_nodes=_INTS,
+    ),
+    "dead_letters": _schema(id=_TEXT, stream=_TEXT, time=_INT, reason=_TEXT, raw=pa.binary()),
+    "outputs": _schema(
+        query=_TEXT, t0=_INT, t1=_INT, documents=_TEXTS, streams=_TEXTS, nodes=_TEXT, xml=_TEXT, batch=_INT
+    ),
+    "match_rows": _schema(match=_INT, template=_INT, docid1=_INT, docid2=_INT, t0=_INT, t1=_INT, bindings=_INTS),
+    "match_queries": _schema(match=_INT, query=_TEXT, qid=_INT),
+    "added_queries": _schema(
+        qid=_INT, name=_TEXT, text=_TEXT, occurrence=_INT, template=_INTS, window_us=_INT, added_at=_INT, since=_INT
+    ),
+    "removed_queries": _schema(qid=_INT, removed_at=_INT),
+    "variables": _schema(var=_INT, parent=_INT, stream=_TEXT, definition=_TEXT),
+    "groups": _schema(grp=pa.int32(), var1=pa.int32(), var2=pa.int32()),
+    "templates": _schema(template=_INT, left_nodes=_INT, parents=_INTS, joins=_INTS),
+    "settings": _schema(key=_TEXT, value=_TEXT, batch=_INT),
+}
+"""What else is kept. Of several `settings` of one key the one of the highest batch counts."""
+
+TABLES = STATE | RECORDS

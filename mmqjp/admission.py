@@ -1,0 +1,118 @@
+"""Admission: which documents of a batch enter the system, and why the others become dead letters (section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+from lxml import etree
+
+from feeds.document import Clock, Document, Reject
+from join_stage.engine import JoinEngine
+from join_stage.tables import TABLES
+from mmqjp.records import Record, own_part_id
+from xpath_stage.parse import DocumentError, parse_document
+
+EARLIEST, LATEST = -(2**61), 2**61
+"""Times further away, microseconds, would overflow in the arithmetic of windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The documents of a batch that enter, not yet numbered; the dead letters; how many were met before."""
+
+    records: list[Record]
+    dead_letters: pa.Table
+    duplicates: int
+
+
+class Admission:
+    """Parses documents, refuses malformed and late ones, passes over those met before.
+
+    `lateness` in microseconds is how far a document may be behind its stream's greatest time as of the previous batch;
+    None is without limit.
+    """
+
+    def __init__(self, store: JoinEngine, lateness: int | None, now: Clock) -> None:
+        self._store, self._lateness, self._now = store, lateness, now
+        self._greatest: dict[str, int] = {}
+        if lateness is not None:
+            tops = store.select("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
+            self._greatest = {row["stream"]: row["t1"] for row in tops.to_pylist()}
+
+    def admit(self, documents: Iterable[Document | Reject]) -> Admitted:
+        """Sorts a batch into records and dead letters."""
+        dead: list[tuple[object, ...]] = []
+        taken: dict[tuple[str, str], Document] = {}
+        total = 0
+        for item in documents:
+            if isinstance(item, Reject):
+                dead.append((item.id, item.stream, item.time, item.reason, _bytes(item.raw)))
+                continue
+            total += 1
+            taken.setdefault((item.stream, item.id), item)
+        known = self._known(taken)
+        records = []
+        for key, document in taken.items():
+            if key in known:
+                continue
+            try:
+                records.append(self._record(document))
+            except DocumentError as error:
+                dead.append((document.id, document.stream, document.t0, str(error), _bytes(document.xml)))
+        columns = zip(*dead, strict=True) if dead else [()] * 5
+        schema = TABLES["dead_letters"]
+        arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
+        duplicates = total - len(taken) + len(known)
+        return Admitted(records, pa.table(arrays, schema=schema), duplicates)
+
+    def advance(self, admitted: Admitted) -> None:
+        """Moves the watermarks past a batch."""
+        for record in admitted.records:
+            self._greatest[record.stream] = max(self._greatest.get(record.stream, EARLIEST), record.t1)
+
+    def horizon(self, streams: Iterable[str]) -> int | None:
+        """The time before which no document that is not late can still come on any of `streams`; None without one."""
+        if self._lateness is None or any(stream not in self._greatest for stream in streams):
+            return None
+        return min((self._greatest[stream] for stream in streams), default=EARLIEST) - self._lateness
+
+    def _known(self, taken: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        pairs = list(taken)
+        if not pairs:
+            return set()
+        arriving = pa.table({"stream": [s for s, _ in pairs], "id": [i for _, i in pairs]})
+        sql = "SELECT d.stream, d.id FROM documents d JOIN arriving a ON d.stream = a.stream AND d.id = a.id"
+        found = self._store.select(sql, {"arriving": arriving})
+        return set(zip(found["stream"].to_pylist(), found["id"].to_pylist(), strict=True))
+
+    def _record(self, document: Document) -> Record:
+        """Raises DocumentError."""
+        if document.stream.startswith("#"):
+            raise DocumentError("names of streams that begin with # are the system's own")
+        if not EARLIEST < document.t0 <= document.t1 < LATEST:
+            raise DocumentError("the time is out of range")
+        if self._lateness is not None:
+            watermark = self._greatest.get(document.stream, EARLIEST) - self._lateness
+            if document.t1 < watermark:
+                raise DocumentError(f"late: {watermark - document.t1} µs behind the watermark of {document.stream}")
+        tree = parse_document(document.xml_bytes())
+        record = Record(
+            -1,
+            document.id,
+            document.stream,
+            document.t0,
+            document.t1,
+            etree.tostring(tree.elements[0], encoding="unicode"),
+            "external",
+            (),
+            (own_part_id(document.stream, document.id),),
+            ((document.id, document.stream),),
+        )
+        record.tree = tree  # not to be parsed again from `xml`
+        return record
+
+
+def _bytes(raw: bytes | str) -> bytes:
+    return raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")

@@ -1,0 +1,232 @@
+"""From matches on rows of R_T to what each subscriber gets (thesis, Algorithm 3): times, residuals, bindings, outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from lxml import etree
+
+from mmqjp.output import Value, construct
+from mmqjp.records import Record, Records, own_part_id
+from mmqjp.registry import HiddenStream, Registry, Subscription, Target
+from mmqjp.residual import holds
+from templates.witness import plain_node
+from xpath_stage.binder import Node, bindings
+from xscl.normal import Side, Term
+from xscl.pattern import PatternNode
+
+SideBinding = Mapping[str, Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A row of R_outT: the shared row of R_T, the documents, the nodes by the template's numbering."""
+
+    row: int
+    docid1: int
+    docid2: int | None
+    nodes: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output document of a query. Times in UTC microseconds.
+
+    `documents` are the ids of the external documents behind it, in the query's order, `streams` theirs; `nodes` the
+    nodes of its SELECT variables, as interface formats write them; `xml` its text.
+    """
+
+    query: str
+    t0: int
+    t1: int
+    documents: tuple[str, ...]
+    streams: tuple[str, ...]
+    nodes: Mapping[str, int | str]
+    xml: str
+
+    def to_dict(self) -> dict[str, object]:
+        """The output as the JSON object of an output line."""
+        return {
+            "query": self.query,
+            "t0": self.t0,
+            "t1": self.t1,
+            "documents": list(self.documents),
+            "streams": list(self.streams),
+            "nodes": dict(self.nodes),
+            "xml": self.xml,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What one match gives one subscriber: an output, a document for the readers of a stream, or both."""
+
+    output: Output | None
+    subscription: Subscription | None
+    document: Record | None
+
+
+class Delivery:
+    """Delivers the matches of one batch. An output is made once for its query, documents and SELECT nodes."""
+
+    def __init__(self, registry: Registry, records: Records) -> None:
+        self._registry, self._records = registry, records
+        self._seen: set[tuple[object, ...]] = set()
+        self._bound: dict[tuple[object, ...], list[SideBinding]] = {}
+        self._paths: dict[int, Mapping[str, tuple[int, ...]]] = {}
+
+    def deliver(self, matches: Iterable[Match]) -> Iterator[tuple[Match, list[Delivered]]]:
+        """The matches, each with what its subscribers get that no earlier match gave them."""
+        for match in matches:
+            inputs = [self._records[match.docid1]]
+            if match.docid2 is not None:
+                inputs.append(self._records[match.docid2])
+            found = []
+            for target in self._registry.of_row(match.row):
+                if _in_time(target, inputs) and all(r.first_docid > target.owner.since for r in inputs):
+                    found += self._target(target, inputs, match.nodes)
+            yield match, found
+
+    def _target(self, target: Target, inputs: list[Record], nodes: Sequence[int]) -> Iterator[Delivered]:
+        conjunct = target.conjunct
+        sides = [
+            self._side_bindings(target, i, side, record, nodes)
+            for i, (side, record) in enumerate(zip(conjunct.sides(), inputs, strict=True))
+        ]
+        for choice in product(*sides):
+            place = {var: (record, node) for record, bound in zip(inputs, choice, strict=True) for var, node in bound.items()}
+            if all(holds(expr, lambda var: Value(*place[var]).text()) for expr in conjunct.residual):
+                if isinstance(target.owner, HiddenStream):
+                    yield from self._tuple(target.owner, inputs, place)
+                else:
+                    yield from self._output(target.owner, inputs, place)
+
+    # ------------------------------------------------------------ bindings
+
+    def _side_bindings(
+        self, target: Target, i: int, side: Side, record: Record, nodes: Sequence[int]
+    ) -> list[SideBinding]:
+        """The bindings of the side's needed variables, given the nodes of its value-join variables (section 6, K+)."""
+        if side.hidden is not None:
+            return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
+        minor, slots = target.placement.minors[i], target.placement.slots[i]
+        fixed = {}
+        if target.conjunct.joins:
+            fixed = {node.path: plain_node(nodes[slot]) for node, slot in zip(minor.nodes, slots, strict=True)}
+        paths = self._paths.get(id(side))
+        if paths is None:
+            paths = self._paths[id(side)] = dict(_variable_paths(side.pattern, ()))
+        if all(path in fixed for path in paths.values()):
+            return [{var: fixed[path] for var, path in paths.items()}]
+        key = (id(side), record.docid, *sorted(fixed.items()))
+        found = self._bound.get(key)
+        if found is None:
+            found = self._bound[key] = [dict(b) for b in bindings(side.pattern, record.tree, fixed)]
+        return found
+
+    def _resolve(self, record: Record, node: Node) -> tuple[Record, Node]:
+        """The document and node that a tuple's variable stands for; any other node is its own."""
+        if record.kind != "hidden":
+            return record, node
+        docid, origin = record.bound[node[0] - 1]
+        return self._records[docid], origin
+
+    # ------------------------------------------------------------ what comes out
+
+    def _tuple(
+        self, owner: HiddenStream, inputs: list[Record], place: Mapping[str, tuple[Record, Node]]
+    ) -> Iterator[Delivered]:
+        values = [Value(*self._resolve(*place[var])) for var in owner.hidden.variables]
+        parts = tuple(part for record in inputs for part in record.parts)
+        bound = tuple((value.record.docid, value.node) for value in values)
+        if self._first(owner.hidden.stream, parts, bound):
+            root = etree.Element("tuple")
+            for i, value in enumerate(values):
+                etree.SubElement(root, f"v{i}").text = value.text()
+            yield Delivered(None, None, self._document(owner.hidden.stream, "hidden", inputs, root, bound))
+
+    def _output(
+        self, owner: Subscription, inputs: list[Record], place: Mapping[str, tuple[Record, Node]]
+    ) -> Iterator[Delivered]:
+        def value(term: Term | str) -> Value | str:
+            return term if isinstance(term, str) else Value(*self._resolve(*place[term.var]), term.functions)
+
+        normal = owner.normal
+        values = {entry.key: value(entry.value) for entry in normal.entries}
+        chosen = {key: v for key, v in values.items() if isinstance(v, Value)}
+        parts = tuple(part for record in inputs for part in record.parts)
+        if not self._first(owner.qid, parts, tuple((v.record.docid, v.node) for v in chosen.values())):
+            return
+        t0, t1 = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
+        root = construct(normal, owner.name, t0, t1, values, [value(hole) for hole in normal.holes])
+        sources = [source for record in inputs for source in record.sources]
+        output = Output(
+            owner.name,
+            t0,
+            t1,
+            tuple(source[0] for source in sources),
+            tuple(source[1] for source in sources),
+            {key: v.json_id() for key, v in chosen.items()},
+            etree.tostring(root, encoding="unicode"),
+        )
+        document = None
+        if owner.publishes and self._registry.has_readers(owner.name):
+            part_ids = [part for record in inputs for part in record.part_ids]
+            identity = [owner.name, owner.text, owner.occurrence, part_ids, [v.json_id() for v in chosen.values()]]
+            document = self._document(owner.name, "published", inputs, root, (), _digest(identity))
+        yield Delivered(output, owner, document)
+
+    def _document(
+        self,
+        stream: str,
+        kind: str,
+        inputs: list[Record],
+        root: etree._Element,
+        bound: tuple[tuple[int, Node], ...],
+        document_id: str = "",
+    ) -> Record:
+        """A document of our own making; its docid is given when it enters the next step."""
+        hidden = kind == "hidden"
+        return Record(
+            -1,
+            document_id,
+            stream,
+            min(r.t0 for r in inputs),
+            max(r.t1 for r in inputs),
+            etree.tostring(root, encoding="unicode"),
+            "hidden" if hidden else "published",
+            tuple(part for r in inputs for part in r.parts) if hidden else (),
+            tuple(p for r in inputs for p in r.part_ids) if hidden else (own_part_id(stream, document_id),),
+            tuple(source for r in inputs for source in r.sources),
+            bound,
+        )
+
+    def _first(self, *key: object) -> bool:
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+
+def _in_time(target: Target, inputs: list[Record]) -> bool:
+    if len(inputs) == 1:
+        return True
+    left, right = inputs
+    if target.op == "FOLLOWED BY" and not left.t1 < right.t0:
+        return False
+    return max(left.t1, right.t1) - min(left.t0, right.t0) <= target.window
+
+
+def _variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if pattern.var:
+        yield pattern.var, path
+    for i, child in enumerate(pattern.children):
+        yield from _variable_paths(child, (*path, i))
+
+
+def _digest(identity: list[object]) -> str:
+    return hashlib.sha256(json.dumps(identity, ensure_ascii=False).encode()).hexdigest()[:32]

@@ -1,0 +1,135 @@
+"""Documents as the engine keeps them: external ones, published outputs, and the tuples of hidden streams."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from join_stage.engine import JoinEngine
+from join_stage.tables import TABLES
+from xpath_stage.binder import Node
+from xpath_stage.parse import ParsedDocument, parse_document
+
+Kind = Literal["external", "published", "hidden"]
+
+
+@dataclass
+class Record:
+    """A kept document. Times in UTC microseconds; `xml` is the document as read: comments and PIs gone.
+
+    `parts` are the documents that a chain's outputs are told apart by: the document itself, or for a tuple of a hidden
+    stream those of the blocks behind it; `part_ids` their ids with their streams. `sources` are the external
+    documents behind it, as (id, stream), left to right. `bound` has, for a tuple, the docid and node of each variable.
+    """
+
+    docid: int
+    id: str
+    stream: str
+    t0: int
+    t1: int
+    xml: str
+    kind: Kind
+    parts: tuple[int, ...]
+    part_ids: tuple[str, ...]
+    sources: tuple[tuple[str, str], ...]
+    bound: tuple[tuple[int, Node], ...] = ()
+
+    @cached_property
+    def tree(self) -> ParsedDocument:
+        return parse_document(self.xml.encode(), trusted=True)
+
+    @property
+    def first_docid(self) -> int:
+        """The first of the documents behind it to arrive: a query sees only what came after its subscription."""
+        return min(self.parts)
+
+
+def own_part_id(stream: str, document_id: str) -> str:
+    return f"{stream}\t{document_id}"
+
+
+class Records:
+    """Look-up of records by docid: those of the running batch, and earlier ones read back from the store."""
+
+    def __init__(self, store: JoinEngine, cached: int = 10_000) -> None:
+        self._store = store
+        self._cached = cached
+        self._records: OrderedDict[int, Record] = OrderedDict()
+        self._fresh: dict[int, Record] = {}
+
+    def add(self, record: Record) -> None:
+        """Takes in a document of the running batch."""
+        self._fresh[record.docid] = record
+
+    def __getitem__(self, docid: int) -> Record:
+        found = self._fresh.get(docid) or self._records.get(docid)
+        if found is None:
+            self.load([docid])
+            found = self._records[docid]
+        return found
+
+    def load(self, docids: Iterable[int]) -> None:
+        """Reads the documents that are not at hand in one query."""
+        missing = sorted({d for d in docids if d not in self._fresh and d not in self._records})
+        if not missing:
+            return
+        while len(self._records) > self._cached:
+            self._records.popitem(last=False)
+        wanted = pa.table({"docid": pa.array(missing, pa.int64())})
+        columns = ", ".join(f"d.{name}" for name in TABLES["documents"].names)
+        sql = f"SELECT {columns} FROM documents d JOIN wanted w ON d.docid = w.docid"
+        for row in self._store.select(sql, {"wanted": wanted}).to_pylist():
+            self._records[row["docid"]] = _record(row)
+
+    def flush(self) -> None:
+        """Writes the running batch's documents to the store, and keeps them at hand."""
+        self._store.append("documents", _table(list(self._fresh.values())))
+        self._records.update(self._fresh)
+        self._fresh.clear()
+        while len(self._records) > self._cached:
+            self._records.popitem(last=False)
+
+    def forget(self) -> None:
+        """Drops what a batch brought that is rolled back."""
+        self._fresh.clear()
+
+
+def _table(records: Sequence[Record]) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "docid": [r.docid for r in records],
+        "id": [r.id for r in records],
+        "stream": [r.stream for r in records],
+        "t0": [r.t0 for r in records],
+        "t1": [r.t1 for r in records],
+        "xml": [r.xml for r in records],
+        "kind": [r.kind for r in records],
+        "parts": [r.parts for r in records],
+        "part_ids": [r.part_ids for r in records],
+        "source_ids": [[s[0] for s in r.sources] for r in records],
+        "source_streams": [[s[1] for s in r.sources] for r in records],
+        "bound_docids": [[docid for docid, _ in r.bound] for r in records],
+        "bound_nodes": [[element | place << 32 for _, (element, place) in r.bound] for r in records],
+    }
+    return pa.table(columns, schema=TABLES["documents"])
+
+
+def _record(row: dict[str, Any]) -> Record:
+    bound = zip(row["bound_docids"], row["bound_nodes"], strict=True)
+    return Record(
+        row["docid"],
+        row["id"],
+        row["stream"],
+        row["t0"],
+        row["t1"],
+        row["xml"],
+        row["kind"],
+        tuple(row["parts"]),
+        tuple(row["part_ids"]),
+        tuple(zip(row["source_ids"], row["source_streams"], strict=True)),
+        tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in bound),
+    )

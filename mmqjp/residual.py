@@ -1,0 +1,48 @@
+"""Residual predicates: the comparisons of a query that are not value joins, evaluated on one joint binding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xscl.functions import (
+    DERIVED,
+    PatternTimeout,
+    compare,
+    contains,
+    derive,
+    ends_with,
+    matches,
+    starts_with,
+)
+from xscl.syntax import Call, Compare, Expr, Number, String, VarPath
+
+_TESTS = {"contains": contains, "starts-with": starts_with, "ends-with": ends_with, "matches": matches}
+
+
+def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
+    """Whether a residual predicate is true, given the string value of each variable.
+
+    A regular expression that runs out of its time does not match.
+    """
+    match expr:
+        case Compare(op=op, left=left, right=right):
+            return compare(op, _value(left, text_of), _value(right, text_of))
+        case Call(name=name, args=(first, second)):
+            try:
+                return _TESTS[name](str(_value(first, text_of)), str(_value(second, text_of)))
+            except PatternTimeout:
+                return False
+    raise AssertionError(f"not a residual predicate: {expr!r}")
+
+
+def _value(expr: Expr, text_of: Callable[[str], str]) -> str | float:
+    match expr:
+        case VarPath(var=var):
+            return text_of(var)
+        case String(value=value):
+            return value
+        case Number(text=text):
+            return float(text)
+        case Call(name=name, args=(arg,)) if name in DERIVED:
+            return derive(name, str(_value(arg, text_of)))
+    raise AssertionError(f"not an operand: {expr!r}")

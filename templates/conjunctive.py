@@ -1,0 +1,131 @@
+"""The conjunctive query of a template (thesis 6.4.4), as a relational tree that prints as Datalog and as SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from templates.template import Shape
+
+R_DOC = ("docid", "node", "strval")
+R_BIN = ("docid", "var1", "var2", "node1", "node2")
+R_VJ = ("docid1", "node1", "docid2", "node2")
+"""Attributes of the witness relations. The W relations hold a batch, so they carry docid too; R_vj is the join of
+R_doc and R_docW on strval, which all templates share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A relation with a variable name for each of its attributes: equal names join."""
+
+    relation: str
+    attributes: tuple[str, ...]
+    args: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.relation}({', '.join(self.args)})"
+
+
+@dataclass(frozen=True, slots=True)
+class ConjunctiveQuery:
+    """`head :- body`; the SQL joins the body's atoms in their order."""
+
+    head: Atom
+    body: tuple[Atom, ...]
+
+    def datalog(self) -> str:
+        """The query in Datalog, an atom a line."""
+        return f"{self.head} :-\n  " + ",\n  ".join(map(str, self.body))
+
+    def sql(self, tables: Mapping[str, str], select: str | None = None, conditions: tuple[str, ...] = ()) -> str:
+        """The query in SQL over `tables` (relation name -> table, the name itself by default).
+
+        `select` replaces the head; it and the `conditions` name the body's arguments in braces.
+        """
+        place: dict[str, str] = {}
+        lines, where = [], []
+        for i, atom in enumerate(self.body):
+            equal = []
+            for attribute, arg in zip(atom.attributes, atom.args, strict=True):
+                column = f"a{i}.{attribute}"
+                if arg in place:
+                    equal.append(f"{place[arg]} = {column}")
+                place.setdefault(arg, column)
+            table = f"{tables.get(atom.relation, atom.relation)} a{i}"
+            if i == 0:
+                lines.append(f"FROM {table}")
+                where += equal
+            else:
+                lines.append(f"JOIN {table} ON {' AND '.join(equal) or 'TRUE'}")
+        columns = zip(self.head.args, self.head.attributes, strict=True)
+        head = (select or ", ".join(f"{{{arg}}} AS {name}" for arg, name in columns)).format_map(place)
+        where += [condition.format_map(place) for condition in conditions]
+        if where:
+            lines.append(f"WHERE {' AND '.join(where)}")
+        return "\n".join([f"SELECT {head}", *lines])
+
+
+def conjunctive_query(shape: Shape, template: str) -> ConjunctiveQuery:
+    """CQ_T of the thesis: for each value join a copy of R_doc and of R_docW joined on strval, for each structural edge
+    one of R_bin or R_binW, and R_T. A filter's template reads the batch alone."""
+    if not shape.joins:
+        body = [_binary(shape, 0, "R_binW", "docid1")]
+    else:
+        body = []
+        bound: set[int] = set()
+        for i, (left, right) in enumerate(shape.joins, 1):
+            for leaf, docid, suffix in ((left, "docid1", ""), (right, "docid2", "W")):
+                body.append(Atom(f"R_doc{suffix}", R_DOC, (docid, f"node{leaf + 1}", f"strval{i}")))
+                body += _path(shape, leaf, f"R_bin{suffix}", docid, bound)
+    return ConjunctiveQuery(_head(shape, template), (*body, _rows(shape, template)))
+
+
+def executable_query(shape: Shape, template: str) -> ConjunctiveQuery:
+    """CQ_T in the order in which it is run: R_doc and R_docW folded into R_vj, R_T as soon as a left edge is known.
+
+    An optimizer without statistics gets the order of these joins wrong by orders of magnitude.
+    """
+    if not shape.joins:
+        return conjunctive_query(shape, template)
+    body: list[Atom] = []
+    bound: set[int] = set()
+    for i, (left, right) in enumerate(shape.joins):
+        body.append(Atom("R_vj", R_VJ, ("docid1", f"node{left + 1}", "docid2", f"node{right + 1}")))
+        body += _path(shape, left, "R_bin", "docid1", bound)
+        if i == 0:
+            body.append(_rows(shape, template))
+        body += _path(shape, right, "R_binW", "docid2", bound)
+    return ConjunctiveQuery(_head(shape, template), tuple(body))
+
+
+def _path(shape: Shape, node: int, relation: str, docid: str, bound: set[int]) -> list[Atom]:
+    """The atoms that bind a node and its ancestors, less those already bound."""
+    atoms = []
+    place: int | None = node
+    while place is not None and place not in bound:
+        bound.add(place)
+        # The top of a tree is bound by its children's rows; a side of one node by its self row.
+        if shape.parents[place] is not None or place not in shape.parents:
+            atoms.append(_binary(shape, place, relation, docid))
+        place = shape.parents[place]
+    return atoms
+
+
+def _binary(shape: Shape, node: int, relation: str, docid: str) -> Atom:
+    """The row of R_bin for a node and its parent, or the self row of a side with a single node."""
+    parent = shape.parents[node]
+    above = node if parent is None else parent
+    return Atom(
+        relation, R_BIN, (docid, f"var{above + 1}", f"var{node + 1}", f"node{above + 1}", f"node{node + 1}")
+    )
+
+
+def _rows(shape: Shape, template: str) -> Atom:
+    columns = ("qid", *(f"var{i + 1}" for i in range(len(shape.parents))), "wl")
+    return Atom(f"R_{template}", columns, columns)
+
+
+def _head(shape: Shape, template: str) -> Atom:
+    nodes = tuple(f"node{i + 1}" for i in range(len(shape.parents)))
+    columns = ("qid", "docid1", *(("docid2",) if shape.joins else ()), *nodes, "wl")
+    return Atom(f"R_out{template}", columns, columns)

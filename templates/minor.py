@@ -1,0 +1,102 @@
+"""The minor of one side of a join graph (thesis 6.4.2): the value-join nodes and their least common ancestors.
+
+A variable's definition is the chain of pattern nodes from the document root to it, each with its filters and with the
+branches that hold no node of K; equal definitions over one stream are one variable, whatever the queries call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from xscl.normal import Term
+from xscl.pattern import PatternNode, Test
+
+_SELF = Test("element", "*", "*")
+
+
+@dataclass(frozen=True, slots=True)
+class MinorNode:
+    """A node of K. `parent` is its nearest proper ancestor in K as an index into the minor, None at the top. `path`
+    leads to it in the side's pattern, child by child; a self-axis leaf has the path of the node it stands for."""
+
+    parent: int | None
+    definition: tuple[PatternNode, ...]
+    path: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Minor:
+    """The minor's nodes in pre-order, and the node that carries each value-join term."""
+
+    nodes: tuple[MinorNode, ...]
+    node_of: dict[Term, int]
+
+
+def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
+    """The minor of `pattern` for the value-join `terms`.
+
+    A term on an inner node of the minor, or with functions, gets a leaf on the self axis, so that value joins are
+    between leaves only. Without terms (a filter) the minor is the pattern's top node, with all the rest as branches.
+    """
+    by_var: dict[str, list[Term]] = {}
+    for term in dict.fromkeys(terms):
+        by_var.setdefault(term.var, []).append(term)
+    if not by_var:
+        return Minor((MinorNode(None, (_canonical(pattern),), ()),), {})
+    builder = _MinorBuilder(by_var)
+    tree = builder.mark(pattern, ())
+    builder.collect(tree, None, ())
+    return Minor(tuple(builder.nodes), builder.node_of)
+
+
+@dataclass(slots=True)
+class _Marked:
+    node: PatternNode
+    path: tuple[int, ...]
+    children: list[_Marked]
+    leaves: list[Term]
+    kept: bool = False
+    holds: bool = False
+
+
+class _MinorBuilder:
+    def __init__(self, by_var: dict[str, list[Term]]) -> None:
+        self._by_var = by_var
+        self.nodes: list[MinorNode] = []
+        self.node_of: dict[Term, int] = {}
+
+    def mark(self, node: PatternNode, path: tuple[int, ...]) -> _Marked:
+        children = [self.mark(child, (*path, i)) for i, child in enumerate(node.children)]
+        terms = self._by_var.get(node.var, []) if node.var else []
+        below = sum(child.holds for child in children)
+        if terms and (below or any(term.functions for term in terms)):
+            leaves = [
+                _Marked(PatternNode(".", _SELF, functions=t.functions), path, [], [t], kept=True, holds=True)
+                for t in terms
+            ]
+            children, terms, below = [*children, *leaves], [], below + len(leaves)
+        return _Marked(node, path, children, terms, kept=bool(terms) or below >= 2, holds=bool(terms) or below > 0)
+
+    def collect(self, tree: _Marked, parent: int | None, above: tuple[PatternNode, ...]) -> None:
+        branches = tuple(child.node for child in tree.children if not child.holds)
+        definition = (*above, _canonical(replace(tree.node, children=branches)))
+        if tree.kept:
+            index = len(self.nodes)
+            self.nodes.append(MinorNode(parent, definition, tree.path))
+            self.node_of.update(dict.fromkeys(tree.leaves, index))
+            parent = index
+        for child in tree.children:
+            if child.holds:
+                self.collect(child, parent, definition)
+
+
+def _canonical(node: PatternNode) -> PatternNode:
+    """The node without variable names, its conditions and branches sorted, none twice."""
+    children = {str(child): child for child in map(_canonical, node.children)}
+    return replace(
+        node,
+        var=None,
+        conditions=tuple(sorted(set(node.conditions), key=str)),
+        children=tuple(children[key] for key in sorted(children)),
+    )

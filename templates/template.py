@@ -1,0 +1,81 @@
+"""Query templates (thesis 6.4.1): the shape of a join graph's minor, and its canonical labelling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+
+import igraph
+
+from templates.minor import Minor
+from xscl.normal import Term
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A reduced join graph with numbered nodes: left ones first, each side in pre-order.
+
+    `parents` has each node's parent, None at the top of a side; `left` counts the left side's nodes;
+    `joins` are the value-join edges, as pairs (left leaf, right leaf).
+    """
+
+    left: int
+    parents: tuple[int | None, ...]
+    joins: tuple[tuple[int, int], ...]
+
+    def edges(self) -> list[tuple[int, int]]:
+        """All edges: structural ones (parent, child), then value joins."""
+        structural = [(parent, child) for child, parent in enumerate(self.parents) if parent is not None]
+        return [*structural, *self.joins]
+
+    def binary_rows(self) -> list[tuple[int, int]]:
+        """The rows of R_bin that bind the nodes: (parent, child), or (x, x) for a side of a single node."""
+        left, right = range(self.left), range(self.left, len(self.parents))
+        rows = [(parent, child) for child, parent in enumerate(self.parents) if parent is not None]
+        rows += [(side[0], side[0]) for side in (left, right) if len(side) == 1]
+        return sorted(rows, key=lambda row: row[1])
+
+
+def shape_of(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Term]]) -> Shape:
+    """The shape of a conjunctive query's join graph, its nodes numbered as they stand in the minors."""
+    count = len(left.nodes)
+    parents = [node.parent for node in left.nodes]
+    if right is None:
+        return Shape(count, tuple(parents), ())
+    parents += [None if node.parent is None else node.parent + count for node in right.nodes]
+    edges = {(left.node_of[a], right.node_of[b] + count) for a, b in joins}
+    return Shape(count, tuple(parents), tuple(sorted(edges)))
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A canonical form: `key` is equal for isomorphic graphs, `position[i]` is node i's place in the common order."""
+
+    key: tuple[object, ...]
+    position: tuple[int, ...]
+
+
+@lru_cache(maxsize=65536)
+def canonical_shape(shape: Shape) -> Canonical:
+    """The canonical form of a template: isomorphic join graphs, sides kept apart, have one key."""
+    return canonical_row(shape, (0,) * len(shape.parents))
+
+
+def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
+    """The canonical form of a template with its variables: equal for identical conjunctive queries."""
+    colours = [
+        (node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)
+    ]
+    ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
+    edges = shape.edges()
+    graph = igraph.Graph(n=len(colours), edges=edges)
+    label = graph.canonical_permutation(color=[ranks[colour] for colour in colours])
+    order = sorted(range(len(colours)), key=lambda node: (colours[node], label[node]))
+    position = [0] * len(order)
+    for place, node in enumerate(order):
+        position[node] = place
+    numbered = sorted(tuple(sorted((position[a], position[b]))) for a, b in edges)
+    key = (tuple(colours[node] for node in order), tuple(chain.from_iterable(numbered)))
+    return Canonical(key, tuple(position))

@@ -1,0 +1,52 @@
+"""The witness relations that stage 1 hands to stage 2, as Arrow schemas (thesis 6.3.1).
+
+`node` ids are 64-bit: an element's number in document order in the low 32 bits; for an attribute also its place among
+its owner's attributes, counted from 1, in the next 20; for a derived value also its function's number, from 1, on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import pyarrow as pa
+
+from xscl.functions import DERIVED
+
+R_BIN = pa.schema([("docid", pa.int64()), ("grp", pa.int32()), ("node1", pa.int64()), ("node2", pa.int64())])
+"""Factorised R_binW: each row stands for (docid, var1, var2, node1, node2) with every edge (var1, var2) of its group."""
+
+R_GROUP = pa.schema([("grp", pa.int32()), ("var1", pa.int32()), ("var2", pa.int32())])
+"""The edges of each group of edges that always bind together."""
+
+R_DOC = pa.schema([("docid", pa.int64()), ("node", pa.int64()), ("strval", pa.string())])
+"""String values of the nodes that some value join reads."""
+
+R_DOCTS = pa.schema([("docid", pa.int64()), ("t0", pa.int64()), ("t1", pa.int64())])
+"""Interval timestamps of the documents, UTC microseconds."""
+
+_ATTRIBUTE_SHIFT, _FUNCTION_SHIFT = 32, 52
+MAX_FUNCTIONS = 4
+_CHAINS = [chain for n in range(1, MAX_FUNCTIONS + 1) for chain in product(sorted(DERIVED), repeat=n)]
+_NUMBER = {chain: number for number, chain in enumerate(_CHAINS, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """The witnesses of a batch of documents."""
+
+    r_bin: pa.Table
+    r_group: pa.Table
+    r_doc: pa.Table
+    r_docts: pa.Table
+
+
+def node_id(element: int, attribute: int = 0, functions: tuple[str, ...] = ()) -> int:
+    """The id of a node: `attribute` counts from 1, 0 is the element itself."""
+    function = _NUMBER[functions] if functions else 0
+    return element | attribute << _ATTRIBUTE_SHIFT | function << _FUNCTION_SHIFT
+
+
+def plain_node(node: int) -> tuple[int, int]:
+    """(element, attribute) of a node id, without its function."""
+    return node & 0xFFFFFFFF, node >> _ATTRIBUTE_SHIFT & 0xFFFFF

@@ -1,0 +1,34 @@
+"""What all tests share: the property-test profiles and the one Spark session."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+settings.register_profile("ci", deadline=None, print_blob=True)
+settings.register_profile("soak", settings.get_profile("ci"), max_examples=10 * settings.get_profile("ci").max_examples)
+settings.load_profile("ci")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sends all tests that use Spark to the same worker: one session serves them, and two would fight for the cores."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The Spark session of this test worker, local, with a warehouse of its own."""
+    from join_stage.spark.session import spark_session
+
+    session = spark_session(warehouse=tmp_path_factory.mktemp("warehouse"))
+    yield session
+    session.stop()

@@ -1,0 +1,378 @@
+"""Paths to documents: JSON lines, XML files and directories, feeds of a crawl, WARC archives."""
+
+import gzip
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from lxml import etree
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+from feeds import Document, Reject, SourceError, read_documents
+from feeds.jsonl import read_jsonl
+from feeds.warc import read_warc
+
+RSS = (
+    '<rss version="2.0"><channel><title>C</title><link>https://c.example/</link><item><title>{}</title><guid>g</guid>'
+    "<pubDate>Wed, 06 May 2026 12:00:00 GMT</pubDate></item></channel></rss>"
+)
+NOON = 1_778_068_800_000_000
+
+
+def read(*paths, **options):
+    return list(read_documents(paths, now=lambda: 99, **options))
+
+
+def write(path: Path, content: str | bytes, mtime: int = 1_000) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.utime(path, (mtime, mtime))
+    return path
+
+
+# ---------------------------------------------------------------- JSON lines
+
+LATIN = "<?xml version='1.0' encoding='latin-1'?><b>\u00e9</b>"
+LINES: list[dict[str, object]] = [
+    {"id": "d1", "stream": "T", "time": "2026-05-06T12:00:00Z", "xml": "<a/>"},
+    {"id": "d2", "time": [1, 2], "xml": LATIN},
+    {"id": "d3", "xml": "<c/>", "note": "unknown keys are let be"},
+]
+DOCUMENTS = [
+    Document("d1", "<a/>", "T", NOON),
+    Document("d2", LATIN, "S", (1, 2)),
+    Document("d3", "<c/>", "S", 99),
+]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "X.JSONL"])
+def test_json_lines_plain_and_compressed(tmp_path, name):
+    text = "\ufeff" + "\n\r\n".join(json.dumps(line) for line in LINES)
+    data = gzip.compress(text.encode()) if name.endswith("gz") else text
+    assert read(write(tmp_path / name, data)) == DOCUMENTS
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("{", "not JSON: "),
+        ("[]", "not a JSON object"),
+        ('{"xml": "<a/>"}', '"id" is missing'),
+        ('{"id": "d"}', '"xml" is missing'),
+        ('{"id": 5, "xml": "<a/>"}', "id is a non-empty text"),
+        ('{"id": "d", "xml": 5}', '"xml" is not a string'),
+        ('{"id": "d", "xml": "<a/>", "stream": null}', "stream is a non-empty text"),
+        ('{"id": "d", "xml": "<a/>", "time": "soon"}', "'soon' is not an ISO-8601 date"),
+        ('{"id": "d", "xml": "<a/>", "time": [2, 1]}', "must not end before it starts"),
+        ('{"id": "\\ud800", "xml": "<a/>"}', "id is a non-empty text"),
+        ("[" * 100_000, "nested too deeply"),
+        (b'{"id": "\xff"}', "can't decode"),
+    ],
+)
+def test_a_bad_line_is_rejected_with_its_place_and_the_rest_goes_on(tmp_path, line, cause):
+    good = json.dumps(LINES[0]).encode()
+    raw = line if isinstance(line, bytes) else line.encode()
+    path = write(tmp_path / "x.jsonl", b"\n".join([good, raw, good]))
+    first, reject, last = read(path)
+    assert first == last == DOCUMENTS[0]
+    assert isinstance(reject, Reject)
+    assert reject.reason.startswith(f"{path}:2: ")
+    assert cause in reject.reason
+    assert reject.raw.strip() == raw[: 64 * 1024]
+    reject.reason.encode()
+    reject.id.encode()
+
+
+def test_a_reject_says_what_it_knows_of_the_document(tmp_path):
+    (reject,) = read(write(tmp_path / "x.jsonl", '{"id": "d", "stream": "T", "xml": 5}'))
+    assert (reject.id, reject.stream, reject.time) == ("d", "T", None)
+
+
+def test_a_line_too_long_is_skipped_without_being_held(tmp_path):
+    good = json.dumps(LINES[0])
+    path = write(tmp_path / "x.jsonl.gz", gzip.compress(f"{good}\n{'x' * 5_000_000}\n{good}\n".encode()))
+    first, reject, last = read_jsonl(path, lambda: 0, max_line=1000)
+    assert first == last == DOCUMENTS[0]
+    assert isinstance(reject, Reject)
+    assert reject.reason.startswith(f"{path}:2: the line is larger than")
+    assert len(reject.raw) <= 64 * 1024
+
+
+def test_a_line_of_exactly_the_limit_is_read(tmp_path):
+    good = json.dumps(LINES[0])
+    path = write(tmp_path / "x.jsonl", f"{good}\n{good}")
+    assert list(read_jsonl(path, lambda: 0, max_line=len(good))) == [DOCUMENTS[0]] * 2
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-12], lambda data: data[:-8] + b"\0" * 8])
+def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path, damage):
+    lines = [json.dumps({"id": f"d{i}", "time": i, "xml": f"<a>{i * i}</a>"}) + "\n" for i in range(10_000)]
+    path = write(tmp_path / "x.jsonl.gz", damage(gzip.compress("".join(lines).encode())))
+    *documents, reject = read(path)
+    assert len(documents) > 5_000
+    assert documents == [Document(f"d{i}", f"<a>{i * i}</a>", time=i) for i in range(len(documents))]
+    assert reject.reason.startswith(f"{path}:{len(documents) + 1}: the file cannot be read further")
+
+
+def test_a_plain_file_named_gz_is_a_reject(tmp_path):
+    (reject,) = read(write(tmp_path / "x.jsonl.gz", json.dumps(LINES[0])))
+    assert isinstance(reject, Reject)
+
+
+# ---------------------------------------------------------------- XML
+
+
+def test_a_file_and_a_directory_of_xml(tmp_path):
+    write(tmp_path / "b.xml", "<b/>", 2)
+    write(tmp_path / "blog" / "x" / "c.XML", "<c/>", 3)
+    write(tmp_path / "a.xml", "<a/>", 1)
+    write(tmp_path / "a.txt", "no")
+    a = Document("a.xml", b"<a/>", "S", 1_000_000)
+    assert read(tmp_path) == [
+        a,
+        Document("b.xml", b"<b/>", "S", 2_000_000),
+        Document("blog/x/c.XML", b"<c/>", "blog", 3_000_000),
+    ]
+    assert read(tmp_path / "a.xml", str(tmp_path / "a.xml")) == [a, a]
+
+
+def test_links_that_leave_the_directory_are_not_followed(tmp_path):
+    write(tmp_path / "secret" / "s.xml", "<s/>")
+    inside = write(tmp_path / "d" / "a.xml", "<a/>")
+    (tmp_path / "d" / "b.xml").symlink_to(inside)
+    (tmp_path / "d" / "c.xml").symlink_to(tmp_path / "secret" / "s.xml")
+    (tmp_path / "d" / "dir").symlink_to(tmp_path / "secret")
+    (tmp_path / "d" / "loop").symlink_to(tmp_path / "d")
+    (tmp_path / "d" / "e.xml").symlink_to(tmp_path / "d" / "e.xml")
+    (tmp_path / "d" / "f.xml").mkdir()
+    os.mkfifo(tmp_path / "d" / "pipe.xml")
+    assert [document.id for document in read(tmp_path / "d")] == ["a.xml", "b.xml"]
+
+
+def test_a_name_that_is_not_utf8_is_shown_in_replacement(tmp_path):
+    write(Path(os.fsdecode(bytes(tmp_path) + b"/\xff.xml")), "<a/>")
+    (document,) = read(tmp_path)
+    assert document.id.endswith(".xml")
+    assert "\ufffd" in document.id
+
+
+def test_what_cannot_be_listed_is_a_reject(tmp_path, monkeypatch):
+    write(tmp_path / "d" / "shut" / "a.xml", "<a/>")
+    write(tmp_path / "d" / "z.xml", "<z/>")
+    scan = os.scandir
+
+    def guarded(path):
+        if Path(path).name == "shut":
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr("feeds.files.os.scandir", guarded)
+    reject, document = read(tmp_path / "d")
+    assert isinstance(reject, Reject)
+    assert reject.reason.startswith("shut: cannot be read")
+    assert document.id == "z.xml"
+
+
+@pytest.mark.parametrize("xpath", ["//when", "string(/a/when)", "//when/text()", "/a/when[@no or not(@no)]"])
+def test_the_time_is_where_the_xpath_says(tmp_path, xpath):
+    path = write(tmp_path / "a.xml", "<a when='x'><when>2026-05-06T12:00Z</when></a>")
+    assert read(path, time_xpath=xpath)[0].t0 == NOON
+
+
+@pytest.mark.parametrize(
+    ("xml", "cause"),
+    [
+        ("<a><when/></a>", "no date"),
+        ("<a><when>soon</when></a>", "'soon', which is no date"),
+        ("<a/>", "//when finds nothing"),
+        ("<a>", "not well-formed"),
+        ("", "not well-formed"),
+    ],
+)
+def test_a_document_without_its_time_is_a_reject(tmp_path, xml, cause):
+    write(tmp_path / "d" / "t" / "a.xml", xml)
+    write(tmp_path / "d" / "z.xml", "<a><when>Wed, 06 May 2026 12:00:00 GMT</when></a>")
+    reject, document = read(tmp_path / "d", time_xpath="//when")
+    assert cause in reject.reason
+    assert (reject.id, reject.stream, reject.raw) == ("t/a.xml", "t", xml.encode())
+    assert document.t0 == NOON
+
+
+def test_the_times_parser_reads_no_other_file(tmp_path):
+    secret = write(tmp_path / "secret", "2026-05-06")
+    xml = f'<!DOCTYPE a [<!ENTITY x SYSTEM "{secret.as_uri()}">]><a>&x;</a>'
+    (reject,) = read(write(tmp_path / "a.xml", xml), time_xpath="/a")
+    assert isinstance(reject, Reject)
+
+
+def test_a_file_too_large_is_a_reject(tmp_path, monkeypatch):
+    monkeypatch.setattr("feeds.files.MAX_BYTES", 10)
+    (reject,) = read(write(tmp_path / "a.xml", "<a>0123456789</a>"))
+    assert "larger than" in reject.reason
+    (reject,) = read(tmp_path / "a.xml", feeds="item")
+    assert "larger than" in reject.reason
+
+
+# ---------------------------------------------------------------- feeds
+
+
+def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):
+    for version, title, fetched in (
+        ("1", "old", "2026-05-07T00:00:00+00:00"),
+        ("2", "old", "2026-05-08"),
+        ("3", "new", 5),
+    ):
+        write(tmp_path / "src" / f"{version}.xml", RSS.format(title))
+        write(tmp_path / "src" / f"{version}.json", json.dumps({"source": "src", "fetched_at": fetched}))
+    documents = read(tmp_path, feeds="item")
+    assert [document.id.split(" ")[:2] for document in documents] == [["src", "g"]] * 3
+    assert documents[0].id == documents[1].id != documents[2].id
+    assert {document.t0 for document in documents} == {NOON}
+
+
+def test_a_sidecars_url_wins_and_its_fetch_bounds_the_dates(tmp_path):
+    write(tmp_path / "1.rss", RSS.format("t"))
+    write(tmp_path / "1.json", '{"url": "https://u.example/rss", "source": "s", "fetched_at": "2026-05-01T00:00:00Z"}')
+    (document,) = read(tmp_path / "1.rss", feeds="item")
+    assert document.id.startswith("https://u.example/rss g ")
+    assert document.t0 == 1_777_593_600_000_000
+
+
+def test_a_json_feed_beside_an_xml_feed_is_a_feed(tmp_path):
+    write(tmp_path / "1.xml", RSS.format("x"))
+    feed = {"version": "https://jsonfeed.org/version/1.1", "items": [{"id": "1", "title": "j"}]}
+    write(tmp_path / "1.json", json.dumps(feed), 7)
+    titles = [(d.id.split(" ")[0], etree.fromstring(d.xml).findtext("title")) for d in read(tmp_path, feeds="item")]
+    assert titles == [("1.json", "j"), ("1.xml", "x")]
+
+
+@pytest.mark.parametrize("sidecar", ["{", "[]", '{"fetched_at": "soon"}', "[" * 100_000])
+def test_a_broken_sidecar_is_told_and_the_feed_still_read(tmp_path, sidecar):
+    write(tmp_path / "1.xml", RSS.format("x"))
+    write(tmp_path / "1.json", sidecar)
+    reject, document = read(tmp_path, feeds="item")
+    assert "its sidecar 1.json cannot be used" in reject.reason
+    assert document.id.startswith("1.xml g ")
+
+
+def test_every_feed_suffix_and_raw(tmp_path):
+    names = ["a.xml", "b.rss", "c.atom", "d.rdf", "e.feed", "f.JSON"]
+    for name in names:
+        write(tmp_path / name, RSS.format("x"))
+    write(tmp_path / "g.html", RSS.format("x"))
+    assert [document.id.split(" ")[0] for document in read(tmp_path, feeds="item")] == names
+    assert all(etree.fromstring(d.xml).findtext("channel_title") == "C" for d in read(tmp_path, feeds="raw"))
+
+
+def test_other_kinds_are_read_as_ever_beside_feeds(tmp_path):
+    lines = write(tmp_path / "x.jsonl", json.dumps(LINES[0]))
+    feed = write(tmp_path / "x.xml", RSS.format("x"))
+    assert [document.id.split(" ")[0] for document in read(lines, feed, feeds="item")] == ["d1", "x.xml"]
+
+
+# ---------------------------------------------------------------- WARC
+
+
+def warc(path: Path, gzipped: bool) -> Path:
+    out = io.BytesIO()
+    writer = WARCWriter(out, gzip=gzipped)
+
+    def add(uri, kind, body, status="200 OK", rec_type="response"):
+        http = StatusAndHeaders(status, [("Content-Type", kind)], protocol="HTTP/1.1")
+        writer.write_record(
+            writer.create_warc_record(
+                uri,
+                rec_type,
+                payload=io.BytesIO(body.encode()),
+                http_headers=http if rec_type == "response" else None,
+                warc_content_type=kind,
+                warc_headers_dict={"WARC-Date": "2026-05-07T00:00:00Z"},
+            )
+        )
+
+    add("https://c.example/rss", "text/html", RSS.format("x"))
+    add("https://c.example/gone", "application/xml", "<gone/>", "404 Not Found")
+    add("https://c.example/page", "text/html", "<html/>")
+    add("https://c.example/map", "application/xml; charset=utf-8", "<map/>")
+    add("https://c.example/res", "text/xml", "<res/>", rec_type="resource")
+    add("https://c.example/meta", "text/xml", "<meta/>", rec_type="metadata")
+    return write(path, out.getvalue())
+
+
+@pytest.mark.parametrize("name", ["x.warc", "x.warc.gz"])
+def test_warc_responses_and_resources(tmp_path, name):
+    path = warc(tmp_path / name, name.endswith("gz"))
+    midnight = 1_778_112_000_000_000
+    assert read(path) == [
+        Document("https://c.example/map 2026-05-07T00:00:00Z", b"<map/>", "S", midnight),
+        Document("https://c.example/res 2026-05-07T00:00:00Z", b"<res/>", "S", midnight),
+    ]
+    (entry,) = read(path, feeds="item")
+    assert entry.id.startswith("https://c.example/rss g ")
+    assert entry.t0 == NOON
+
+
+def test_a_record_too_large_is_a_reject(tmp_path):
+    path = warc(tmp_path / "x.warc", False)
+    *_, reject = read_warc(path, None, 5)
+    assert isinstance(reject, Reject)
+    assert reject.reason == f"{path}: https://c.example/res 2026-05-07T00:00:00Z: larger than 5 bytes"
+
+
+@pytest.mark.parametrize("data", [b"nonsense\n", b"WARC/1.0\r\nWARC-Type: response\r\n\r\n"])
+def test_what_is_no_warc_is_a_reject(tmp_path, data):
+    (reject,) = read(write(tmp_path / "y.warc", data))
+    assert "cannot be read further" in reject.reason
+
+
+def test_a_warc_cut_short_at_any_byte_gives_whole_documents_or_rejects(tmp_path):
+    whole = warc(tmp_path / "x.warc", False).read_bytes()
+    documents = read(tmp_path / "x.warc")
+    rejects = 0
+    for end in range(1, len(whole), 7):
+        found = read(write(tmp_path / "cut.warc", whole[:end]))
+        assert [item for item in found if isinstance(item, Document)] == documents[
+            : sum(isinstance(item, Document) for item in found)
+        ]
+        rejects += any(isinstance(item, Reject) for item in found)
+    assert rejects > 0
+
+
+# ---------------------------------------------------------------- what cannot be read at all
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("missing.jsonl", {}, "no such file"),
+        ("missing", {}, "no such file"),
+        ("a.txt", {}, "not known from its name (.txt)"),
+        ("README", {}, "not known from its name (no suffix)"),
+        ("a.rss", {}, "add --feeds"),
+        ("a.json", {}, "add --feeds"),
+        ("a.txt", {"feeds": "item"}, "not known"),
+        ("empty", {}, "holds no *.xml file"),
+        ("empty", {"feeds": "item"}, "holds no *.atom"),
+        ("a.xml", {"time_xpath": "//["}, "not an XPath expression"),
+    ],
+)
+def test_source_errors_come_before_the_first_document(tmp_path, name, options, words):
+    for file in ("a.txt", "README", "a.rss", "a.json", "a.xml"):
+        write(tmp_path / file, "<a/>")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="(?s)" + "".join(f"[{c}]" for c in words)) as raised:
+        read_documents([tmp_path / "a.xml", tmp_path / name], **options)
+    assert raised.value.hint
+    assert raised.value.hint in str(raised.value)
+
+
+def test_reading_is_lazy(tmp_path):
+    path = write(tmp_path / "x.jsonl", "".join(json.dumps(line) + "\n" for line in LINES))
+    later = write(tmp_path / "a.xml", "<a/>")
+    documents = read_documents([path, later], now=lambda: 99)
+    assert next(documents) == DOCUMENTS[0]
+    write(later, "<changed/>")
+    assert list(documents)[-1] == Document("a.xml", b"<changed/>", time=1_000_000_000)

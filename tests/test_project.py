@@ -1,0 +1,115 @@
+"""The project as a whole: its version, its wheel, and a README that names every target, command and option."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def test_version_is_written_in_one_place():
+    number = PROJECT["project"]["version"]
+    assert version("mmqjp") == number
+    again = [path for package in PACKAGES for path in modules(package) if f'"{number}"' in path.read_text("utf-8")]
+    assert again == []
+
+
+def test_every_package_of_ours_is_listed_and_only_tests_is_not_installed():
+    present = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert present - set(PACKAGES) == {"tests"}
+    for contracts in (PROJECT["tool"]["mypy"]["packages"], PROJECT["tool"]["importlinter"]["root_packages"]):
+        assert set(contracts) == present
+
+
+def test_every_module_says_its_job_in_its_first_line():
+    silent = [path for package in [*PACKAGES, "tests"] for path in modules(package) if not opens_with_a_docstring(path)]
+    assert silent == []
+
+
+def opens_with_a_docstring(path: Path) -> bool:
+    return path.read_text("utf-8").startswith(('"""', 'r"""'))
+
+
+def test_readme_and_makefile_name_the_same_targets():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    declared = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert declared is not None
+    targets = set(declared[1].split())
+    assert set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE)) == targets
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) == targets
+
+
+def test_readme_describes_every_package():
+    described = set(re.findall(r"^- `([a-z_]+)`:", README, re.MULTILINE))
+    assert described == {*PACKAGES, "tests"}
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command below a group that is not hidden, with the words that call it."""
+    for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+def test_readme_mentions_every_command_and_option():
+    from mmqjp.cli import main
+
+    missing = set()
+    for words, command in [((), main), *commands(main)]:
+        if words and not re.search(rf"\b{re.escape(' '.join(words))}\b", README):
+            missing.add(" ".join(words))
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                missing |= {name for name in option.opts if name.startswith("--") and not is_mentioned(name)}
+    assert missing == set()
+
+
+def is_mentioned(option: str) -> bool:
+    return re.search(rf"{re.escape(option)}(?![\w-])", README) is not None
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built as pip would build it."""
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = directory.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_wheel_holds_every_module_and_data_file_and_no_tests(wheel):
+    held = set(wheel.namelist())
+    for package in PACKAGES:
+        files = {path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        assert {path.relative_to(ROOT).as_posix() for path in files} <= held
+    assert {"xscl/xscl.lark", "mmqjp/demo/demo.xscl", "join_stage/spark/log4j2.properties"} <= held
+    metadata = f"mmqjp-{PROJECT['project']['version']}.dist-info"
+    assert {name.partition("/")[0] for name in held} == {*PACKAGES, metadata}
+
+
+def test_wheel_installs_the_command_and_carries_its_licence(wheel):
+    metadata = f"mmqjp-{PROJECT['project']['version']}.dist-info"
+    assert "mmqjp = mmqjp.cli:main" in wheel.read(f"{metadata}/entry_points.txt").decode()
+    assert b"Apache License" in wheel.read(f"{metadata}/licenses/LICENSE")
+    described = wheel.read(f"{metadata}/METADATA").decode()
+    assert "License-Expression: Apache-2.0" in described
+    assert "Requires-Python: >=3.11" in described

@@ -1,0 +1,46 @@
+"""Items that each require a set of filters, as bit masks, indexed so that the satisfied ones are found quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+class MaskIndex(Generic[T]):
+    """Items keyed under one of the bits they require: look-up touches only items under satisfied bits."""
+
+    def __init__(self) -> None:
+        self.need = 0
+        """All bits that some item requires (or required: it never shrinks)."""
+        self._by_bit: dict[int, dict[T, int]] = {}
+
+    def add(self, item: T, required: int) -> None:
+        self.need |= required
+        # The least crowded bit: a literal that few patterns ask for, rather than a branch that most do.
+        bit = min(bits(required), key=lambda b: len(self._by_bit.get(b, ())), default=-1)
+        self._by_bit.setdefault(bit, {})[item] = required
+
+    def remove(self, item: T) -> None:
+        for bit, items in self._by_bit.items():
+            if items.pop(item, None) is not None:
+                if not items:
+                    del self._by_bit[bit]
+                return
+
+    def satisfied(self, mask: int) -> Iterator[T]:
+        """The items whose required bits are all in `mask`."""
+        yield from self._by_bit.get(-1, ())
+        for bit in bits(mask & self.need):
+            for item, required in self._by_bit.get(bit, {}).items():
+                if required & ~mask == 0:
+                    yield item

@@ -1,0 +1,269 @@
+"""Turns the parser's "unexpected token" into what a person who writes a query can act on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lark import UnexpectedInput, UnexpectedToken
+
+from xscl.errors import Problem
+from xscl.syntax import Span
+
+KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
+
+_WORDS = {
+    "NAME": "a name",
+    "WORD": "a name",
+    "VAR": "a variable",
+    "FUNCTION": "a function",
+    "STRING": "a string",
+    "NUMBER": "a number",
+    "UNIT": "a unit of time",
+    "COMPARE": "a comparison",
+    "AXIS": "/",
+    "ARROW": "->",
+    "LPAR": "(",
+    "RPAR": ")",
+    "LSQB": "[",
+    "RSQB": "]",
+    "LBRACE": "{",
+    "RBRACE": "}",
+    "COMMA": "a comma",
+    "COLON": ":",
+    "DOT": ".",
+    "STAR": "*",
+    "AT": "@",
+    "EQUALS": "=",
+    "TAG_OPEN": "an element",
+    "TAG_CLOSE": ">",
+    "END_OPEN": "an end tag",
+    "EMPTY_CLOSE": "/>",
+    "DQUOTE": "a quoted value",
+    "SQUOTE": "a quoted value",
+    "TEXT": "text",
+    "DQUOTED": "text",
+    "SQUOTED": "text",
+    "$END": "the end of the query",
+}
+_BRACKETS = re.compile(r"\"(?:[^\"\n]|\"\")*\"|(?<![\w.\-'])'(?:[^'\n]|'')*'|[()\[\]{}]")
+_CLOSER = {"(": ")", "[": "]", "{": "}"}
+_COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A known mistake: what stands before and behind the place, what was expected there, and what to say.
+
+    `{0}` in the message and the hint is the first group that `before` or `behind` found. A `whole` mistake
+    began in what stands before the place.
+    """
+
+    message: str
+    hint: str
+    behind: str = ""
+    before: str = ""
+    expects: str = ""
+    without: str = ""
+    whole: bool = False
+
+
+_OUTER = "bind the outer node, and write the inner one as its filter"
+
+_RULES = (
+    # Element constructors.
+    _Rule("a constructor holds elements and text only", "remove this", r"[!?]", "<", expects="NAME", whole=True),
+    _Rule("a single }} in constructor text", "write }}}} for a brace", r"\}", expects="TEXT"),
+    _Rule("a single }} in an attribute", "write }}}} for a brace", r"\}", expects="DQUOTED"),
+    _Rule("a single }} in an attribute", "write }}}} for a brace", r"\}", expects="SQUOTED"),
+    _Rule("< cannot stand in an attribute", "write &lt;", "<", expects="DQUOTED"),
+    _Rule("< cannot stand in an attribute", "write &lt;", "<", expects="SQUOTED"),
+    _Rule("an attribute's value must be quoted", 'write name="value"', expects="DQUOTE"),
+    # Spellings of other languages.
+    _Rule("there is no operator ==", "write =", "=", "=", whole=True),
+    _Rule("there is no operator <>", "write !=", ">", "<", whole=True),
+    _Rule("there is no operator =<", "write <=", "<", "=", whole=True),
+    _Rule("there is no operator =>", "write >=", ">", "=", whole=True),
+    _Rule("there is no operator !", "write != between values, and not(...) around a condition of a filter", "!"),
+    _Rule("there is no operator {0}", "write and", "(&&?)"),
+    _Rule("there is no operator ||", "write or", r"\|\|"),
+    _Rule("unions with | are not supported", "write one query for each path", r"\|"),
+    _Rule("variables are written without $", "write {0}", r"\$([\w.\-]*'*)"),
+    _Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
+    _Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
+    _Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
+    _Rule("there is no WHERE", "write conditions as filters, as in S//item[./price > 5]", r"(?i:where)\b"),
+    _Rule("reverse axes are not supported", _OUTER, r"\.\."),
+    _Rule("reverse axes are not supported", _OUTER, r"\.", r"\.", whole=True),
+    _Rule("the axis child:: is not supported", "write / before the name", ":", r"\bchild\s*:", whole=True),
+    _Rule("the axis {0}:: is not supported", "write // before the name", ":", r"\b(descendant[\w\-]*)\s*:", whole=True),
+    _Rule("the axis attribute:: is not supported", "write @ before the name", ":", r"\battribute\s*:", whole=True),
+    _Rule("the axis self:: is not supported", "write . for the node itself", ":", r"\bself\s*:", whole=True),
+    _Rule(
+        "reverse axes are not supported: {0}::",
+        _OUTER,
+        ":",
+        r"\b(parent|ancestor|ancestor-or-self|preceding|preceding-sibling)\s*:",
+        whole=True,
+    ),
+    _Rule("the axis {0}:: is not supported", "the axes are / and // and @", ":", r"([\w\-]+)\s*:", whole=True),
+    _Rule("a path stands for its text", "leave out /text()", r"\(\s*\)?", r"/\s*text", whole=True),
+    _Rule("node() is no step of a path", "write * for any element", r"\(\s*\)?", r"/\s*node", whole=True),
+    _Rule("{0}() is no step of a path", "write the function around the path", r"\(", r"[/@]\s*([\w\-]+)"),
+    _Rule(
+        "arithmetic is not supported",
+        "compare the values as they are",
+        r"(?:[+*]|-(?!>)|div\b|mod\b)",
+        expects="AND",
+        without="STAR",
+    ),
+    # Clauses.
+    _Rule("a new query begins here", "write ; between two queries", r"(?i:from|select|declare)\b", expects="$END"),
+    _Rule("FOLLOWED without BY", "write FOLLOWED BY", expects="BY"),
+    _Rule("BY without FOLLOWED", "write FOLLOWED BY", r"(?i:by)\b", expects="FOLLOWED"),
+    _Rule(
+        "{0} without a predicate in braces",
+        "write {{predicate, window}} behind it",
+        before=r"(?i:\b(BY|JOIN))",
+        expects="LBRACE",
+    ),
+    _Rule(
+        "this join has no window",
+        "write a comma and a window before }}, such as , 7 d or , INF",
+        r"\}",
+        expects="COMMA",
+        without="RPAR",
+    ),
+    _Rule("this join has no window", "write a window behind the comma, such as 7 d or INF", r"\}", expects="INF"),
+    _Rule("{0} is no window", "write a number and a unit, such as 7 d, or INF", r"([^\s,}]+)", expects="INF"),
+    _Rule("this join has no right input", "write what to join with, such as S//item", "$", r"\}", expects="LPAR"),
+    _Rule("FROM without an input", "write what to read, such as S//item", "$", "(?i:from)", expects="LPAR"),
+    _Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
+    _Rule("FROM is missing", "write FROM before the inputs (or a comma between items)", r"[\w/(]", expects="FROM"),
+    _Rule(
+        "SELECT selects nothing",
+        "write *, variables, paths with AS, or an element",
+        r"(?i:from)\b|$",
+        "(?i:select)",
+    ),
+    _Rule("a SELECT item is missing", "write one behind the comma, or remove it", r"(?i:from)\b|$", ",", expects="VAR"),
+    _Rule("an item's name cannot end in primes", "write AS {0}", "'+", r"(?i:as)\s+([\w.\-]+)"),
+    _Rule(
+        "a stream takes no filter",
+        "write {0}/*[...] to filter its documents' roots",
+        r"\[",
+        r"([\w.\-]+)",
+        expects="AXIS",
+    ),
+    _Rule("a number is no input", "write a path, such as S//item", r"-?[.0-9]+", expects="LPAR"),
+    _Rule("a string is no input", "write a path, such as S//item", "[\"']", expects="LPAR"),
+    # Bindings.
+    _Rule("a path in a predicate or in SELECT binds no variable", "bind it in the block", "(?i:as)\\b", expects="AND"),
+    _Rule("a variable is missing", "write a name behind the arrow", r"(?!\w)", "->"),
+    _Rule("a variable is missing", "write a name behind AS", r"(?!\w)", r"(?i:\bas)"),
+    _Rule("a step is missing", "write a name behind the /", r"(?!\w)", "/"),
+    # Conditions.
+    _Rule(
+        "{0} has no right side",
+        "write a condition behind it, or remove it",
+        r"(?:[,\]})]|$)",
+        r"(?i:\b(and|or))",
+    ),
+    _Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
+    _Rule(
+        "{0} has no right side",
+        "write what to compare with",
+        r"(?:[,\]})]|(?i:and|or)\b|$)",
+        rf"({_COMPARISON})",
+    ),
+    _Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
+    _Rule(
+        "a comparison of a comparison",
+        "write and between two comparisons",
+        _COMPARISON,
+        expects="AND",
+        without="COMPARE",
+    ),
+    _Rule("an empty filter", "write a condition, or remove the brackets", r"\]", r"\["),
+    _Rule("an empty predicate", "write an equality, such as x = y", "[,}]", r"\{", expects="FUNCTION"),
+    _Rule("PUBLISH without a name", "write a name, without quotes", r"\W|$", "(?i:publish)"),
+    _Rule(
+        "a }} is missing",
+        "write }} before this (for a brace in constructor text, write {{{{)",
+        r"\S",
+        expects="RBRACE",
+        without="AND",
+    ),
+    _Rule("an operator is missing", "write a comparison, and, or or between the two", r"[\w\"'(]", expects="AND"),
+)
+
+
+def explain(error: UnexpectedInput, text: str, statement: Span) -> Problem:
+    """What is wrong where the parser stopped in `text`, in the words of the language and not of the grammar."""
+    if isinstance(error, UnexpectedToken):
+        expected, ended = set(error.accepts), error.token.type == "$END"
+    else:
+        expected, ended = set(getattr(error, "allowed", ())), False
+    at = statement.end if ended else error.pos_in_stream or statement.start
+    return (
+        _bracket_problem(text, statement.start, at, ended, expected)
+        or _known_mistake(text[statement.start : at], text[at : statement.end], at, expected)
+        or _keyword_problem(text[at : statement.end], at, expected)
+        or _plain_problem(text[at : statement.end], at, expected)
+    )
+
+
+def _bracket_problem(text: str, start: int, at: int, ended: bool, expected: set[str]) -> Problem | None:
+    """A bracket that closes nothing or the wrong one, or that is still open at the end."""
+    if not ended and (text[at] not in ")]}" or expected & {"TEXT", "DQUOTED", "SQUOTED"}):
+        return None
+    stack: list[int] = []
+    for found in _BRACKETS.finditer(text, start, at):
+        if found[0] in "([{":
+            stack.append(found.start())
+        elif found[0] in ")]}" and stack:
+            stack.pop()
+    opener = text[stack[-1]] if stack else ""
+    if ended:
+        hint = f"write the {_CLOSER.get(opener)} that belongs to it"
+        return Problem(f"this {opener} is not closed", Span(stack[-1], stack[-1] + 1), hint) if stack else None
+    here = Span(at, at + 1)
+    if not stack:
+        return Problem(f"this {text[at]} closes nothing", here, "remove it, or write what it should close")
+    if _CLOSER[opener] == text[at]:
+        return None
+    line = text.count("\n", 0, stack[-1]) + 1
+    column = stack[-1] - text.rfind("\n", 0, stack[-1])
+    message = f"this {text[at]} comes before the {opener} at {line}:{column} is closed"
+    return Problem(message, here, f"write {_CLOSER[opener]} first")
+
+
+def _known_mistake(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+    before = before[-80:]
+    for rule in _RULES:
+        if (rule.expects and rule.expects not in expected) or rule.without in expected:
+            continue
+        after = re.match(rule.behind, behind)
+        ahead = re.search(rf"(?:{rule.before})\s*$", before)
+        if after and ahead:
+            groups = [group for found in (ahead, after) for group in found.groups() if group]
+            start = at - len(before) + ahead.start() if rule.whole else at
+            span = Span(start, max(at + len(after[0].rstrip()), start + 1))
+            return Problem(rule.message.format(*groups), span, rule.hint.format(*groups))
+    return None
+
+
+def _keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None:
+    found = re.match(r"[A-Za-z]+(?![\w.\-])", behind)
+    if found is None or found[0].lower() not in KEYWORDS or not expected & {"WORD", "VAR"}:
+        return None
+    message = f"{found[0]} is a keyword, and a name is needed here"
+    return Problem(message, Span(at, at + len(found[0])), "choose another name (behind / or @ any name will do)")
+
+
+def _plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
+    found = re.match(r"(?:[\w.]|-(?!>))+|\S", behind)
+    message = f"unexpected {found[0]}" if found else "the query ends too early"
+    words = sorted({_WORDS.get(name, name) for name in expected} - {"text"})
+    hint = f"expected {', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f"expected {''.join(words)}"
+    return Problem(message, Span(at, at + (len(found[0]) if found else 0)), hint)

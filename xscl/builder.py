@@ -1,0 +1,333 @@
+"""Builds the syntax tree while the LALR parser reduces the rules of xscl.lark: one method a rule."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any, cast
+
+from lark import Token, Transformer
+
+from xscl.errors import Problem
+from xscl.syntax import (
+    DEFAULT_STREAM,
+    And,
+    Axis,
+    Block,
+    Call,
+    Compare,
+    ElementConstructor,
+    Expr,
+    Hole,
+    Input,
+    Join,
+    JoinOp,
+    NameTest,
+    Not,
+    Number,
+    Or,
+    Query,
+    Rel,
+    SelectItem,
+    SelectItems,
+    SelectStar,
+    Span,
+    Step,
+    String,
+    SubQuery,
+    VarPath,
+    Window,
+)
+
+UNITS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+"""Microseconds in each unit of a window."""
+
+LONGEST_WINDOW = 2**63 - 1
+"""In microseconds: what the engines' integers hold."""
+
+# Functions of a filter that take the filtered node where no argument is written, and those among them whose value
+# is a string: as a condition it stands for `!= ""`.
+_OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
+_STRING_VALUED = frozenset({"normalize-space", "string"})
+
+_ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_ESCAPE = re.compile(r"\{\{|\}\}|&(#x[0-9A-Fa-f]{1,6}|#[0-9]{1,7}|\w+)?;?")
+_XML_CHAR = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """`DECLARE NAMESPACE prefix = "uri"`."""
+
+    prefix: str
+    uri: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    var: Token
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    condition: Expr
+    span: Span
+
+
+def _span(first: Any, last: Any) -> Span:
+    """The span from the start of one token or node to the end of another."""
+    start: int = first.start_pos if isinstance(first, Token) else first.span.start  # type: ignore[assignment]
+    end: int = last.end_pos if isinstance(last, Token) else last.span.end  # type: ignore[assignment]
+    return Span(start, end)
+
+
+class Builder(Transformer[Token, Any]):
+    """Callbacks for LALR parsing: each takes the children of its rule, tokens and nodes, and returns a node.
+
+    Raises `Problem` for what the grammar lets through but the language does not allow.
+    """
+
+    # ------------------------------------------------------------ statements and queries
+
+    def statement(self, children: list[Any]) -> Any:
+        return children[0]
+
+    def prolog(self, children: list[Token]) -> Declaration:
+        return Declaration(str(children[2]), _unquote(children[4]), _span(children[0], children[4]))
+
+    def select_query(self, children: list[Any]) -> Query:
+        _, select, _, source, *publish = children
+        return Query(source, select, str(publish[0]) if publish else None, _span(children[0], children[-1]))
+
+    def plain_query(self, children: list[Any]) -> Query:
+        source, *publish = children[1:] if isinstance(children[0], Token) else children
+        return Query(source, None, str(publish[0]) if publish else None, _span(children[0], children[-1]))
+
+    def publish(self, children: list[Token]) -> Token:
+        return children[1]
+
+    def group(self, children: list[Any]) -> Input:
+        query = cast(Query, children[1])
+        if query.publish is not None:
+            span = Span(query.span.end - len(query.publish), query.span.end)
+            raise Problem("PUBLISH is not allowed inside parentheses", span, "PUBLISH the inner query as its own query")
+        if isinstance(query.select, ElementConstructor):
+            hint = "write SELECT with a list of items here, and the constructor in the outermost SELECT"
+            raise Problem("an element constructor is not allowed inside parentheses", query.select.span, hint)
+        if query.select is None:
+            return query.source
+        return SubQuery(query.select, query.source, _span(children[0], children[2]))
+
+    def join(self, children: list[Any]) -> Join:
+        left, operator = children[0], children[1]
+        right, window, pred = children[-1], children[-3], children[-5]
+        op: JoinOp = "JOIN" if operator.type == "JOIN" else "FOLLOWED BY"
+        return Join(op, left, right, pred, window, _span(left, right))
+
+    def window(self, children: list[Token]) -> Window:
+        span = _span(children[0], children[-1])
+        if children[0].type == "INF":
+            return Window(None, span)
+        unit = str(children[1]) if len(children) > 1 else "s"
+        if unit not in UNITS:
+            hint = "the units are us, ms, s, min, h, d and w; without one it is seconds"
+            raise Problem(f"unknown unit of time {unit}", _span(children[1], children[1]), hint)
+        if children[0].startswith("-"):
+            raise Problem(
+                "a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways"
+            )
+        # Thirty characters say any window to the microsecond, and bound what Fraction has to do.
+        us = int(Fraction(children[0].rstrip(".")) * UNITS[unit]) if len(children[0]) <= 30 else LONGEST_WINDOW + 1
+        if us > LONGEST_WINDOW:
+            raise Problem("this window is too long", span, "write INF for a window without end")
+        return Window(us, span)
+
+    # ------------------------------------------------------------ paths
+
+    def block(self, children: list[Any]) -> Block:
+        first, span = children[0], _span(children[0], children[-1])
+        if not isinstance(first, Token):
+            return Block(DEFAULT_STREAM, tuple(children), span)
+        if len(children) > 1 and isinstance(children[1], Step):
+            return Block(str(first), tuple(children[1:]), span)
+        var = str(children[-1]) if len(children) > 1 else None
+        return Block(str(first), (Step("/", NameTest("element", "*"), (), var, span),), span)
+
+    def step(self, children: list[Any]) -> Step:
+        return _step(cast(Axis, str(children[0])), children[1], children[2:], _span(children[0], children[-1]))
+
+    def first_step(self, children: list[Any]) -> Step:
+        return _step("/", children[0], children[1:], _span(children[0], children[-1]))
+
+    def test(self, children: list[Token]) -> NameTest:
+        span = _span(children[0], children[-1])
+        if children[0].type == "AT":
+            prefix = str(children[1]) if len(children) == 4 else None
+            return NameTest("attribute", str(children[-1]), prefix, span)
+        prefix = str(children[0]) if len(children) == 3 else None
+        return NameTest("element", str(children[-1]), prefix, span)
+
+    def binding(self, children: list[Token]) -> _Binding:
+        return _Binding(children[1], _span(children[0], children[1]))
+
+    def filter(self, children: list[Any]) -> _Filter:
+        return _Filter(_condition(children[1]), _span(children[0], children[2]))
+
+    def rel(self, children: list[Any]) -> Rel:
+        steps = children[1:] if isinstance(children[0], Token) else children
+        return Rel(tuple(steps), _span(children[0], children[-1]))
+
+    # ------------------------------------------------------------ expressions
+
+    def or_(self, children: list[Any]) -> Or:
+        return Or(_arms(children, Or), _span(children[0], children[-1]))
+
+    def and_(self, children: list[Any]) -> And:
+        return And(_arms(children, And), _span(children[0], children[-1]))
+
+    def either(self, children: list[Any]) -> Or:
+        return self.or_([_condition(child) for child in children])
+
+    def both(self, children: list[Any]) -> And:
+        return self.and_([_condition(child) for child in children])
+
+    def compare(self, children: list[Any]) -> Compare:
+        return Compare(str(children[1]), children[0], children[2], _span(children[0], children[2]))  # type: ignore[arg-type]
+
+    def parentheses(self, children: list[Any]) -> Expr:
+        return cast(Expr, children[1])
+
+    def call(self, children: list[Any]) -> Call | Not:
+        name, args = str(children[0]), tuple(children[2:-1:2])
+        span = _span(children[0], children[-1])
+        if name.lower() == "not" and len(args) == 1:
+            return Not(_condition(args[0]), span)
+        if not args and name in _OF_CONTEXT:
+            args = (Rel((), span),)
+        return Call(name, args, span)
+
+    def var_path(self, children: list[Any]) -> VarPath:
+        return VarPath(str(children[0]), tuple(children[1:]), _span(children[0], children[-1]))
+
+    def string(self, children: list[Token]) -> String:
+        return String(_unquote(children[0]), _span(children[0], children[0]))
+
+    def number(self, children: list[Token]) -> Number:
+        return Number(str(children[0]), _span(children[0], children[0]))
+
+    # ------------------------------------------------------------ SELECT
+
+    def star(self, children: list[Token]) -> SelectStar:
+        return SelectStar(_span(children[0], children[0]))
+
+    def items(self, children: list[Any]) -> SelectItems:
+        return SelectItems(tuple(children[::2]), _span(children[0], children[-1]))
+
+    def item(self, children: list[Any]) -> SelectItem:
+        operand, span = children[0], _span(children[0], children[-1])
+        if len(children) > 1:
+            return SelectItem(operand, str(children[2]), span)
+        if not isinstance(operand, VarPath) or operand.steps:
+            raise Problem("this SELECT item needs a name", span, "write AS and a name after it")
+        return SelectItem(operand, operand.var, span)
+
+    def element(self, children: list[Any]) -> ElementConstructor:
+        name, span = children[1], _span(children[0], children[-1])
+        attributes: dict[str, tuple[str | Hole, ...]] = {}
+        at = 2
+        while isinstance(children[at], _Attribute):
+            attribute = children[at]
+            if attribute.name in attributes:
+                raise Problem(f"the attribute {attribute.name} is written twice", attribute.span, "remove one of them")
+            attributes[attribute.name] = attribute.parts
+            at += 1
+        content: tuple[Any, ...] = ()
+        if children[at].type == "TAG_CLOSE":
+            content, end = tuple(children[at + 1 : -3]), children[-2]
+            if str(end) != str(name):
+                message = f"the end tag </{end}> does not match <{name}>"
+                raise Problem(message, Span(end.start_pos, end.end_pos), f"write </{name}>")
+        return ElementConstructor(str(name), tuple(attributes.items()), content, span)
+
+    def attribute(self, children: list[Any]) -> _Attribute:
+        return _Attribute(str(children[0]), tuple(children[3:-1]), _span(children[0], children[-1]))
+
+    def qname(self, children: list[Token]) -> Token:
+        text = ":".join(children[::2])
+        return Token("QNAME", text, start_pos=children[0].start_pos, end_pos=children[-1].end_pos)
+
+    def text(self, children: list[Token]) -> str:
+        start = cast(int, children[0].start_pos)
+        return _ESCAPE.sub(partial(_unescape, start), str(children[0]))
+
+    def hole(self, children: list[Any]) -> Hole:
+        return Hole(children[1], "", _span(children[0], children[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    name: str
+    parts: tuple[str | Hole, ...]
+    span: Span
+
+
+def _step(axis: Axis, test: NameTest, suffixes: list[_Binding | _Filter], span: Span) -> Step:
+    bindings = [suffix for suffix in suffixes if isinstance(suffix, _Binding)]
+    filters = tuple(suffix.condition for suffix in suffixes if isinstance(suffix, _Filter))
+    if not bindings:
+        return Step(axis, test, filters, None, span)
+    if len(bindings) > 1:
+        raise Problem("a step can be bound to one variable only", bindings[1].span, "use the first variable for both")
+    if bindings[0] is not suffixes[0] and bindings[0] is not suffixes[-1]:
+        raise Problem("this binding stands between two filters", bindings[0].span, "move it before them or behind them")
+    return Step(axis, test, filters, str(bindings[0].var), span)
+
+
+def _condition(expr: Expr) -> Expr:
+    """An expression where a condition of a filter stands: a string counts as true when it is not empty."""
+    if isinstance(expr, Call) and expr.name in _STRING_VALUED:
+        return Compare("!=", expr, String("", expr.span), expr.span)
+    return expr
+
+
+def _arms(children: list[Any], kind: type[And] | type[Or]) -> tuple[Expr, ...]:
+    """The operands of a chain of `and` or `or`; parentheses around the same operator only group."""
+    arms: list[Expr] = []
+    for child in children[::2]:
+        arms.extend(child.args if isinstance(child, kind) else [child])
+    return tuple(arms)
+
+
+def _unquote(token: Token) -> str:
+    quote = token[0]
+    return token[1:-1].replace(quote * 2, quote)
+
+
+def _unescape(start: int, found: re.Match[str]) -> str:
+    whole, reference = found[0], found[1]
+    if whole in ("{{", "}}"):
+        return whole[0]
+    span = Span(start + found.start(), start + found.end())
+    if reference and whole.endswith(";"):
+        if reference in _ENTITIES:
+            return _ENTITIES[reference]
+        if reference.startswith("#"):
+            digits = reference[1:]
+            code = int(digits[1:], 16) if digits.startswith("x") else int(digits)
+            if code <= 0x10FFFF and _XML_CHAR.fullmatch(chr(code)):
+                return chr(code)
+            raise Problem(f"{whole} is not a character of XML", span, "remove it")
+    hint = "write &amp; for &; only &amp; &lt; &gt; &quot; &apos; and &#...; are known"
+    raise Problem(f"unknown escape {whole} in constructor text", span, hint)

@@ -1,0 +1,303 @@
+"""Checks what a well-formed script means: names, scopes, functions, joins and PUBLISH chains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from xscl.errors import Problem, XsclError
+from xscl.expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
+from xscl.predicates import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
+from xscl.publishing import check_publishing
+from xscl.scope import Kind, blocks, operand_kind, star, visible
+from xscl.syntax import (
+    And,
+    Block,
+    Call,
+    Compare,
+    ElementConstructor,
+    Expr,
+    Hole,
+    Input,
+    Join,
+    NodeKind,
+    Not,
+    Or,
+    Query,
+    Rel,
+    Script,
+    SelectItem,
+    SelectItems,
+    Span,
+    Step,
+    SubQuery,
+    VarPath,
+)
+
+MAX_VALUE_JOINS = 16
+"""Most equalities between the two inputs in one disjunct of a join predicate."""
+
+MAX_INPUTS = 50
+"""Most inputs that one query may join."""
+
+
+def check_script(script: Script, text: str) -> list[XsclError]:
+    """Every mistake in the meaning of the script's queries, whose `text` says where they stand."""
+    prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
+    problems: list[Problem] = []
+    for query in script.queries:
+        checker = _QueryChecker(text, prefixes)
+        checker.query(query)
+        problems += checker.problems
+    problems += check_publishing(script)
+    return [XsclError(problem, text) for problem in problems]
+
+
+class _QueryChecker:
+    """The checks of one query, in one walk over it."""
+
+    def __init__(self, text: str, prefixes: set[str]) -> None:
+        self.text = text
+        self.prefixes = prefixes
+        self.problems: list[Problem] = []
+        self.bound: dict[str, Span] = {}
+
+    def problem(self, message: str, span: Span, hint: str) -> None:
+        self.problems.append(Problem(message, span, hint))
+
+    # ------------------------------------------------------------ sources
+
+    def query(self, query: Query) -> None:
+        inputs = list(blocks(query.source))
+        if len(inputs) > MAX_INPUTS:
+            hint = "PUBLISH a part of it, and read that stream"
+            self.problem(f"more than {MAX_INPUTS} inputs in one query", inputs[MAX_INPUTS].span, hint)
+            return
+        self.bind_all(query.source)
+        names = self.source(query.source)
+        match query.select:
+            case SelectItems():
+                self.items(query.select, names)
+            case ElementConstructor():
+                self.element(query.select, names)
+            case _ if not self.problems:
+                self.star(query.source, query.span)
+
+    def bind_all(self, source: Input) -> None:
+        """Checks the blocks, and collects all variables first: a name may be used left of where it is bound."""
+        match source:
+            case Join():
+                self.bind_all(source.left)
+                self.bind_all(source.right)
+            case SubQuery():
+                self.bind_all(source.source)
+            case Block():
+                self.steps(source.steps, None, binds=True)
+
+    def source(self, source: Input) -> dict[str, Kind]:
+        """Checks the joins and inner SELECTs, and returns the names that the source shows."""
+        match source:
+            case Join():
+                left, right = self.source(source.left), self.source(source.right)
+                self.predicate(source, left, right)
+                return left | right
+            case SubQuery():
+                names = self.source(source.source)
+                if isinstance(source.select, SelectItems):
+                    self.items(source.select, names)
+                    for item in source.select.items:
+                        if item.operand != VarPath(item.name):
+                            self.bind(item.name, _end(item.span, item.name))
+                else:
+                    self.star(source.source, source.select.span)
+                    for name in visible(source).keys() - names.keys():
+                        self.bind(name, source.select.span)
+        return visible(source)
+
+    def star(self, source: Input, span: Span) -> None:
+        names = [name for name, _ in star(source)]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            hint = "bind the blocks' last steps to names of your own: FROM S//item->a ..."
+            self.problem(f"two block roots are named {name}", self.bound.get(name, span), hint)
+
+    # ------------------------------------------------------------ paths
+
+    def bind(self, name: str, span: Span) -> None:
+        if name in self.bound:
+            first = XsclError(Problem("", self.bound[name]), self.text)
+            message = f"variable {name} is already bound at {first.line}:{first.column}"
+            self.problem(message, span, "use another name, and compare the two in a predicate")
+        else:
+            self.bound[name] = span
+
+    def steps(self, steps: tuple[Step, ...], above: NodeKind | None, *, binds: bool, why: str = "") -> None:
+        """Checks a path whose context node is of kind `above` (None: the document); `why` it binds nothing."""
+        for step in steps:
+            if above == "attribute":
+                self.problem("an attribute has no steps below it", step.span, "end the path with the attribute")
+                return
+            above = step.test.kind
+            self.prefix(step.test.prefix, step.test.span)
+            if step.var is not None:
+                span = self.binding_span(step)
+                if binds:
+                    self.bind(step.var, span)
+                else:
+                    self.problem(f"a variable cannot be bound {why}", span, "bind it in a filter of its own: [./a->x]")
+            for condition in step.filters:
+                self.problems += check_condition(condition, FILTER)
+                self.filter(condition, above, binds=binds, why=why)
+
+    def binding_span(self, step: Step) -> Span:
+        """The place of the variable: right behind the test, or at the end of the step."""
+        var = step.var or ""
+        found = re.compile(rf"\s*(?:->|as\b)\s*({re.escape(var)})", re.IGNORECASE).match(self.text, step.test.span.end)
+        return Span(*found.span(1)) if found else _end(step.span, var)
+
+    def prefix(self, prefix: str | None, span: Span) -> None:
+        if prefix not in self.prefixes and prefix not in (None, "*"):
+            close = get_close_matches(prefix or "", self.prefixes - {"xml"}, n=1)
+            hint = f'put DECLARE NAMESPACE {prefix} = "..."; before the queries'
+            self.problem(f"prefix {prefix} is not declared", span, f"did you mean {close[0]}?" if close else hint)
+
+    def filter(self, expr: Expr, context: NodeKind, *, binds: bool, why: str = "") -> None:
+        match expr:
+            case Rel():
+                self.steps(expr.steps, context, binds=binds, why=why)
+            case And():
+                for arg in expr.args:
+                    self.filter(arg, context, binds=binds, why=why)
+            case Or():
+                for arg in expr.args:
+                    self.filter(arg, context, binds=False, why=why or "in an arm of an or")
+            case Not():
+                self.filter(expr.arg, context, binds=False, why=why or "under not()")
+            case Compare():
+                for side in (expr.left, expr.right):
+                    self.filter(side, context, binds=False, why=why or "inside a comparison")
+            case Call():
+                for arg in expr.args:
+                    self.filter(arg, context, binds=False, why=why or f"inside {expr.name}()")
+
+    # ------------------------------------------------------------ predicates
+
+    def predicate(self, join: Join, left: dict[str, Kind], right: dict[str, Kind]) -> None:
+        before = len(self.problems)
+        self.problems += check_condition(join.pred, PREDICATE)
+        self.variables(join.pred, left | right, "in a predicate")
+        if len(self.problems) > before:
+            return
+        try:
+            conjunctions = disjuncts(join.pred)
+        except TooManyDisjuncts:
+            hint = "split the query, and PUBLISH the parts under one name"
+            self.problem(f"the predicate has more than {MAX_DISJUNCTS} disjuncts", join.pred.span, hint)
+            return
+        for conjunction in conjunctions:
+            count = sum(_is_value_join(literal, left, right) for literal in conjunction)
+            if count > MAX_VALUE_JOINS:
+                message = f"more than {MAX_VALUE_JOINS} value joins in one disjunct"
+                self.problem(message, join.pred.span, "join on fewer pairs of nodes")
+            elif count == 0 and len(conjunctions) == 1:
+                hint = "add one, such as x = y with x bound on the left and y on the right"
+                self.problem("the predicate has no equality between the two inputs", join.pred.span, hint)
+            elif count == 0:
+                hint = "each arm of an or needs one, such as x = y with x bound on the left and y on the right"
+                message = "this disjunct of the predicate has no equality between the two inputs"
+                self.problem(message, conjunction[0].span, hint)
+
+    def variables(self, expr: Expr, names: dict[str, Kind], where: str) -> None:
+        """Checks the variables, and the paths on them, of a predicate or of SELECT."""
+        match expr:
+            case VarPath():
+                self.var_path(expr, names, where)
+            case And() | Or() | Call():
+                for arg in expr.args:
+                    self.variables(arg, names, where)
+            case Compare():
+                self.variables(expr.left, names, where)
+                self.variables(expr.right, names, where)
+            case Not():
+                self.variables(expr.arg, names, where)
+
+    def var_path(self, path: VarPath, names: dict[str, Kind], where: str) -> None:
+        span = Span(path.span.start, path.span.start + len(path.var))
+        kind = names.get(path.var)
+        if kind is None:
+            self.unknown_variable(path.var, names, span)
+        elif kind in ("value", "constant") and path.steps:
+            hint = "take the path inside the inner SELECT"
+            self.problem(f"{path.var} is a value of the inner SELECT, not a node: it has no paths", path.span, hint)
+            return
+        above: NodeKind = "attribute" if kind == "attribute" else "element"
+        self.steps(path.steps, above, binds=False, why=where)
+
+    def unknown_variable(self, var: str, names: Iterable[str], span: Span) -> None:
+        close = get_close_matches(var, names, n=1)
+        if var in self.bound:
+            message = f"variable {var} is bound, but cannot be seen here"
+            hint = "add it to the inner SELECT, or move this behind the block that binds it"
+        elif var.lower() in ("true", "false"):
+            message, hint = f"{var} is no value", 'there are no booleans: compare with a string, as in x = "true"'
+        else:
+            message = f"variable {var} is not bound"
+            hint = f"did you mean {close[0]}?" if close else f"bind it in a block, as in //title->{var}"
+        self.problem(message, span, hint)
+
+    # ------------------------------------------------------------ SELECT
+
+    def items(self, select: SelectItems, names: dict[str, Kind]) -> None:
+        seen: set[str] = set()
+        for item in select.items:
+            self.operand(item, names)
+            if item.name in seen:
+                message = f"two SELECT items are named {item.name}"
+                self.problem(message, _end(item.span, item.name), "give one another name with AS")
+            seen.add(item.name)
+
+    def operand(self, part: SelectItem | Hole, names: dict[str, Kind]) -> None:
+        self.problems += check_operand(part.operand, SELECT)
+        self.variables(part.operand, names, "in SELECT")
+
+    def element(self, node: ElementConstructor, names: dict[str, Kind]) -> None:
+        for name, parts in [(node.name, ()), *node.attributes]:
+            prefix, colon, local = name.rpartition(":")
+            if colon and prefix != "xmlns":
+                self.prefix(prefix, self.name_span(node, name))
+            elif prefix == "xmlns" or (local == "xmlns" and name is not node.name):
+                hint = 'put DECLARE NAMESPACE p = "..."; before the queries, and use the prefix'
+                self.problem("a constructor cannot declare namespaces", self.name_span(node, name), hint)
+            for part in parts:
+                if isinstance(part, Hole):
+                    self.operand(part, names)
+        for child in node.children:
+            if isinstance(child, ElementConstructor):
+                self.element(child, names)
+            elif isinstance(child, Hole):
+                self.operand(child, names)
+
+    def name_span(self, node: ElementConstructor, name: str) -> Span:
+        start = self.text.find(name, node.span.start, node.span.end)
+        return Span(start, start + len(name)) if start >= 0 else node.span
+
+
+def _end(span: Span, name: str) -> Span:
+    """The place of the name that a span ends with."""
+    return Span(span.end - len(name), span.end)
+
+
+def _is_value_join(literal: Expr, left: dict[str, Kind], right: dict[str, Kind]) -> bool:
+    """Whether the literal is an equality between a node of one input and a node of the other."""
+    if not isinstance(literal, Compare) or literal.op != "=":
+        return False
+    a, b = _variable(literal.left), _variable(literal.right)
+    if any(operand_kind(side, left | right) == "constant" for side in (literal.left, literal.right)):
+        return False
+    return (a in left and b in right) or (a in right and b in left)
+
+
+def _variable(operand: Expr) -> str | None:
+    while isinstance(operand, Call) and operand.args:
+        operand = operand.args[0]
+    return operand.var if isinstance(operand, VarPath) else None

@@ -1,0 +1,434 @@
+"""Value-join normal form (thesis 6.2): a query as conjunctive queries over tree patterns, value joins and residuals.
+
+`normalize` resolves names, splits a chain into joins of two inputs, brings each predicate into disjunctive normal form,
+turns a path on a variable into a branch of that disjunct's pattern, and sorts the comparisons into value joins and
+residual predicates. A join that is an input of another join becomes a `Hidden` stream of tuples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from xscl.functions import DERIVED, derive
+from xscl.pattern import Condition, PatternBuilder, PatternNode, Test, attach, transform
+from xscl.predicates import disjuncts
+from xscl.syntax import (
+    And,
+    Block,
+    Call,
+    Compare,
+    ElementConstructor,
+    Expr,
+    Hole,
+    Input,
+    Join,
+    JoinOp,
+    Not,
+    Or,
+    Query,
+    SelectItems,
+    String,
+    SubQuery,
+    VarPath,
+)
+
+TUPLE_TEST = Test("element", "", "tuple")
+"""Root of a hidden stream's virtual documents; its children are v0, v1, ... one for each variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A variable's string value, with derived-value functions applied, the innermost first."""
+
+    var: str
+    functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One input of a conjunctive query: a tree pattern over a stream.
+
+    Only the variables that someone needs keep their names. For a hidden stream the pattern is that of its tuples.
+    """
+
+    stream: str
+    pattern: PatternNode
+    hidden: Hidden | None = None
+
+    def variables(self) -> tuple[str, ...]:
+        return tuple(node.var for node in self.pattern.walk() if node.var)
+
+
+@dataclass(frozen=True, slots=True)
+class Conjunct:
+    """A conjunctive query: `right` is None for a filter; joins pair a term of the left with one of the right."""
+
+    left: Side
+    right: Side | None
+    joins: tuple[tuple[Term, Term], ...] = ()
+    residual: tuple[Expr, ...] = ()
+
+    def sides(self) -> tuple[Side, ...]:
+        return (self.left,) if self.right is None else (self.left, self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """An inner join as a stream of tuples, one for each distinct joint binding of `variables` (and documents)."""
+
+    op: JoinOp
+    window: int | None
+    conjuncts: tuple[Conjunct, ...]
+    variables: tuple[str, ...]
+
+    @property
+    def stream(self) -> str:
+        """A name that equal inner joins share, whatever their variables were called."""
+        return "#" + hashlib.sha256(repr(self).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectEntry:
+    """One SELECT variable: its key in `nodes` (also its element's name) and its value, or a constant's text."""
+
+    key: str
+    value: Term | str
+
+
+@dataclass(frozen=True, slots=True)
+class NormalQuery:
+    """A query in normal form. `op` is None for a filter, `window` in microseconds, None for INF.
+
+    `star` tells a default output (roots keep their own names); `constructor` is set for an element constructor, whose
+    holes stand in `holes` in order of appearance.
+    """
+
+    op: JoinOp | None
+    window: int | None
+    conjuncts: tuple[Conjunct, ...]
+    entries: tuple[SelectEntry, ...]
+    star: bool
+    constructor: ElementConstructor | None = None
+    holes: tuple[Term | str, ...] = ()
+    namespaces: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    block: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    op: JoinOp
+    window: int | None
+    pred: Expr
+    scope: Mapping[str, Term]
+    left: _Tree
+    right: _Tree
+
+
+_Tree = _Leaf | _Node
+_Roots = tuple[tuple[str | None, Term], ...]
+
+
+def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
+    """The normal form of a query that has passed `xscl.check`."""
+    return _Normalizer(namespaces).query(query)
+
+
+class _Normalizer:
+    def __init__(self, namespaces: Mapping[str, str]) -> None:
+        self._namespaces = dict(namespaces)
+        self._build = PatternBuilder(namespaces)
+        self._patterns: list[PatternNode] = []
+        self._block_of: dict[str, int] = {}
+        self._fresh = 0
+
+    def query(self, query: Query) -> NormalQuery:
+        tree, scope, roots = self._input(query.source)
+        select = query.select
+        holes: tuple[Term | str, ...] = ()
+        constructor = None
+        star = False
+        if isinstance(select, SelectItems):
+            entries = tuple(SelectEntry(item.name, self._select(item.operand, scope)) for item in select.items)
+        elif isinstance(select, ElementConstructor):
+            constructor = select
+            found = list(_holes(select))
+            # Holes that say the same are one variable: `nodes` has one key for them.
+            by_key: dict[str, Term | str] = {}
+            for hole in found:
+                by_key.setdefault(hole_key(hole), self._select(hole.operand, scope))
+            holes = tuple(by_key[hole_key(hole)] for hole in found)
+            entries = tuple(SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, Term))
+        else:
+            star = True
+            count = len(self._patterns)
+            entries = tuple(SelectEntry(name or _root_name(term, 0, count), term) for name, term in roots)
+        needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, Term))
+        conjuncts = tuple(dict.fromkeys(self._conjuncts(tree, tuple(self._patterns), needed)))
+        op, window = (tree.op, tree.window) if isinstance(tree, _Node) else (None, None)
+        return NormalQuery(
+            op, window, conjuncts, entries, star, constructor, holes, tuple(sorted(self._namespaces.items()))
+        )
+
+    # ------------------------------------------------------------ names and blocks
+
+    def _input(self, source: Input) -> tuple[_Tree, dict[str, Term], _Roots]:
+        """The join tree, the variables that the outside sees, and the block roots with their names."""
+        match source:
+            case Block():
+                return self._block(source)
+            case Join(op=op, left=left, right=right, pred=pred, window=window):
+                left_tree, left_scope, left_roots = self._input(left)
+                right_tree, right_scope, right_roots = self._input(right)
+                scope = left_scope | right_scope
+                return _Node(op, window.us, pred, scope, left_tree, right_tree), scope, left_roots + right_roots
+            case SubQuery(select=select, source=inner):
+                first = len(self._patterns)
+                tree, scope, roots = self._input(inner)
+                if isinstance(select, SelectItems):
+                    roots = tuple((item.name, self._select_term(item.operand, scope)) for item in select.items)
+                else:
+                    count = len(self._patterns) - first
+                    roots = tuple((name or _root_name(term, first, count), term) for name, term in roots)
+                return tree, {str(name): term for name, term in roots}, roots
+
+    def _block(self, block: Block) -> tuple[_Leaf, dict[str, Term], _Roots]:
+        index = len(self._patterns)
+        pattern = self._build.path(block.steps, last_var=f"#b{index}")
+        scope = {}
+        for node in pattern.walk():
+            if node.var:
+                self._block_of[node.var] = index
+                if not node.var.startswith("#"):
+                    scope[node.var] = Term(node.var)
+        self._patterns.append(pattern)
+        name = block.steps[-1].var
+        return _Leaf(index, block.stream), scope, ((name, Term(name or f"#b{index}")),)
+
+    def _select(self, operand: Expr, scope: Mapping[str, Term]) -> Term | str:
+        constant = constant_text(operand)
+        return self._select_term(operand, scope) if constant is None else constant
+
+    def _select_term(self, operand: Expr, scope: Mapping[str, Term]) -> Term:
+        """The term of a SELECT operand; a path on a variable becomes a branch that every match must have."""
+        patterns = list(self._patterns)
+        term = as_term(self._resolve(operand, scope, patterns))
+        self._patterns = patterns
+        assert term is not None, "a SELECT operand is a term or a constant"
+        return term
+
+    def _resolve(self, expr: Expr, scope: Mapping[str, Term], patterns: list[PatternNode]) -> Expr:
+        """The expression over internal variables only; paths on variables are attached to `patterns`."""
+        match expr:
+            case VarPath(var=name, steps=steps):
+                term = scope[name]
+                if not steps:
+                    return _expression(term)
+                self._fresh += 1
+                fresh = f"#p{self._fresh}"
+                block = self._block_of[fresh] = self._block_of[term.var]
+                patterns[block] = attach(patterns[block], term.var, self._build.path(steps, last_var=fresh))
+                return VarPath(fresh)
+            case Call(name=name, args=args):
+                return Call(name, tuple(self._resolve(a, scope, patterns) for a in args))
+            case Compare(op=op, left=left, right=right):
+                return Compare(op, self._resolve(left, scope, patterns), self._resolve(right, scope, patterns))
+        return expr
+
+    # ------------------------------------------------------------ conjunctive queries
+
+    def _conjuncts(
+        self, tree: _Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
+    ) -> Iterator[Conjunct]:
+        if isinstance(tree, _Leaf):
+            yield Conjunct(self._side(tree, patterns, needed), None)
+            return
+        left_blocks = frozenset(_blocks(tree.left))
+        for literals in disjuncts(tree.pred):
+            own = list(patterns)
+            joins: dict[tuple[Term, Term], None] = {}
+            residual: dict[Expr, None] = {}
+            for literal in literals:
+                expr = self._resolve(literal, tree.scope, own)
+                pair = self._value_join(expr, left_blocks)
+                pushed = None if pair else _constant_equality(expr)
+                if pair:
+                    joins[pair] = None
+                elif pushed:
+                    var, text = pushed
+                    block = self._block_of[var]
+                    own[block] = _require(own[block], var, text)
+                else:
+                    residual[expr] = None
+            used = needed | {term.var for pair in joins for term in pair}
+            used |= {var for expr in residual for var in variables_of(expr)}
+            left = self._side(tree.left, tuple(own), used)
+            right = self._side(tree.right, tuple(own), used)
+            yield Conjunct(left, right, tuple(joins), tuple(residual))
+
+    def _value_join(self, expr: Expr, left_blocks: frozenset[int]) -> tuple[Term, Term] | None:
+        if not isinstance(expr, Compare) or expr.op != "=":
+            return None
+        one, two = as_term(expr.left), as_term(expr.right)
+        if one is None or two is None:
+            return None
+        one_left, two_left = (self._block_of[term.var] in left_blocks for term in (one, two))
+        if one_left == two_left:
+            return None
+        return (one, two) if one_left else (two, one)
+
+    def _side(self, tree: _Tree, patterns: tuple[PatternNode, ...], used: frozenset[str]) -> Side:
+        if isinstance(tree, _Leaf):
+            pattern = transform(patterns[tree.block], lambda n: n if n.var in used else replace(n, var=None))
+            return Side(tree.stream, pattern)
+        blocks = sorted(_blocks(tree))
+        carried = tuple(n.var for b in blocks for n in patterns[b].walk() if n.var in used and n.var)
+        inner = tuple(dict.fromkeys(self._conjuncts(tree, patterns, frozenset(carried))))
+        names = _canonical_names(inner)
+        hidden = Hidden(
+            tree.op,
+            tree.window,
+            tuple(_rename(conjunct, names) for conjunct in inner),
+            tuple(names[var] for var in carried),
+        )
+        children = tuple(
+            PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried)
+        )
+        return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
+
+
+# ---------------------------------------------------------------- terms and expressions
+
+
+def as_term(expr: Expr) -> Term | None:
+    """A variable under derived-value functions as a term; None for anything else."""
+    match expr:
+        case VarPath(var=var, steps=()):
+            return Term(var)
+        case Call(name=name, args=(arg,)) if name in DERIVED:
+            term = as_term(arg)
+            return term and Term(term.var, (*term.functions, name))
+    return None
+
+
+def constant_text(expr: Expr) -> str | None:
+    """The text of an operand without variables; None if it has one."""
+    match expr:
+        case String(value=value):
+            return value
+        case Call(name=name, args=(arg,)) if name in DERIVED:
+            inner = constant_text(arg)
+            return None if inner is None else derive(name, inner)
+    return getattr(expr, "text", None)
+
+
+def variables_of(expr: Expr) -> Iterator[str]:
+    """The variables of a residual predicate, with repetitions."""
+    match expr:
+        case VarPath(var=var):
+            yield var
+        case Call(args=args) | And(args=args) | Or(args=args):
+            for arg in args:
+                yield from variables_of(arg)
+        case Compare(left=left, right=right):
+            yield from variables_of(left)
+            yield from variables_of(right)
+        case Not(arg=arg):
+            yield from variables_of(arg)
+
+
+def hole_key(hole: Hole) -> str:
+    """A constructor hole's key in `nodes`: a variable's name, else the text between the braces."""
+    return hole.operand.var if isinstance(hole.operand, VarPath) and not hole.operand.steps else hole.text
+
+
+def _expression(term: Term) -> Expr:
+    expr: Expr = VarPath(term.var)
+    for name in term.functions:
+        expr = Call(name, (expr,))
+    return expr
+
+
+def _constant_equality(expr: Expr) -> tuple[str, str] | None:
+    match expr:
+        case Compare(op="=", left=VarPath(var=var), right=String(value=text)):
+            return var, text
+        case Compare(op="=", left=String(value=text), right=VarPath(var=var)):
+            return var, text
+    return None
+
+
+def _require(pattern: PatternNode, var: str, text: str) -> PatternNode:
+    condition = Condition(literal=text)
+    return transform(
+        pattern,
+        lambda n: (
+            replace(n, conditions=(*n.conditions, condition)) if n.var == var and condition not in n.conditions else n
+        ),
+    )
+
+
+def _root_name(root: Term, first: int, blocks: int) -> str:
+    """The name of an unnamed block root, which is bound to `#b` and its block's position, among `blocks` from `first`."""
+    index = int(root.var.removeprefix("#b")) - first
+    return ("left", "right")[index] if blocks <= 2 else f"b{index + 1}"
+
+
+def _blocks(tree: _Tree) -> Iterator[int]:
+    if isinstance(tree, _Leaf):
+        yield tree.block
+    else:
+        yield from _blocks(tree.left)
+        yield from _blocks(tree.right)
+
+
+def _holes(element: ElementConstructor) -> Iterator[Hole]:
+    for _, parts in element.attributes:
+        yield from (part for part in parts if isinstance(part, Hole))
+    for child in element.children:
+        if isinstance(child, Hole):
+            yield child
+        elif isinstance(child, ElementConstructor):
+            yield from _holes(child)
+
+
+# ---------------------------------------------------------------- renaming, so that equal hidden streams are shared
+
+
+def _canonical_names(conjuncts: tuple[Conjunct, ...]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for conjunct in conjuncts:
+        for side in conjunct.sides():
+            for var in side.variables():
+                names.setdefault(var, f"v{len(names)}")
+    return names
+
+
+def _rename(conjunct: Conjunct, names: Mapping[str, str]) -> Conjunct:
+    def side(old: Side) -> Side:
+        pattern = transform(old.pattern, lambda n: replace(n, var=names[n.var]) if n.var else n)
+        return replace(old, pattern=pattern)
+
+    return Conjunct(
+        side(conjunct.left),
+        conjunct.right and side(conjunct.right),
+        tuple((replace(a, var=names[a.var]), replace(b, var=names[b.var])) for a, b in conjunct.joins),
+        tuple(_rename_expr(expr, names) for expr in conjunct.residual),
+    )
+
+
+def _rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
+    match expr:
+        case VarPath(var=var):
+            return VarPath(names[var])
+        case Call(name=name, args=args):
+            return Call(name, tuple(_rename_expr(a, names) for a in args))
+        case Compare(op=op, left=left, right=right):
+            return Compare(op, _rename_expr(left, names), _rename_expr(right, names))
+    return expr
