@@ -51,7 +51,6 @@ class DuckDBEngine:
         except (duckdb.Error, OSError) as error:
             raise StoreError(f"cannot open the store in {directory}: {error}") from error
         self._templates: dict[int, TemplateTable] = {}
-        self._counts: dict[int, int] = {}
         run = self._connection.execute
         run(f"SET memory_limit = '{MEMORY_LIMIT}'")
         run("SET preserve_insertion_order = false")
@@ -72,15 +71,14 @@ class DuckDBEngine:
             columns = ", ".join(f"{c} {'INTEGER' if c.startswith('var') else 'BIGINT'}" for c in template.columns[:-1])
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {template.name} ({columns}, ordered BOOLEAN)")
         self._delete_rows(template, rows)
-        columns = zip(*((row.id, *row.variables, row.window, row.ordered) for row in rows), strict=True)
-        table = pa.table([pa.array(column) for column in columns], names=template.columns)
+        values = zip(*((row.id, *row.variables, row.window, row.ordered) for row in rows), strict=True)
+        table = pa.table([pa.array(column) for column in values], names=template.columns)
         with self._registered({"fresh_rows": table}):
             self._connection.execute(f"INSERT INTO {template.name} SELECT * FROM fresh_rows")
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         self._delete_rows(template, rows)
-        count = self._connection.execute(f"SELECT count(*) FROM {template.name}").fetchone()
-        if count == (0,):
+        if self._connection.execute(f"SELECT count(*) FROM {template.name}").fetchall() == [(0,)]:
             del self._templates[template.number]
 
     def _delete_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
@@ -121,7 +119,7 @@ class DuckDBEngine:
                 run(f"INSERT INTO {name}_w {source}")
             run(f"INSERT INTO {name} SELECT * FROM {name}_w")
             run(f"CREATE OR REPLACE TEMP VIEW {name}_old AS SELECT * FROM {name} WHERE docid < {first_docid}")
-        old = run(f"SELECT EXISTS (FROM r_docts WHERE docid < {first_docid})").fetchone() == (True,)
+        old = run(f"SELECT EXISTS (FROM r_docts WHERE docid < {first_docid})").fetchall() == [(True,)]
         for side in (NEW_RIGHT, NEW_LEFT) if old else (NEW_RIGHT,):
             run(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {value_pairs_statement(side, window)}")
         statement = batch_statement(list(self._templates.values()), "[{}]", with_old=old)

@@ -24,8 +24,19 @@ RECORDS = {
     # `kind` is external, published or hidden. `parts` and `part_ids` tell documents of a chain apart; `source_*`
     # the external documents behind one; `bound_*` what each child of a hidden stream's tuple stands for.
     "documents": _schema(
-        docid=_INT, id=_TEXT, stream=_TEXT, t0=_INT, t1=_INT, xml=_TEXT, kind=_TEXT, parts=_INTS, part_ids=_TEXTS,
-        source_ids=_TEXTS, source_streams=_TEXTS, bound_docids=_INTS, bound_nodes=_INTS,
+        docid=_INT,
+        id=_TEXT,
+        stream=_TEXT,
+        t0=_INT,
+        t1=_INT,
+        xml=_TEXT,
+        kind=_TEXT,
+        parts=_INTS,
+        part_ids=_TEXTS,
+        source_ids=_TEXTS,
+        source_streams=_TEXTS,
+        bound_docids=_INTS,
+        bound_nodes=_INTS,
     ),
     "dead_letters": _schema(id=_TEXT, stream=_TEXT, time=_INT, reason=_TEXT, raw=pa.binary()),
     "outputs": _schema(

@@ -11,6 +11,7 @@ from lxml import etree
 from feeds.document import Clock, Document, Reject
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
+from mmqjp.ledger import rows_table
 from mmqjp.records import Record, own_part_id
 from xpath_stage.parse import DocumentError, parse_document
 
@@ -61,22 +62,28 @@ class Admission:
                 records.append(self._record(document))
             except DocumentError as error:
                 dead.append((document.id, document.stream, document.t0, str(error), _bytes(document.xml)))
-        columns = zip(*dead, strict=True) if dead else [()] * 5
-        schema = TABLES["dead_letters"]
-        arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
         duplicates = total - len(taken) + len(known)
-        return Admitted(records, pa.table(arrays, schema=schema), duplicates)
+        return Admitted(records, rows_table(dead, TABLES["dead_letters"]), duplicates)
 
     def advance(self, admitted: Admitted) -> None:
         """Moves the watermarks past a batch."""
-        for record in admitted.records:
-            self._greatest[record.stream] = max(self._greatest.get(record.stream, EARLIEST), record.t1)
+        self._greatest = self._greatest_with(admitted)
 
-    def horizon(self, streams: Iterable[str]) -> int | None:
-        """The time before which no document that is not late can still come on any of `streams`; None without one."""
-        if self._lateness is None or any(stream not in self._greatest for stream in streams):
+    def horizon(self, streams: Iterable[str], admitted: Admitted) -> int | None:
+        """The time before which, after a batch, no document can come on any of `streams` without being late.
+
+        None if there is no such time.
+        """
+        greatest = self._greatest_with(admitted)
+        if self._lateness is None or any(stream not in greatest for stream in streams):
             return None
-        return min((self._greatest[stream] for stream in streams), default=EARLIEST) - self._lateness
+        return min((greatest[stream] for stream in streams), default=EARLIEST) - self._lateness
+
+    def _greatest_with(self, admitted: Admitted) -> dict[str, int]:
+        greatest = dict(self._greatest)
+        for record in admitted.records:
+            greatest[record.stream] = max(greatest.get(record.stream, EARLIEST), record.t1)
+        return greatest
 
     def _known(self, taken: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         pairs = list(taken)

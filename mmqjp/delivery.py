@@ -1,4 +1,4 @@
-"""From matches on rows of R_T to what each subscriber gets (thesis, Algorithm 3): times, residuals, bindings, outputs."""
+"""From matches on rows of R_T to what each subscriber gets (thesis, Algorithm 3): times, residuals, outputs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from lxml import etree
 
 from mmqjp.output import Value, construct
+from mmqjp.outputs import Output
 from mmqjp.records import Record, Records, own_part_id
 from mmqjp.registry import HiddenStream, Registry, Subscription, Target
 from mmqjp.residual import holds
@@ -31,34 +33,9 @@ class Match:
     docid2: int | None
     nodes: Sequence[int]
 
-
-@dataclass(frozen=True)
-class Output:
-    """An output document of a query. Times in UTC microseconds.
-
-    `documents` are the ids of the external documents behind it, in the query's order, `streams` theirs; `nodes` the
-    nodes of its SELECT variables, as interface formats write them; `xml` its text.
-    """
-
-    query: str
-    t0: int
-    t1: int
-    documents: tuple[str, ...]
-    streams: tuple[str, ...]
-    nodes: Mapping[str, int | str]
-    xml: str
-
-    def to_dict(self) -> dict[str, object]:
-        """The output as the JSON object of an output line."""
-        return {
-            "query": self.query,
-            "t0": self.t0,
-            "t1": self.t1,
-            "documents": list(self.documents),
-            "streams": list(self.streams),
-            "nodes": dict(self.nodes),
-            "xml": self.xml,
-        }
+    @property
+    def docids(self) -> tuple[int, ...]:
+        return (self.docid1,) if self.docid2 is None else (self.docid1, self.docid2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +59,8 @@ class Delivery:
     def deliver(self, matches: Iterable[Match]) -> Iterator[tuple[Match, list[Delivered]]]:
         """The matches, each with what its subscribers get that no earlier match gave them."""
         for match in matches:
-            inputs = [self._records[match.docid1]]
-            if match.docid2 is not None:
-                inputs.append(self._records[match.docid2])
-            found = []
+            inputs = [self._records[docid] for docid in match.docids]
+            found: list[Delivered] = []
             for target in self._registry.of_row(match.row):
                 if _in_time(target, inputs) and all(r.first_docid > target.owner.since for r in inputs):
                     found += self._target(target, inputs, match.nodes)
@@ -98,8 +73,11 @@ class Delivery:
             for i, (side, record) in enumerate(zip(conjunct.sides(), inputs, strict=True))
         ]
         for choice in product(*sides):
-            place = {var: (record, node) for record, bound in zip(inputs, choice, strict=True) for var, node in bound.items()}
-            if all(holds(expr, lambda var: Value(*place[var]).text()) for expr in conjunct.residual):
+            place: dict[str, tuple[Record, Node]] = {}
+            for record, bound in zip(inputs, choice, strict=True):
+                place.update((var, (record, node)) for var, node in bound.items())
+            text_of = partial(_text, place)
+            if all(holds(expr, text_of) for expr in conjunct.residual):
                 if isinstance(target.owner, HiddenStream):
                     yield from self._tuple(target.owner, inputs, place)
                 else:
@@ -210,6 +188,10 @@ class Delivery:
             return False
         self._seen.add(key)
         return True
+
+
+def _text(place: Mapping[str, tuple[Record, Node]], var: str) -> str:
+    return Value(*place[var]).text()
 
 
 def _in_time(target: Target, inputs: list[Record]) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
-from join_stage.engine import JoinEngine, StoreError
+from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
-from mmqjp.admission import Admission
-from mmqjp.delivery import Delivery, Match, Output
+from mmqjp.admission import Admission, Admitted
+from mmqjp.delivery import Delivery, Match
+from mmqjp.ledger import Ledger
+from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.records import Record, Records
 from mmqjp.registry import Registry, Subscription
 from templates.catalog import INFINITE, Catalog
-from templates.template import Shape
 from xpath_stage.evaluator import StreamDocument, XPathStage
 from xscl import Query, Script, parse_script, to_xscl
 from xscl.normal import normalize
@@ -31,7 +30,6 @@ from xscl.publishing import check_publishing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SCHEMA_VERSION = "1"
 MATCH_CHUNK = 2_000
 """Matches delivered at a time: their documents are held in memory together."""
 
@@ -40,12 +38,12 @@ _NUMBERED = re.compile(r"q([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What an engine has seen: `duplicates` and `dead_letters` are documents that were not taken in."""
+    """What an engine has seen since it was opened. Neither duplicates nor dead letters count as documents."""
 
-    documents: int
-    duplicates: int
-    dead_letters: int
-    outputs: int
+    documents: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+    outputs: int = 0
 
 
 class Engine:
@@ -53,7 +51,9 @@ class Engine:
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness` in microseconds is how far behind its stream a document may be
-    (None: any). `now` is the clock, in microseconds.
+    (None: any). `master` is a Spark master URL. `now` is the clock, in microseconds.
+
+    Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start.
     """
 
     def __init__(
@@ -68,12 +68,20 @@ class Engine:
         self._now = now
         self._store = open_store(engine, None if state is None else Path(state), master)
         try:
-            self._restore()
+            self._ledger = Ledger(self._store)
+            self._stage1 = XPathStage(self._ledger.groups())
+            self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
+            for subscription in self._ledger.subscriptions():
+                self._registry.add(subscription)
+            numbers = map(_NUMBERED.fullmatch, self._ledger.query_names())
+            self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
+            self._admission = Admission(self._store, lateness, now)
         except BaseException:
             self._store.close()
             raise
-        self._admission = Admission(self._store, lateness, now)
         self._records = Records(self._store)
+        self._counters = Counters()
+        self._last_dead_letters = TABLES["dead_letters"].empty_table()
 
     def __enter__(self) -> Engine:
         return self
@@ -89,10 +97,26 @@ class Engine:
 
     # ------------------------------------------------------------ queries
 
+    @property
+    def registry(self) -> Registry:
+        """The registered queries and what they share."""
+        return self._registry
+
+    @property
+    def catalog(self) -> Catalog:
+        """The shared variables, templates and rows of R_T."""
+        return self._registry.catalog
+
+    @property
+    def records(self) -> Records:
+        """The documents that are kept, by docid: to look at."""
+        return self._records
+
     def subscribe(self, text: str) -> list[str]:
         """Registers the queries of a script and returns their names. They see documents that arrive from now on.
 
-        Raises XsclErrors with every mistake in the text; then nothing is registered.
+        Raises XsclErrors with every mistake in the text, and ValueError for a cycle of PUBLISHed names with queries
+        registered earlier; then nothing is registered.
         """
         return self._subscribe(parse_script(text), skip_known=False)
 
@@ -106,8 +130,7 @@ class Engine:
         if not gone:
             raise KeyError(f"no query is named {name!r}")
         self._store.begin()
-        removed = {"qid": gone, "removed_at": [self._now()] * len(gone)}
-        self._store.append("removed_queries", pa.table(removed, schema=TABLES["removed_queries"]))
+        self._ledger.save_removals(gone, self._now())
         self._store.commit()
         for qid in gone:
             self._registry.remove(qid)
@@ -120,49 +143,37 @@ class Engine:
         return found
 
     def _subscribe(self, script: Script, *, skip_known: bool) -> list[str]:
+        """Registers queries. The n-th query of a name and text is the n-th of the store if known ones are skipped."""
         known = Counter((s.name, s.text) for s in self._registry.subscriptions.values())
-        seen: Counter[tuple[str, str]] = Counter()
-        fresh: list[tuple[str, str, int, Query]] = []
-        names = []
+        met: Counter[tuple[str, str]] = Counter() if skip_known else known.copy()
+        names: list[str] = []
+        fresh: list[tuple[Query, Subscription]] = []
         for place, query in enumerate(script.queries, 1):
             text = to_xscl(Script((query,), script.namespaces))
             name = query.publish or f"q{place}"
-            if skip_known and known[name, text] > seen[name, text]:
-                seen[name, text] += 1
-                names.append(name)
-                continue
-            if query.publish is None and place <= self._highest_number:
-                name = f"q{self._highest_number + 1}"
-            if query.publish is None:
-                self._highest_number = max(self._highest_number, int(name[1:]))
-            seen[name, text] += 1
-            fresh.append((name, text, max(known[name, text], seen[name, text] - 1), query))
-            known[name, text] += 1
+            met[name, text] += 1
+            if met[name, text] > known[name, text]:
+                if query.publish is None:
+                    name = f"q{max(place, self._highest_number + 1)}"
+                    self._highest_number = int(name[1:])
+                occurrence = met[name, text] if query.publish else 1
+                qid, since = self._ledger.next_qid + len(fresh), self._ledger.next_docid - 1
+                normal = normalize(query, dict(script.namespaces))
+                publishes = query.publish is not None
+                fresh.append((query, Subscription(qid, name, text, occurrence, since, normal, publishes)))
             names.append(name)
-        self._check_cycles([query for *_, query in fresh])
-        subscriptions = [
-            Subscription(
-                self._next_qid + i,
-                name,
-                text,
-                occurrence,
-                self._next_docid - 1,
-                normalize(query, dict(script.namespaces)),
-                query.publish is not None,
-            )
-            for i, (name, text, occurrence, query) in enumerate(fresh)
-        ]
+        self._check_cycles([query for query, _ in fresh])
+        subscriptions = [subscription for _, subscription in fresh]
         for subscription in subscriptions:
             self._registry.add(subscription)
-        self._next_qid += len(subscriptions)
         self._store.begin()
-        self._save_queries(subscriptions)
-        self._save_catalog()
+        self._ledger.save_queries(subscriptions, self._now())
+        self._ledger.save_catalog(self.catalog)
         self._store.commit()
         return names
 
     def _check_cycles(self, fresh: list[Query]) -> None:
-        """Refuses queries that would make a PUBLISHed stream out of itself, those registered before included."""
+        """Refuses queries that would make a PUBLISHed stream out of itself together with registered ones."""
         texts = [s.text for s in self._registry.subscriptions.values() if s.publishes]
         if not texts or not any(query.publish for query in fresh):
             return
@@ -177,84 +188,80 @@ class Engine:
 
         A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all.
         """
+        ledger = self._ledger
+        before = ledger.next_docid, ledger.next_match
         self._store.begin()
-        before = (self._next_docid, self._next_match, self._counts)
         try:
-            outputs = self._process(documents)
+            admitted = self._admission.admit(documents)
+            outputs = self._answer(admitted.records)
+            self._records.flush()
+            self._store.append("dead_letters", admitted.dead_letters)
+            ledger.save_outputs(outputs)
+            self._evict(admitted)
             self._store.commit()
         except BaseException:
             self._store.rollback()
             self._records.forget()
-            self._next_docid, self._next_match, self._counts = before
+            ledger.next_docid, ledger.next_match = before
             raise
-        self._batch += 1
+        self._admission.advance(admitted)
+        ledger.batch += 1
+        self._last_dead_letters = admitted.dead_letters
+        seen = self._counters
+        self._counters = Counters(
+            seen.documents + len(admitted.records),
+            seen.duplicates + admitted.duplicates,
+            seen.dead_letters + len(admitted.dead_letters),
+            seen.outputs + len(outputs),
+        )
         return sorted_outputs(outputs)
 
-    def _process(self, documents: Iterable[Document | Reject]) -> list[Output]:
-        admitted = self._admission.admit(documents)
-        self._store.append("dead_letters", admitted.dead_letters)
+    def _answer(self, records: list[Record]) -> list[Output]:
+        """The outputs that new documents complete, those over documents published on the way included."""
         self._registry.flush()
         delivery = Delivery(self._registry, self._records)
-        outputs: list[tuple[Output, int]] = []
-        level: list[Record] = admitted.records
-        while level:
-            matches = self._step(level)
-            level = []
+        outputs: list[Output] = []
+        while records:
+            matches = self._join(records)
+            records = []
             for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
-                level += self._deliver(delivery, chunk, outputs)
-        self._records.flush()
-        self._admission.advance(admitted)
-        self._evict()
-        self._save_outputs(outputs)
-        self._save_catalog()
-        self._counts = Counters(
-            self._counts.documents + len(admitted.records),
-            self._counts.duplicates + admitted.duplicates,
-            self._counts.dead_letters + len(admitted.dead_letters),
-            self._counts.outputs + len(outputs),
-        )
-        return [output for output, _ in outputs]
+                records += self._deliver(delivery, chunk, outputs)
+        return outputs
 
-    def _step(self, level: list[Record]) -> pa.Table:
-        """Stages 1 and 2 for documents that arrive together."""
-        first = self._next_docid
-        for docid, record in enumerate(level, first):
+    def _join(self, records: list[Record]) -> pa.Table:
+        """Stages 1 and 2 for documents that enter together."""
+        first = self._ledger.next_docid
+        for docid, record in enumerate(records, first):
             record.docid = docid
             record.parts = record.parts or (docid,)
             self._records.add(record)
-        self._next_docid += len(level)
-        witnesses = self._stage1.evaluate(StreamDocument(r.docid, r.stream, r.t0, r.t1, r.tree) for r in level)
+        self._ledger.next_docid += len(records)
+        witnesses = self._stage1.evaluate(StreamDocument(r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
         return self._store.join(witnesses, first, self._registry.window)
 
-    def _deliver(
-        self, delivery: Delivery, chunk: pa.RecordBatch, outputs: list[tuple[Output, int]]
-    ) -> list[Record]:
+    def _deliver(self, delivery: Delivery, chunk: pa.RecordBatch, outputs: list[Output]) -> list[Record]:
+        """Delivers matches: appends to `outputs`, notes the matches, and returns the documents that are published."""
         matches = [Match(m["qid"], m["docid1"], m["docid2"], m["nodes"]) for m in chunk.to_pylist()]
-        self._records.load(d for m in matches for d in (m.docid1, m.docid2) if d is not None)
+        self._records.load(docid for match in matches for docid in match.docids)
         published: list[Record] = []
         rows: list[tuple[object, ...]] = []
         users: list[tuple[object, ...]] = []
         for match, delivered in delivery.deliver(matches):
-            names = {}
-            for item in delivered:
-                if item.output is not None and item.subscription is not None:
-                    outputs.append((item.output, item.subscription.qid))
-                    names[item.subscription.qid] = item.subscription.name
-                if item.document is not None:
-                    published.append(item.document)
-            if names:
-                inputs = [self._records[d] for d in (match.docid1, match.docid2) if d is not None]
-                template = next(iter(self._registry.of_row(match.row))).placement.template
+            outputs += [item.output for item in delivered if item.output is not None]
+            published += [item.document for item in delivered if item.document is not None]
+            queries = {s.qid: s for item in delivered if (s := item.subscription) is not None}
+            if queries:
+                number = self._ledger.next_match + len(rows)
+                inputs = [self._records[docid] for docid in match.docids]
+                template = self._registry.template_of(match.row)
                 times = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
-                rows.append((self._next_match, template, match.docid1, match.docid2, *times, match.nodes))
-                users += [(self._next_match, name, qid) for qid, name in names.items()]
-                self._next_match += 1
-        self._append("match_rows", rows)
-        self._append("match_queries", users)
+                rows.append((number, template, match.docid1, match.docid2, *times, match.nodes))
+                users += [(number, s.name, s.qid) for s in queries.values()]
+        self._ledger.save_matches(rows, users)
         return published
 
-    def _evict(self) -> None:
-        horizon = self._admission.horizon(self._registry.streams())
+    def _evict(self, admitted: Admitted) -> None:
+        horizon = self._admission.horizon(self._registry.external_streams(), admitted)
         if horizon is not None and self._registry.window != INFINITE:
             self._store.evict(horizon - self._registry.window)
 
@@ -262,138 +269,32 @@ class Engine:
 
     def counters(self) -> Counters:
         """Totals since the engine was opened."""
-        return self._counts
+        return self._counters
 
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
-        delivered = int(self._setting("delivered") or -1)
-        sql = f"SELECT * FROM outputs WHERE batch > {delivered} ORDER BY t1, query, documents"
-        rows = (row for chunk in self._store.select(sql).to_batches(max_chunksize=1000) for row in chunk.to_pylist())
-        outputs = (_output(row) for row in rows)
-        for _, group in groupby(outputs, key=lambda o: (o.t1, o.query, o.documents)):
-            yield from sorted_outputs(group)
+        return self._ledger.undelivered()
 
     def mark_delivered(self) -> None:
         """Notes that all outputs so far have reached their reader."""
-        self._store.begin()
-        self._append("settings", [("delivered", str(self._batch - 1), self._batch)])
-        self._store.commit()
+        self._ledger.mark_delivered()
 
-    def dead_letters(self, since: int = 0) -> Iterator[dict[str, Any]]:
-        """The dead letters of the store, less the first `since`."""
-        table = self._store.select("SELECT * FROM dead_letters")
-        for chunk in table.slice(since).to_batches(max_chunksize=100):
-            yield from chunk.to_pylist()
+    def dead_letters(self) -> Iterator[dict[str, Any]]:
+        """All dead letters of the store, in no particular order."""
+        return self._ledger.dead_letters()
+
+    def last_dead_letters(self) -> list[dict[str, Any]]:
+        """The dead letters of the last batch that was processed, in the order of its documents."""
+        found: list[dict[str, Any]] = self._last_dead_letters.to_pylist()
+        return found
 
     def sql(self, query: str) -> pa.Table:
         """Answers an SQL query over the engine's tables."""
         return self._store.select(query)
 
-    # ------------------------------------------------------------ keeping and restoring
-
-    def _append(self, table: str, rows: list[tuple[object, ...]]) -> None:
-        schema = TABLES[table]
-        columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-        arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
-        if rows:
-            self._store.append(table, pa.table(arrays, schema=schema))
-
-    def _save_outputs(self, outputs: list[tuple[Output, int]]) -> None:
-        self._append(
-            "outputs",
-            [
-                (o.query, o.t0, o.t1, o.documents, o.streams, _json(o.nodes), o.xml, self._batch)
-                for o, _ in outputs
-            ],
-        )
-
-    def _save_queries(self, subscriptions: list[Subscription]) -> None:
-        rows: list[tuple[object, ...]] = []
-        for s in subscriptions:
-            templates = sorted({target.placement.template for target in s.targets})
-            rows.append(
-                (s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, self._now(), s.since)
-            )
-        self._append("added_queries", rows)
-
-    def _save_catalog(self) -> None:
-        """Writes the variables and templates that are new since the last time."""
-        steps = [step for step in self._catalog.steps.values() if step.id >= self._saved_steps]
-        self._append("variables", [(s.id, s.parent, s.stream, str(s.node)) for s in steps])
-        self._saved_steps = max((step.id + 1 for step in steps), default=self._saved_steps)
-        shapes = list(enumerate(self._catalog.templates))[self._saved_templates :]
-        self._append(
-            "templates",
-            [(n, s.left, s.parents, [leaf for join in s.joins for leaf in join]) for n, s in shapes],
-        )
-        self._saved_templates = len(self._catalog.templates)
-
-    def _setting(self, key: str) -> str | None:
-        rows = self._store.select(f"SELECT value FROM settings WHERE key = '{key}' ORDER BY batch DESC LIMIT 1")
-        return rows["value"][0].as_py() if len(rows) else None
-
-    def _maximum(self, column: str, table: str) -> int:
-        value = self._store.select(f"SELECT max({column}) AS top FROM {table}")["top"][0].as_py()
-        return -1 if value is None else int(value)
-
-    def _restore(self) -> None:
-        """Reads what an earlier run left in the store, and registers its queries again under the same ids."""
-        version = self._setting("schema_version")
-        if version is None:
-            self._store.begin()
-            self._append("settings", [("schema_version", SCHEMA_VERSION, 0)])
-            self._store.commit()
-        elif version != SCHEMA_VERSION:
-            raise StoreError(f"the store has format {version}; this version of mmqjp reads format {SCHEMA_VERSION}")
-        select = self._store.select
-        self._next_docid = self._maximum("docid", "documents") + 1
-        self._next_match = self._maximum("match", "match_rows") + 1
-        self._next_qid = self._maximum("qid", "added_queries") + 1
-        self._batch = max(self._maximum("batch", "outputs"), self._maximum("batch", "settings")) + 1
-        self._counts = Counters(0, 0, 0, 0)
-        shapes = [
-            Shape(row["left_nodes"], tuple(row["parents"]), tuple(zip(row["joins"][::2], row["joins"][1::2], strict=True)))
-            for row in select("SELECT * FROM templates ORDER BY template").to_pylist()
-        ]
-        self._saved_templates = len(shapes)
-        self._saved_steps = self._maximum("var", "variables") + 1
-        known = {
-            (row["stream"], row["parent"], row["definition"]): row["var"]
-            for row in select("SELECT * FROM variables ORDER BY var").to_pylist()
-        }
-        self._catalog = Catalog(known_steps=known, next_step=self._saved_steps, known_templates=shapes)
-        groups: dict[int, set[tuple[int, int]]] = {}
-        for row in select("SELECT * FROM groups").to_pylist():
-            groups.setdefault(row["grp"], set()).add((row["var1"], row["var2"]))
-        self._stage1 = XPathStage((number, frozenset(edges)) for number, edges in groups.items())
-        self._registry = Registry(self._catalog, self._stage1, self._store)
-        self._restore_queries()
-
-    def _restore_queries(self) -> None:
-        added = self._store.select("SELECT * FROM added_queries ORDER BY qid").to_pylist()
-        removed = set(self._store.select("SELECT qid FROM removed_queries")["qid"].to_pylist())
-        numbers = [_NUMBERED.fullmatch(row["name"]) for row in added]
-        self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
-        for row in added:
-            if row["qid"] not in removed:
-                script = parse_script(row["text"])
-                query = script.queries[0]
-                normal = normalize(query, dict(script.namespaces))
-                self._registry.add(
-                    Subscription(
-                        row["qid"],
-                        row["name"],
-                        row["text"],
-                        row["occurrence"],
-                        row["since"],
-                        normal,
-                        query.publish is not None,
-                    )
-                )
-
 
 def open_store(engine: str | SparkSession, state: Path | None, master: str | None) -> JoinEngine:
-    """The store and join engine that `engine` names. Raises StoreError or ValueError."""
+    """The store and join engine that `engine` names. Raises StoreError, JavaNotFound or ValueError."""
     if engine == "duckdb":
         from join_stage.duckdb_engine import DuckDBEngine
 
@@ -401,33 +302,8 @@ def open_store(engine: str | SparkSession, state: Path | None, master: str | Non
     if isinstance(engine, str) and engine != "spark":
         raise ValueError(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
     from join_stage.spark.engine import SparkEngine
+
     from join_stage.spark.session import spark_session
 
     session = spark_session(master) if isinstance(engine, str) else engine
     return SparkEngine(session, state)
-
-
-def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
-    """Outputs in the order of output lines: by t1, query, documents, nodes (numbers before attributes)."""
-
-    def node(value: int | str) -> tuple[int, str]:
-        element, _, attribute = str(value).partition("/")
-        return int(element), attribute
-
-    return sorted(outputs, key=lambda o: (o.t1, o.query, o.documents, [(k, node(v)) for k, v in o.nodes.items()]))
-
-
-def _json(nodes: object) -> str:
-    return json.dumps(nodes, ensure_ascii=False)
-
-
-def _output(row: dict[str, Any]) -> Output:
-    return Output(
-        row["query"],
-        row["t0"],
-        row["t1"],
-        tuple(row["documents"]),
-        tuple(row["streams"]),
-        json.loads(row["nodes"]),
-        row["xml"],
-    )

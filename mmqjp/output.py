@@ -54,9 +54,9 @@ def construct(
     match = etree.Element("match", query=name, t0=str(t0), t1=str(t1))
     for key, value in values.items():
         if query.star and isinstance(value, Value):
-            match.append(_root_copy(value))
+            match.append(_root_copy(value, key))
             continue
-        item = etree.SubElement(match, key.replace("'", "_"))
+        item = etree.SubElement(match, _element_name(key))
         if isinstance(value, Value) and value.is_element():
             item.append(value.copy())
         else:
@@ -64,13 +64,19 @@ def construct(
     return match
 
 
-def _root_copy(value: Value) -> etree._Element:
+def _root_copy(value: Value, key: str) -> etree._Element:
+    """A default output's child: a copy of the element, an attribute under its name, a derived value under its key."""
     if value.is_element():
         return value.copy()
     element, place = value.node
-    copied = etree.Element(value.record.tree.attribute(element, place)[0] if place else "value")
+    name = _element_name(key) if value.functions else value.record.tree.attribute(element, place)[0]
+    copied = etree.Element(name)
     copied.text = value.text()
     return copied
+
+
+def _element_name(key: str) -> str:
+    return key.replace("'", "_")
 
 
 class _Constructor:

@@ -69,16 +69,30 @@ class Registry:
         """The largest window of any query, microseconds."""
         return max(self._windows, default=0)
 
-    def streams(self) -> set[str]:
-        """The streams that some query reads."""
-        return set(self._readers)
+    def external_streams(self) -> set[str]:
+        """The streams that queries read and none makes: outputs are never late, so only these hold eviction back."""
+        made = {s.name for s in self.subscriptions.values() if s.publishes}
+        return {stream for stream in self._readers if stream not in made and not stream.startswith("#")}
 
     def has_readers(self, stream: str) -> bool:
         return self._readers[stream] > 0
 
+    def hidden(self, stream: str) -> HiddenStream:
+        """The hidden stream of a name, which some registered query reads."""
+        return self._hidden[stream]
+
+    def owners(self) -> Iterator[Subscription | HiddenStream]:
+        """Everything that has subscribed to rows of R_T."""
+        yield from self.subscriptions.values()
+        yield from self._hidden.values()
+
     def of_row(self, row: int) -> Iterator[Target]:
         """The subscribers of a row of R_T."""
         yield from self._by_row.get(row, ())
+
+    def template_of(self, row: int) -> int:
+        """The template of a row that has subscribers."""
+        return next(self.of_row(row)).placement.template
 
     def add(self, subscription: Subscription) -> None:
         self.subscriptions[subscription.qid] = subscription

@@ -12,6 +12,7 @@ from xscl.functions import (
     derive,
     ends_with,
     matches,
+    number_string,
     starts_with,
 )
 from xscl.syntax import Call, Compare, Expr, Number, String, VarPath
@@ -29,20 +30,24 @@ def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
             return compare(op, _value(left, text_of), _value(right, text_of))
         case Call(name=name, args=(first, second)):
             try:
-                return _TESTS[name](str(_value(first, text_of)), str(_value(second, text_of)))
+                return _TESTS[name](_text(first, text_of), _text(second, text_of))
             except PatternTimeout:
                 return False
     raise AssertionError(f"not a residual predicate: {expr!r}")
 
 
 def _value(expr: Expr, text_of: Callable[[str], str]) -> str | float:
+    return float(expr.text) if isinstance(expr, Number) else _text(expr, text_of)
+
+
+def _text(expr: Expr, text_of: Callable[[str], str]) -> str:
     match expr:
         case VarPath(var=var):
             return text_of(var)
         case String(value=value):
             return value
         case Number(text=text):
-            return float(text)
+            return number_string(text)
         case Call(name=name, args=(arg,)) if name in DERIVED:
-            return derive(name, str(_value(arg, text_of)))
+            return derive(name, _text(arg, text_of))
     raise AssertionError(f"not an operand: {expr!r}")

@@ -133,7 +133,8 @@ class Catalog:
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
         minors = tuple(minor(side.pattern, terms[i]) for i, side in enumerate(conjunct.sides()))
         shape = shape_of(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
-        used, fresh = [], []
+        used: list[int] = []
+        fresh: list[Step] = []
         variables: list[int] = []
         for side, reduced in zip(conjunct.sides(), minors, strict=True):
             for node in reduced.nodes:

@@ -115,9 +115,7 @@ def _binary(shape: Shape, node: int, relation: str, docid: str) -> Atom:
     """The row of R_bin for a node and its parent, or the self row of a side with a single node."""
     parent = shape.parents[node]
     above = node if parent is None else parent
-    return Atom(
-        relation, R_BIN, (docid, f"var{above + 1}", f"var{node + 1}", f"node{above + 1}", f"node{node + 1}")
-    )
+    return Atom(relation, R_BIN, (docid, f"var{above + 1}", f"var{node + 1}", f"node{above + 1}", f"node{node + 1}"))
 
 
 def _rows(shape: Shape, template: str) -> Atom:

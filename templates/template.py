@@ -65,9 +65,7 @@ def canonical_shape(shape: Shape) -> Canonical:
 
 def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
     """The canonical form of a template with its variables: equal for identical conjunctive queries."""
-    colours = [
-        (node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)
-    ]
+    colours = [(node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)]
     ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
     edges = shape.edges()
     graph = igraph.Graph(n=len(colours), edges=edges)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from xscl.functions import DERIVED
 
 R_BIN = pa.schema([("docid", pa.int64()), ("grp", pa.int32()), ("node1", pa.int64()), ("node2", pa.int64())])
-"""Factorised R_binW: each row stands for (docid, var1, var2, node1, node2) with every edge (var1, var2) of its group."""
+"""Factorised R_binW: a row stands for (docid, var1, var2, node1, node2) with every edge (var1, var2) of its group."""
 
 R_GROUP = pa.schema([("grp", pa.int32()), ("var1", pa.int32()), ("var2", pa.int32())])
 """The edges of each group of edges that always bind together."""

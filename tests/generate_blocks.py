@@ -167,7 +167,7 @@ class BlockMaker:
         found = self._rel(at, names) if shape < 85 else None
         if found is None:
             return self._condition(at)
-        return And((found[0], self._condition(at))) if shape >= 78 else found[0]
+        return flat_and(found[0], self._condition(at)) if shape >= 78 else found[0]
 
     def _condition(self, at: etree._Element) -> Expr:
         """A boolean filter that mostly holds of the element."""

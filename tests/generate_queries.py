@@ -67,7 +67,7 @@ def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> S
     for _ in range(n_queries):
         maker = QueryMaker(rng, streams, published, namespaced=bool(namespaces))
         query = maker.query()
-        if maker.blocks <= 2 and chance(rng, 35):
+        if maker.blocks <= 2 and chance(rng, 70 if maker.reads_published else 35):
             # A union with an earlier publisher makes no cycle when the query reads no published stream.
             if published and not maker.reads_published and chance(rng, 25):
                 query = replace(query, publish=rng.choice(published))

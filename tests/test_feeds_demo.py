@@ -61,5 +61,5 @@ def test_every_demo_query_has_something_to_find(documents):
 
 
 def test_the_sample_queries_for_real_feeds_are_well_formed():
-    sample = Path(__file__).parent / "data" / "feeds" / "sample_queries.xscl"
+    sample = DEMO / "reader.xscl"
     assert len(parse_script(sample.read_text()).queries) == 10

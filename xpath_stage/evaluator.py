@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ class XPathStage:
         )
 
 
-def _table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+def _table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
 

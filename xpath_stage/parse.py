@@ -46,7 +46,7 @@ def text_of(element: etree._Element) -> str:
     """The string value of an element."""
     if len(element) == 0:
         return element.text or ""
-    return "".join(element.itertext())
+    return "".join(map(str, element.itertext()))
 
 
 def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
@@ -55,7 +55,7 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
     `trusted` lifts libxml2's limits (256 levels of elements, 10 MB a text node) for documents of our own making.
     """
     parser = etree.XMLParser(
-        resolve_entities="internal",
+        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only bool
         no_network=True,
         load_dtd=False,
         huge_tree=trusted,
@@ -79,6 +79,6 @@ def _refuse_external_entities(root: etree._Element) -> None:
     dtd = root.getroottree().docinfo.internalDTD
     if dtd is None:
         return
-    for entity in dtd.iterentities():
+    for entity in dtd.entities():
         if entity.system_url is not None:
             raise DocumentError(f"the DOCTYPE declares entity {entity.name!r} from outside ({entity.system_url!r})")

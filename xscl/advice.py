@@ -88,7 +88,7 @@ _RULES = (
     _Rule("there is no operator {0}", "write and", "(&&?)"),
     _Rule("there is no operator ||", "write or", r"\|\|"),
     _Rule("unions with | are not supported", "write one query for each path", r"\|"),
-    _Rule("variables are written without $", "write {0}", r"\$([\w.\-]*'*)"),
+    _Rule("variables are written without $", "write {0}", r"\$([\w.\-]+'*)"),
     _Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
     _Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
     _Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
@@ -246,7 +246,7 @@ def _known_mistake(before: str, behind: str, at: int, expected: set[str]) -> Pro
         after = re.match(rule.behind, behind)
         ahead = re.search(rf"(?:{rule.before})\s*$", before)
         if after and ahead:
-            groups = [group for found in (ahead, after) for group in found.groups() if group]
+            groups = [group for found in (ahead, after) for group in found.groups("")]
             start = at - len(before) + ahead.start() if rule.whole else at
             span = Span(start, max(at + len(after[0].rstrip()), start + 1))
             return Problem(rule.message.format(*groups), span, rule.hint.format(*groups))

@@ -41,6 +41,8 @@ MAX_VALUE_JOINS = 16
 MAX_INPUTS = 50
 """Most inputs that one query may join."""
 
+_BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
+
 
 def check_script(script: Script, text: str) -> list[XsclError]:
     """Every mistake in the meaning of the script's queries, whose `text` says where they stand."""
@@ -152,8 +154,10 @@ class _QueryChecker:
     def binding_span(self, step: Step) -> Span:
         """The place of the variable: right behind the test, or at the end of the step."""
         var = step.var or ""
-        found = re.compile(rf"\s*(?:->|as\b)\s*({re.escape(var)})", re.IGNORECASE).match(self.text, step.test.span.end)
-        return Span(*found.span(1)) if found else _end(step.span, var)
+        found = _BINDS.match(self.text, step.test.span.end)
+        if found and self.text.startswith(var, found.end()):
+            return Span(found.end(), found.end() + len(var))
+        return _end(step.span, var)
 
     def prefix(self, prefix: str | None, span: Span) -> None:
         if prefix not in self.prefixes and prefix not in (None, "*"):

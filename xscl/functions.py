@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING
+
+import regex
 
 from xscl.syntax import CompareOp
 from xscl.urls import canonical_url, url_host
-
-if TYPE_CHECKING:
-    import regex
 
 MATCH_SECONDS = 0.1
 """How long one search for a regular expression may take."""
@@ -46,6 +45,16 @@ def xpath_number(text: str) -> float:
     """
     found = _NUMBER.fullmatch(text)
     return float(found[1]) if found else float("nan")
+
+
+def number_string(text: str) -> str:
+    """XPath 1.0's string() of a number literal: no exponent, no trailing zeros, no minus before zero.
+
+    >>> number_string("5.0"), number_string("-.50"), number_string("-0")
+    ('5', '-0.5', '0')
+    """
+    value = float(text)
+    return str(int(value)) if value == int(value) else format(Decimal(repr(value)), "f")
 
 
 def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
@@ -139,7 +148,6 @@ def compile_pattern(pattern: str) -> regex.Pattern[str]:
             that compiling it would not end.
     """
     # Imported here because few scripts have a pattern, and elementpath takes longer to import than all of ours.
-    import regex
     from elementpath.regex import RegexError, translate_pattern
 
     if len(pattern) > MAX_PATTERN:
@@ -157,5 +165,7 @@ def _repeats(pattern: str) -> int:
     """The product of all counts in braces: how far nested repetitions can blow the pattern up."""
     product = 1
     for found in _REPEAT.finditer(pattern):
-        product *= max(1, *(min(int(count[:6]), _MAX_REPEAT + 1) for count in found.groups("") if count))
+        product *= max(1, *(int(count[:6] or "1") for count in found.groups("")))
+        # Past the limit the number only grows longer to multiply.
+        product = min(product, _MAX_REPEAT + 1)
     return product

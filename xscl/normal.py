@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from xscl.functions import DERIVED, derive
+from xscl.functions import DERIVED, derive, number_string
 from xscl.pattern import Condition, PatternBuilder, PatternNode, Test, attach, transform
 from xscl.predicates import disjuncts
 from xscl.syntax import (
@@ -26,6 +27,7 @@ from xscl.syntax import (
     Join,
     JoinOp,
     Not,
+    Number,
     Or,
     Query,
     SelectItems,
@@ -76,12 +78,16 @@ class Conjunct:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """An inner join as a stream of tuples, one for each distinct joint binding of `variables` (and documents)."""
+    """An inner join as a stream of tuples, one for each distinct joint binding of `variables` (and documents).
+
+    `side` tells which input of the outer join it is: the tuples of two equal inputs are different documents.
+    """
 
     op: JoinOp
     window: int | None
     conjuncts: tuple[Conjunct, ...]
     variables: tuple[str, ...]
+    side: Literal["left", "right"]
 
     @property
     def stream(self) -> str:
@@ -126,13 +132,15 @@ class _Node:
     op: JoinOp
     window: int | None
     pred: Expr
-    scope: Mapping[str, Term]
+    scope: _Scope
     left: _Tree
     right: _Tree
 
 
 _Tree = _Leaf | _Node
-_Roots = tuple[tuple[str | None, Term], ...]
+_Scope = Mapping[str, Term | str]
+"""What each visible name stands for; a str is a constant."""
+_Roots = tuple[tuple[str | None, Term | str], ...]
 
 
 def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
@@ -168,7 +176,7 @@ class _Normalizer:
         else:
             star = True
             count = len(self._patterns)
-            entries = tuple(SelectEntry(name or _root_name(term, 0, count), term) for name, term in roots)
+            entries = tuple(SelectEntry(name or _root_name(value, 0, count), value) for name, value in roots)
         needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, Term))
         conjuncts = tuple(dict.fromkeys(self._conjuncts(tree, tuple(self._patterns), needed)))
         op, window = (tree.op, tree.window) if isinstance(tree, _Node) else (None, None)
@@ -178,7 +186,7 @@ class _Normalizer:
 
     # ------------------------------------------------------------ names and blocks
 
-    def _input(self, source: Input) -> tuple[_Tree, dict[str, Term], _Roots]:
+    def _input(self, source: Input) -> tuple[_Tree, _Scope, _Roots]:
         """The join tree, the variables that the outside sees, and the block roots with their names."""
         match source:
             case Block():
@@ -186,22 +194,22 @@ class _Normalizer:
             case Join(op=op, left=left, right=right, pred=pred, window=window):
                 left_tree, left_scope, left_roots = self._input(left)
                 right_tree, right_scope, right_roots = self._input(right)
-                scope = left_scope | right_scope
+                scope = {**left_scope, **right_scope}
                 return _Node(op, window.us, pred, scope, left_tree, right_tree), scope, left_roots + right_roots
             case SubQuery(select=select, source=inner):
                 first = len(self._patterns)
                 tree, scope, roots = self._input(inner)
                 if isinstance(select, SelectItems):
-                    roots = tuple((item.name, self._select_term(item.operand, scope)) for item in select.items)
+                    roots = tuple((item.name, self._select(item.operand, scope)) for item in select.items)
                 else:
                     count = len(self._patterns) - first
-                    roots = tuple((name or _root_name(term, first, count), term) for name, term in roots)
-                return tree, {str(name): term for name, term in roots}, roots
+                    roots = tuple((name or _root_name(value, first, count), value) for name, value in roots)
+                return tree, {str(name): value for name, value in roots}, roots
 
-    def _block(self, block: Block) -> tuple[_Leaf, dict[str, Term], _Roots]:
+    def _block(self, block: Block) -> tuple[_Leaf, _Scope, _Roots]:
         index = len(self._patterns)
         pattern = self._build.path(block.steps, last_var=f"#b{index}")
-        scope = {}
+        scope: dict[str, Term | str] = {}
         for node in pattern.walk():
             if node.var:
                 self._block_of[node.var] = index
@@ -211,23 +219,25 @@ class _Normalizer:
         name = block.steps[-1].var
         return _Leaf(index, block.stream), scope, ((name, Term(name or f"#b{index}")),)
 
-    def _select(self, operand: Expr, scope: Mapping[str, Term]) -> Term | str:
-        constant = constant_text(operand)
-        return self._select_term(operand, scope) if constant is None else constant
-
-    def _select_term(self, operand: Expr, scope: Mapping[str, Term]) -> Term:
-        """The term of a SELECT operand; a path on a variable becomes a branch that every match must have."""
+    def _select(self, operand: Expr, scope: _Scope) -> Term | str:
+        """What a SELECT operand stands for; a path on a variable becomes a branch that every match must have."""
         patterns = list(self._patterns)
-        term = as_term(self._resolve(operand, scope, patterns))
+        expr = self._resolve(operand, scope, patterns)
         self._patterns = patterns
+        constant = constant_text(expr)
+        if constant is not None:
+            return constant
+        term = as_term(expr)
         assert term is not None, "a SELECT operand is a term or a constant"
         return term
 
-    def _resolve(self, expr: Expr, scope: Mapping[str, Term], patterns: list[PatternNode]) -> Expr:
+    def _resolve(self, expr: Expr, scope: _Scope, patterns: list[PatternNode]) -> Expr:
         """The expression over internal variables only; paths on variables are attached to `patterns`."""
         match expr:
             case VarPath(var=name, steps=steps):
                 term = scope[name]
+                if isinstance(term, str):
+                    return String(term)
                 if not steps:
                     return _expression(term)
                 self._fresh += 1
@@ -243,11 +253,9 @@ class _Normalizer:
 
     # ------------------------------------------------------------ conjunctive queries
 
-    def _conjuncts(
-        self, tree: _Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
-    ) -> Iterator[Conjunct]:
+    def _conjuncts(self, tree: _Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]) -> Iterator[Conjunct]:
         if isinstance(tree, _Leaf):
-            yield Conjunct(self._side(tree, patterns, needed), None)
+            yield Conjunct(self._side(tree, patterns, needed, "left"), None)
             return
         left_blocks = frozenset(_blocks(tree.left))
         for literals in disjuncts(tree.pred):
@@ -268,8 +276,8 @@ class _Normalizer:
                     residual[expr] = None
             used = needed | {term.var for pair in joins for term in pair}
             used |= {var for expr in residual for var in variables_of(expr)}
-            left = self._side(tree.left, tuple(own), used)
-            right = self._side(tree.right, tuple(own), used)
+            left = self._side(tree.left, tuple(own), used, "left")
+            right = self._side(tree.right, tuple(own), used, "right")
             yield Conjunct(left, right, tuple(joins), tuple(residual))
 
     def _value_join(self, expr: Expr, left_blocks: frozenset[int]) -> tuple[Term, Term] | None:
@@ -283,7 +291,9 @@ class _Normalizer:
             return None
         return (one, two) if one_left else (two, one)
 
-    def _side(self, tree: _Tree, patterns: tuple[PatternNode, ...], used: frozenset[str]) -> Side:
+    def _side(
+        self, tree: _Tree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
+    ) -> Side:
         if isinstance(tree, _Leaf):
             pattern = transform(patterns[tree.block], lambda n: n if n.var in used else replace(n, var=None))
             return Side(tree.stream, pattern)
@@ -296,10 +306,9 @@ class _Normalizer:
             tree.window,
             tuple(_rename(conjunct, names) for conjunct in inner),
             tuple(names[var] for var in carried),
+            which,
         )
-        children = tuple(
-            PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried)
-        )
+        children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
 
 
@@ -325,7 +334,9 @@ def constant_text(expr: Expr) -> str | None:
         case Call(name=name, args=(arg,)) if name in DERIVED:
             inner = constant_text(arg)
             return None if inner is None else derive(name, inner)
-    return getattr(expr, "text", None)
+        case Number(text=text):
+            return number_string(text)
+    return None
 
 
 def variables_of(expr: Expr) -> Iterator[str]:
@@ -374,8 +385,9 @@ def _require(pattern: PatternNode, var: str, text: str) -> PatternNode:
     )
 
 
-def _root_name(root: Term, first: int, blocks: int) -> str:
-    """The name of an unnamed block root, which is bound to `#b` and its block's position, among `blocks` from `first`."""
+def _root_name(root: Term | str, first: int, blocks: int) -> str:
+    """The name of an unnamed block root, bound to `#b` and its block's position, among `blocks` from `first` on."""
+    assert isinstance(root, Term), "only block roots are unnamed"
     index = int(root.var.removeprefix("#b")) - first
     return ("left", "right")[index] if blocks <= 2 else f"b{index + 1}"
 

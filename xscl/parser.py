@@ -54,7 +54,7 @@ def parse_script(text: str) -> Script:
     namespaces: dict[str, str] = {}
     for declaration in declarations:
         namespaces.setdefault(declaration.prefix, declaration.uri)
-    if "xml:" in clean:
+    if _XML_PREFIX.search(clean):
         namespaces["xml"] = XML_NAMESPACE
     script = Script(tuple(queries), tuple(namespaces.items()))
     errors = [XsclError(problem, text) for problem in problems] + check_script(script, text)
@@ -66,6 +66,7 @@ def parse_script(text: str) -> Script:
     return script
 
 
+_XML_PREFIX = re.compile(r"(?<![\w.\-])xml\s*:")
 _FAILED_DECLARATION = re.compile(r"declare\s+namespace\s+([\w.\-]+)", re.IGNORECASE)
 
 

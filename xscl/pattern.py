@@ -63,10 +63,8 @@ class PatternNode:
             yield from child.walk()
 
     def __str__(self) -> str:
-        if self.axis == ".":
-            head = "." + "".join(f"[{name}]" for name in self.functions)
-        else:
-            head = f"{self.axis}{self.test}"
+        functions = "".join(f"[{name}]" for name in self.functions)
+        head = f".{functions}" if self.axis == "." else f"{self.axis}{self.test}"
         arrow = f"->{self.var}" if self.var else ""
         conditions = "".join(f"[{condition}]" for condition in self.conditions)
         return head + arrow + conditions + "".join(f"[.{child}]" for child in self.children)

@@ -1,0 +1,26 @@
+"""Cuts the documents of a run into the batches that are processed and committed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from feeds.document import Document, Reject
+
+DOCUMENTS = 5_000
+BYTES = 64 * 1024 * 1024
+
+
+def batches(
+    documents: Iterable[Document | Reject], most: int = DOCUMENTS, most_bytes: int = BYTES
+) -> Iterator[list[Document | Reject]]:
+    """Lists of at most `most` documents; a list ends early with the document that brings it to `most_bytes` of XML."""
+    batch: list[Document | Reject] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.xml if isinstance(document, Document) else document.raw)
+        if len(batch) >= most or size >= most_bytes:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

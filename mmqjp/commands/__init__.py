@@ -1,0 +1,1 @@
+"""The commands of `mmqjp`, a module each, and what they share: options, errors, output."""

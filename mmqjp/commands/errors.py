@@ -1,0 +1,111 @@
+"""How commands fail: one line on stderr that names the cause and what to do, and the exit status."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from feeds.errors import SourceError
+from join_stage.engine import StoreError
+from join_stage.spark.java import JavaNotFound
+from xscl import XsclErrors
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+DEBUG = "mmqjp.debug"
+"""Where a context's `meta` says whether tracebacks are wanted."""
+
+_EXPECTED = (SourceError, StoreError, JavaNotFound)
+_ADVICE = {
+    errno.ENOSPC: "make room on the disk, or write elsewhere",
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+    errno.EROFS: "write elsewhere",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "name a file",
+}
+
+
+class Failure(click.ClickException):
+    """The work failed; the message says why and what to do."""
+
+    exit_code = FAILED
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"mmqjp: error: {one_line(self.message)}", file=file, err=file is None)
+
+
+class ScriptFailure(Failure):
+    """A script has mistakes, each of which is shown where it stands."""
+
+    def __init__(self, path: Path, errors: XsclErrors) -> None:
+        super().__init__(errors.render(str(path)))
+
+    def show(self, file: Any = None) -> None:
+        click.echo(self.message, file=file, err=file is None)
+
+
+class Interrupted(Failure):
+    """Ctrl-C; the message says what is kept."""
+
+    exit_code = INTERRUPTED
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"mmqjp: interrupted: {one_line(self.message)}", file=file, err=file is None)
+
+
+class CommandLine(click.Group):
+    """A group whose commands fail as the contract says: in one line, and with a traceback only if asked to."""
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:
+        extra["standalone_mode"] = False
+        try:
+            status = super().main(args, prog_name, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            status = error.exit_code
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else "mmqjp"
+            Failure(f"{error.format_message()} (see {path} --help)").show()
+            status = error.exit_code
+        except click.ClickException as error:
+            error.show()
+            status = error.exit_code
+        except click.Abort:
+            click.echo("mmqjp: interrupted", err=True)
+            status = INTERRUPTED
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.meta.get(DEBUG):
+                traceback.print_exception(error)
+            raise Failure(describe(error)) from error
+
+
+def describe(error: Exception) -> str:
+    """An error in words, with what to do about it where we know."""
+    if isinstance(error, _EXPECTED):
+        return str(error)
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        advice = _ADVICE.get(error.errno or 0)
+        return f"{place}{error.strerror or error}" + (f"; {advice}" if advice else "")
+    lines = str(error).strip().splitlines() or ["no message"]
+    return f"unexpected {type(error).__name__}: {lines[0]}; run again with --debug to see where"
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and other control characters."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))

@@ -1,0 +1,114 @@
+"""`mmqjp run`: the queries of a file over documents, one JSON line for each output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from feeds.entries import EntryForm
+from feeds.sources import Items, read_documents
+from mmqjp.batches import DOCUMENTS, batches
+from mmqjp.commands.errors import Failure, Interrupted, one_line
+from mmqjp.commands.options import Duration, Plan, debug_option, engine_option, read_script
+from mmqjp.commands.sinks import DeadLetters, json_line, open_sink
+from mmqjp.engine import Counters, Engine
+from xscl import Script
+
+
+@click.command()
+@click.option(
+    "--queries",
+    "queries_path",
+    metavar="FILE",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The queries, in XSCL.",
+)
+@click.option(
+    "--documents",
+    "paths",
+    metavar="PATH",
+    required=True,
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Documents: .jsonl[.gz], .xml or a directory of them, .warc[.gz], feeds with --feeds. May be repeated.",
+)
+@click.option(
+    "--feeds",
+    is_flag=False,
+    flag_value="item",
+    type=click.Choice(["item", "raw"]),
+    help="The paths hold feeds: each entry becomes a document, an <item> or, with raw, as it stands.",
+)
+@click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where the output lines go. Without it, or with -: standard output.",
+)
+@click.option(
+    "--dead-letters",
+    "dead_letters_path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the documents go that could not be taken in, with the reasons, as JSON lines.",
+)
+@click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keeps queries, documents and matches for later runs.",
+)
+@click.option(
+    "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
+    help="How many documents are processed and committed together.",
+)  # fmt: skip
+@click.option("--lateness", type=Duration(), help="How late a document may come, like 1h. Without it: any.")
+@click.option("--plan", type=Plan(), default="basic", expose_value=False, help="How the joins are done: basic.")
+@click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
+@engine_option
+@debug_option
+def run(
+    queries_path: Path,
+    paths: tuple[Path, ...],
+    feeds: EntryForm | None,
+    time_xpath: str | None,
+    output: Path | None,
+    dead_letters_path: Path | None,
+    state: Path | None,
+    batch_size: int,
+    lateness: int | None,
+    master: str | None,
+    engine: str,
+) -> None:
+    """Run queries over documents and write one JSON line for each output.
+
+    \b
+    Example:
+      mmqjp run --queries stories.xscl --documents feeds/ --feeds --output matches.jsonl
+
+    A second run with the same --state goes on where the first one ended. A document that cannot be read is left out,
+    counted, and named on standard error.
+    """
+    if master is not None and engine != "spark":
+        raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
+    script = read_script(queries_path)[1]
+    documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath)
+    dead = DeadLetters(dead_letters_path)
+    target = None if output is None or str(output) == "-" else output
+    with open_sink(target) as sink, open_engine(engine, state, lateness, master) as opened:
+        subscribe(opened, script, queries_path)
+        try:
+            process(opened, documents, batch_size, dead)
+        except KeyboardInterrupt:
+            raise Interrupted(_kept(opened.counters(), state)) from None
+        finally:
+            dead.close()
+        # The sink is finished before the outputs count as delivered: at worst a line is written twice.
+        lines = 0
+        for lines, found in enumerate(opened.undelivered(), 1):  # noqa: B007
+            sink.write(json_line(found.to_dict()))
+    report(opened.counters(), lines, dead, dead_letters_path)

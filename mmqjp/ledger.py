@@ -1,0 +1,172 @@
+"""The ledger: what the engine keeps in its tables between batches and between runs, typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from join_stage.engine import JoinEngine, StoreError
+from join_stage.tables import TABLES
+from mmqjp.outputs import Output, sorted_outputs
+from mmqjp.registry import Subscription
+from templates.catalog import Catalog, Edge
+from templates.template import Shape
+from xscl import parse_script
+from xscl.normal import normalize
+
+SCHEMA_VERSION = "1"
+
+
+class Ledger:
+    """Reads and appends the rows that are not join state. Callers begin and commit batches, except where said."""
+
+    def __init__(self, store: JoinEngine) -> None:
+        """Raises StoreError for a store of another format."""
+        self._store = store
+        version = self._setting("schema_version")
+        if version is None:
+            store.begin()
+            self._append("settings", [("schema_version", SCHEMA_VERSION, 0)])
+            store.commit()
+        elif version != SCHEMA_VERSION:
+            raise StoreError(f"the store has format {version}; this version of mmqjp reads format {SCHEMA_VERSION}")
+        self.next_docid = self._top("docid", "documents") + 1
+        self.next_match = self._top("match", "match_rows") + 1
+        self.next_qid = self._top("qid", "added_queries") + 1
+        self.batch = max(self._top("batch", "outputs"), self._top("batch", "settings")) + 1
+        self._saved_steps = self._top("var", "variables") + 1
+        self._saved_templates = self._top("template", "templates") + 1
+
+    # ------------------------------------------------------------ catalog and queries
+
+    def catalog(self) -> Catalog:
+        """A catalog that hands out the ids that earlier runs did."""
+        shapes = [
+            Shape(
+                row["left_nodes"],
+                tuple(row["parents"]),
+                tuple(zip(row["joins"][::2], row["joins"][1::2], strict=True)),
+            )
+            for row in self._rows("SELECT * FROM templates ORDER BY template")
+        ]
+        steps = {
+            (row["stream"], row["parent"], row["definition"]): row["var"]
+            for row in self._rows("SELECT * FROM variables ORDER BY var")
+        }
+        return Catalog(known_steps=steps, next_step=self._saved_steps, known_templates=shapes)
+
+    def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
+        """The groups of edges that the join state's rows were expanded from."""
+        groups: dict[int, set[Edge]] = {}
+        for row in self._rows("SELECT * FROM groups"):
+            groups.setdefault(row["grp"], set()).add((row["var1"], row["var2"]))
+        return ((number, frozenset(edges)) for number, edges in groups.items())
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """The queries that were added and not removed."""
+        removed = {row["qid"] for row in self._rows("SELECT qid FROM removed_queries")}
+        for row in self._rows("SELECT * FROM added_queries ORDER BY qid"):
+            if row["qid"] not in removed:
+                script = parse_script(row["text"])
+                normal = normalize(script.queries[0], dict(script.namespaces))
+                publishes = script.queries[0].publish is not None
+                yield Subscription(
+                    row["qid"], row["name"], row["text"], row["occurrence"], row["since"], normal, publishes
+                )
+
+    def query_names(self) -> list[str]:
+        """The names of all queries ever added."""
+        return [row["name"] for row in self._rows("SELECT name FROM added_queries")]
+
+    def save_queries(self, subscriptions: Sequence[Subscription], now: int) -> None:
+        rows: list[tuple[object, ...]] = []
+        for s in subscriptions:
+            templates = sorted({target.placement.template for target in s.targets})
+            rows.append((s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, now, s.since))
+        self._append("added_queries", rows)
+        self.next_qid += len(rows)
+
+    def save_removals(self, qids: Iterable[int], now: int) -> None:
+        self._append("removed_queries", [(qid, now) for qid in qids])
+
+    def save_catalog(self, catalog: Catalog) -> None:
+        """Writes the variables and templates that are new since the last time."""
+        steps = [catalog.steps[n] for n in range(self._saved_steps, catalog.next_step) if n in catalog.steps]
+        self._append("variables", [(step.id, step.parent, step.stream, str(step.node)) for step in steps])
+        self._saved_steps = catalog.next_step
+        fresh = list(enumerate(catalog.templates))[self._saved_templates :]
+        joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
+        self._append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
+        self._saved_templates = len(catalog.templates)
+
+    # ------------------------------------------------------------ what comes out
+
+    def save_matches(self, rows: list[tuple[object, ...]], users: list[tuple[object, ...]]) -> None:
+        """Matches as (match, template, docid1, docid2, t0, t1, bindings), and the queries (match, query, qid) that
+        they were delivered to."""
+        self._append("match_rows", rows)
+        self._append("match_queries", users)
+        self.next_match += len(rows)
+
+    def save_outputs(self, outputs: Iterable[Output]) -> None:
+        self._append(
+            "outputs",
+            [(o.query, o.t0, o.t1, o.documents, o.streams, _json(o.nodes), o.xml, self.batch) for o in outputs],
+        )
+
+    def undelivered(self) -> Iterator[Output]:
+        """The outputs that were committed but not marked as delivered, in the order of output lines."""
+        delivered = self._setting("delivered") or "-1"
+        sql = f"SELECT * FROM outputs WHERE batch > {delivered} ORDER BY t1, query, documents"
+        outputs = (_output(row) for row in self._rows(sql))
+        for _, group in groupby(outputs, key=lambda o: (o.t1, o.query, o.documents)):
+            yield from sorted_outputs(group)
+
+    def mark_delivered(self) -> None:
+        """Notes, in a batch of its own, that all outputs so far have reached their reader."""
+        self._store.begin()
+        self._append("settings", [("delivered", str(self.batch - 1), self.batch)])
+        self._store.commit()
+        self.batch += 1
+
+    def dead_letters(self) -> Iterator[dict[str, Any]]:
+        """All dead letters, in no particular order."""
+        return self._rows("SELECT * FROM dead_letters")
+
+    # ------------------------------------------------------------ rows
+
+    def _append(self, table: str, rows: list[tuple[object, ...]]) -> None:
+        if rows:
+            self._store.append(table, rows_table(rows, TABLES[table]))
+
+    def _rows(self, sql: str) -> Iterator[dict[str, Any]]:
+        for chunk in self._store.select(sql).to_batches(max_chunksize=1000):
+            yield from chunk.to_pylist()
+
+    def _setting(self, key: str) -> str | None:
+        rows = self._rows(f"SELECT value FROM settings WHERE key = '{key}' ORDER BY batch DESC LIMIT 1")
+        return next((row["value"] for row in rows), None)
+
+    def _top(self, column: str, table: str) -> int:
+        rows = self._rows(f"SELECT max({column}) AS top FROM {table}")
+        return max((row["top"] for row in rows if row["top"] is not None), default=-1)
+
+
+def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
+    """An Arrow table of rows."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def _json(nodes: object) -> str:
+    return json.dumps(nodes, ensure_ascii=False)
+
+
+def _output(row: dict[str, Any]) -> Output:
+    documents, streams = tuple(row["documents"]), tuple(row["streams"])
+    return Output(row["query"], row["t0"], row["t1"], documents, streams, json.loads(row["nodes"]), row["xml"])

@@ -1,0 +1,49 @@
+"""The engine against the oracle on random scripts and documents, whatever the batches and the order of arrival."""
+
+import random
+
+import pytest
+
+from mmqjp import Engine
+from tests.agreement import Delivery, assert_agrees
+from tests.oracle_cases import docs
+from tests.strategies import random_case
+from xscl import parse_script
+
+SETS = 100
+QUERIES = 20
+DOCUMENTS = 12
+
+
+def _delivery(seed: int) -> Delivery:
+    rng = random.Random(seed)
+    return Delivery(rng.choice([None, seed]), rng.choice([1, 2, 3, 5, 100]))
+
+
+@pytest.mark.parametrize("seed", range(SETS))
+def test_duckdb_agrees_with_the_oracle(seed: int):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Engine("duckdb") as engine:
+        assert_agrees(engine, script, documents, _delivery(seed))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SETS, 11 * SETS))
+def test_duckdb_agrees_with_the_oracle_at_length(seed: int):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Engine("duckdb") as engine:
+        assert_agrees(engine, script, documents, _delivery(seed))
+
+
+def test_two_equal_hidden_inputs_are_different_documents():
+    script = parse_script("(S/a->x JOIN {x = y, INF} S/a->y) JOIN {x = z, INF} (S/a->z JOIN {z = w, INF} S/a->w)")
+    documents = docs("d1@0 <a>1</a> | d2@1 <a>1</a> | d3@2 <a>2</a>")
+    with Engine("duckdb") as engine:
+        assert assert_agrees(engine, script, documents, Delivery(None, 1)) == 4
+
+
+def test_constants_of_an_inner_select_can_be_compared_and_shown():
+    script = parse_script('(SELECT x, "1" AS one FROM S/a->x) JOIN {x = y AND one = y, INF} S/b->y')
+    documents = docs("d1@0 <a>1</a> | d2@1 <b>1</b> | d3@2 <a>2</a> | d4@3 <b>2</b>")
+    with Engine("duckdb") as engine:
+        assert assert_agrees(engine, script, documents, Delivery(None, 2)) == 1

@@ -1,0 +1,206 @@
+"""The engine's life: subscriptions that come and go, state that is found again, batches that fail, late documents."""
+
+from pathlib import Path
+
+import pytest
+
+from feeds.document import Document, Reject
+from mmqjp import Engine, XsclErrors
+from mmqjp.outputs import Output
+from tests.agreement import as_row
+from tests.oracle import comparable
+from tests.strategies import random_case
+from xscl import parse_script
+
+PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y"
+
+
+def doc(number: int, text: str = "v", seconds: float | None = None, stream: str = "S") -> Document:
+    time = number if seconds is None else seconds
+    return Document(f"d{number}", f"<a>{text}</a>", stream, int(time * 1_000_000))
+
+
+def pairs(outputs: list[Output]) -> list[tuple[str, ...]]:
+    return [output.documents for output in outputs]
+
+
+@pytest.fixture
+def engine():
+    with Engine("duckdb") as opened:
+        yield opened
+
+
+def test_a_batch_joins_itself_and_what_came_before(engine: Engine):
+    engine.subscribe(PAIRS)
+    assert pairs(engine.process([doc(1), doc(2)])) == [("d1", "d2")]
+    assert pairs(engine.process([doc(3), doc(0)])) == [
+        ("d0", "d1"),
+        ("d0", "d2"),
+        ("d0", "d3"),
+        ("d1", "d3"),
+        ("d2", "d3"),
+    ]
+
+
+def test_a_query_sees_only_documents_that_arrive_after_it(engine: Engine):
+    engine.subscribe(PAIRS)
+    engine.process([doc(1)])
+    engine.subscribe(PAIRS + " PUBLISH later")
+    assert {(o.query, o.documents) for o in engine.process([doc(2)])} == {("q1", ("d1", "d2"))}
+    assert {o.documents for o in engine.process([doc(3)]) if o.query == "later"} == {("d2", "d3")}
+
+
+def test_a_chain_that_shares_a_hidden_stream_sees_no_older_documents_through_it(engine: Engine):
+    chain = "S/a->x JOIN {x = y, INF} S/a->y JOIN {y = z, INF} S/b->z"
+    engine.subscribe(chain)
+    engine.process([doc(1)])
+    engine.subscribe(chain + " PUBLISH later")
+    last = Document("e", "<b>v</b>", time=9)
+    got = {(o.query, o.documents) for o in engine.process([doc(2), last])}
+    assert got == {("q1", ("d1", "d2", "e")), ("q1", ("d2", "d1", "e"))}
+
+
+def test_a_removed_query_stops_and_frees_what_only_it_needed(engine: Engine):
+    engine.subscribe(PAIRS + " PUBLISH one; S/b->x JOIN {x = y, INF} S/b->y JOIN {y = z, INF} S/b->z PUBLISH two")
+    engine.process([doc(1)])
+    engine.unsubscribe("two")
+    assert {o.query for o in engine.process([doc(2)])} == {"one"}
+    engine.unsubscribe("one")
+    assert engine.process([doc(3)]) == []
+    assert not engine.catalog.steps and not engine.queries()
+    with pytest.raises(KeyError, match="no query is named 'one'"):
+        engine.unsubscribe("one")
+
+
+def test_a_query_that_comes_back_under_its_name_starts_anew(engine: Engine):
+    engine.subscribe(PAIRS + " PUBLISH p")
+    engine.process([doc(1)])
+    engine.unsubscribe("p")
+    engine.subscribe(PAIRS + " PUBLISH p")
+    assert engine.process([doc(2)]) == []
+    assert pairs(engine.process([doc(3)])) == [("d2", "d3")]
+
+
+def test_unnamed_queries_are_numbered_on(engine: Engine):
+    assert engine.subscribe("S/a; S/b PUBLISH b; S/c") == ["q1", "b", "q3"]
+    engine.unsubscribe("q3")
+    assert engine.subscribe("S/d; S/e") == ["q4", "q5"]
+
+
+def test_ensure_registers_nothing_twice(engine: Engine):
+    script = parse_script("S/a; S/a; S/b PUBLISH b")
+    assert engine.ensure(script) == engine.ensure(script) == ["q1", "q2", "b"]
+    assert len(engine.process([doc(1)])) == 2
+
+
+def test_a_bad_script_registers_nothing(engine: Engine):
+    with pytest.raises(XsclErrors, match="nosuch"):
+        engine.subscribe("S/a; S/a->x JOIN {nosuch = x, 1} S/b->y")
+    assert not engine.queries()
+
+
+def test_a_cycle_with_queries_registered_earlier_is_refused(engine: Engine):
+    engine.subscribe("late/match PUBLISH early")
+    with pytest.raises(ValueError, match=r"a cycle of PUBLISHed names: .*registered earlier"):
+        engine.subscribe("early/match PUBLISH late")
+    assert list(engine.queries()) == ["early"]
+
+
+def test_a_document_met_again_is_counted_and_ignored(engine: Engine):
+    engine.subscribe(PAIRS)
+    engine.process([doc(1), doc(1, "other")])
+    assert engine.process([doc(1), doc(2), doc(1, stream="T")])[0].documents == ("d1", "d2")
+    counters = engine.counters()
+    assert (counters.documents, counters.duplicates, counters.outputs) == (3, 2, 1)
+
+
+def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on(engine: Engine):
+    engine.subscribe(PAIRS)
+    bad: list[Document | Reject] = [
+        Document("broken", "<a><b></a>", time=1),
+        Document("bomb", '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', time=1),
+        Document("own", "<a/>", "#hidden", 1),
+        Document("eternal", "<a/>", time=2**62),
+        Reject("line 7", "S", None, "not JSON", b"{"),
+    ]
+    assert pairs(engine.process([doc(1), *bad, doc(2)])) == [("d1", "d2")]
+    reasons = {row["id"]: row["reason"] for row in engine.dead_letters()}
+    assert reasons.keys() == {"broken", "bomb", "own", "eternal", "line 7"}
+    assert reasons["broken"].startswith("line 1, column") and reasons["line 7"] == "not JSON"
+    assert {row["id"]: row["raw"] for row in engine.dead_letters()}["broken"] == b"<a><b></a>"
+
+
+def test_a_batch_that_fails_leaves_no_trace(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    engine.subscribe(PAIRS)
+    engine.process([doc(1)])
+    before = engine.counters()
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._store, "commit", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.process([doc(2), doc(3)])
+    assert engine.counters() == before
+    assert pairs(engine.process([doc(2), doc(3)])) == [("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
+    assert engine.sql("SELECT count(*) AS n FROM outputs")["n"][0].as_py() == 3
+
+
+def test_documents_later_than_the_lateness_are_dead_letters():
+    with Engine("duckdb", lateness=5_000_000) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([doc(1, seconds=100)])
+        outputs = engine.process([doc(2, seconds=96), doc(3, seconds=94), doc(4, seconds=101)])
+        assert pairs(outputs) == [("d2", "d1"), ("d1", "d4"), ("d2", "d4")]
+        assert [row["id"] for row in engine.dead_letters()] == ["d3"]
+        assert "late" in next(engine.dead_letters())["reason"]
+
+
+def test_eviction_drops_what_no_document_can_pair_with():
+    with Engine("duckdb", lateness=5_000_000) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([doc(n, seconds=n * 10) for n in range(100)])
+        assert engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py() <= 3
+        assert pairs(engine.process([doc(100, seconds=1000)])) == [("d99", "d100")]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_half_and_half_with_state_is_one_run(seed: int, tmp_path: Path):
+    script, documents = random_case(seed, 12, 12)
+    with Engine("duckdb") as engine:
+        engine.ensure(script)
+        whole = [as_row(output) for output in engine.process(documents)]
+    halves = []
+    for half in (documents[:6], documents[6:]):
+        with Engine("duckdb", state=tmp_path) as engine:
+            engine.ensure(script)
+            halves += [as_row(output) for output in engine.process(half)]
+    assert comparable(halves) == comparable(whole)
+
+
+def test_outputs_wait_in_the_state_until_they_are_delivered(tmp_path: Path):
+    with Engine("duckdb", state=tmp_path) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([doc(1), doc(2)])
+    with Engine("duckdb", state=tmp_path) as engine:
+        engine.process([doc(3)])
+        assert [o.documents for o in engine.undelivered()] == [("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
+        engine.mark_delivered()
+    with Engine("duckdb", state=tmp_path) as engine:
+        assert list(engine.undelivered()) == []
+        engine.process([doc(4)])
+        assert [o.documents for o in engine.undelivered()] == [("d1", "d4"), ("d2", "d4"), ("d3", "d4")]
+
+
+def test_matches_are_kept_once_for_all_queries_that_share_a_row(engine: Engine):
+    engine.subscribe(PAIRS + " PUBLISH one; S/a->p JOIN {p = q, 20} S/a->q PUBLISH two")
+    engine.process([doc(1), doc(2)])
+    assert engine.sql("SELECT count(*) AS n FROM match_rows")["n"][0].as_py() == 2
+    rows = engine.sql("SELECT query, docid1, docid2, bindings FROM matches ORDER BY ALL").to_pylist()
+    assert [(r["query"], r["docid1"], r["docid2"], r["bindings"]) for r in rows] == [
+        ("one", 0, 1, [0, 0]),
+        ("two", 0, 1, [0, 0]),
+        ("two", 1, 0, [0, 0]),
+    ]
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(ValueError, match="'duckdb', 'spark' or a SparkSession, not 'flink'"):
+        Engine("flink")

@@ -1,0 +1,269 @@
+"""The values that queries compare: numbers, comparisons, derived values, string functions, patterns."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xscl.functions import (
+    DERIVED,
+    MATCH_SECONDS,
+    PatternError,
+    PatternTimeout,
+    compare,
+    compile_pattern,
+    contains,
+    derive,
+    ends_with,
+    matches,
+    starts_with,
+    xpath_number,
+)
+from xscl.syntax import CompareOp
+
+# ---------------------------------------------------------------- numbers and comparisons
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1.0), ("-1.5", -1.5), (".5", 0.5), ("7.", 7.0), (" \t\r\n2 \n", 2.0), ("007", 7.0), ("9" * 400, math.inf)],
+)
+def test_numbers(text: str, number: float) -> None:
+    assert xpath_number(text) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "+1",
+        "1e3",
+        "1,5",
+        "- 1",
+        "--1",
+        "1 2",
+        ".",
+        "-",
+        "inf",
+        "NaN",
+        "0x10",
+        "1_000",
+        "\u00a01",
+        "١",
+        "1\x0b",
+    ],
+)
+def test_not_numbers(text: str) -> None:
+    assert math.isnan(xpath_number(text))
+
+
+def test_negative_zero_is_zero() -> None:
+    assert math.copysign(1, xpath_number("-0")) == -1
+    assert compare("=", "-0", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("left", "op", "right", "holds"),
+    [
+        ("1", "=", "1.0", False),
+        ("1", "!=", "1.0", True),
+        ("é", "=", "e\u0301", False),
+        ("", "=", "", True),
+        ("1", "=", 1.0, True),
+        (1.0, "=", " 1.0 ", True),
+        (2.0, "!=", "2", False),
+        ("a", "=", 1.0, False),
+        ("a", "!=", 1.0, True),
+        ("a", "!=", math.nan, True),
+        (math.nan, "=", math.nan, False),
+        ("9", "<", "10", True),
+        ("b", "<", "c", False),
+        ("b", ">=", "b", False),
+        ("2", "<=", "2.0", True),
+        ("2", ">=", 2.0, True),
+        (3.0, ">", "2", True),
+        ("2", ">", "2", False),
+    ],
+)
+def test_comparisons(left: str | float, op: CompareOp, right: str | float, holds: bool) -> None:
+    assert compare(op, left, right) is holds
+
+
+# ---------------------------------------------------------------- derived values
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("lower-case", "ÀÉ Straße", "àé straße"),
+        ("upper-case", "straße", "STRASSE"),
+        ("normalize-space", " \t a \r\n\n b ", "a b"),
+        ("normalize-space", "\u00a0a\u2003b", "\u00a0a\u2003b"),
+        ("normalize-space", "", ""),
+    ],
+)
+def test_derived_texts(name: str, text: str, value: str) -> None:
+    assert derive(name, text) == value
+
+
+def test_an_unknown_derived_value() -> None:
+    with pytest.raises(KeyError):
+        derive("soundex", "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("https://example.org", "https://example.org"),
+        (" http://example.org/\n", "https://example.org"),
+        ("HTTP://WWW.Example.ORG/A", "https://www.example.org/A"),
+        ("http://example.org:80/a/", "https://example.org/a"),
+        ("https://example.org:443/a//", "https://example.org/a"),
+        ("https://example.org:8443/a", "https://example.org:8443/a"),
+        ("https://example.org./a", "https://example.org/a"),
+        ("https://example.org/a#top", "https://example.org/a"),
+        ("https://example.org/?", "https://example.org"),
+        ("https://example.org/a?b=2&a=1&&b=1", "https://example.org/a?a=1&b=1&b=2"),
+        ("https://example.org/a?flag&x=", "https://example.org/a?flag&x="),
+        ("https://example.org/?utm_source=x&UTM_Medium=y&id=3&fbclid=z&gclid=q", "https://example.org?id=3"),
+        ("https://example.org/?mc_cid=1&mc_eid=2&igshid=3&ref_src=4", "https://example.org"),
+        ("https://example.org/?reference=1", "https://example.org?reference=1"),
+        ("https://example.org/%7euser/%c3%a9?q=%3d", "https://example.org/~user/%C3%A9?q=%3D"),
+        ("https://example.org/é a", "https://example.org/%C3%A9%20a"),
+        ("https://example.org/100%", "https://example.org/100%25"),
+        ("https://bücher.example/", "https://xn--bcher-kva.example"),
+        ("https://XN--BCHER-KVA.example/", "https://xn--bcher-kva.example"),
+        ("https://u:p@Example.org/", "https://u:p@example.org"),
+        ("http://[2001:DB8::1]:80/a", "https://[2001:db8::1]/a"),
+        ("mailto:a@Example.org ", "mailto:a@Example.org"),
+        ("ftp://Example.org/a/", "ftp://Example.org/a/"),
+        ("/relative/path/", "/relative/path/"),
+        ("Not a URL", "Not a URL"),
+        ("http://", "http://"),
+        ("http:///path", "http:///path"),
+        ("http://[broken/", "http://[broken/"),
+        ("http://example.org:port/", "http://example.org:port/"),
+        ("http://example.org:99999/", "http://example.org:99999/"),
+        ("", ""),
+    ],
+)
+def test_canonical_url(text: str, url: str) -> None:
+    assert derive("canonical-url", text) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("https://www.Example.org:8080/a", "example.org"),
+        (" http://user@example.org ", "example.org"),
+        ("ftp://files.example.org/", "files.example.org"),
+        ("//example.org/a", "example.org"),
+        ("https://bücher.example", "xn--bcher-kva.example"),
+        ("https://wwwx.example.org", "wwwx.example.org"),
+        ("http://[2001:DB8::1]/", "2001:db8::1"),
+        ("example.org/a", ""),
+        ("mailto:a@example.org", ""),
+        ("http://[broken/", ""),
+        ("", ""),
+    ],
+)
+def test_host(text: str, host: str) -> None:
+    assert derive("host", text) == host
+
+
+url_like = st.text(st.sampled_from("htps:/.?#[]@&=%41aé ü\u212a\ud800W-_~+"), max_size=20).map(
+    lambda tail: "http://" + tail
+)
+
+
+@given(st.one_of(st.text(), url_like))
+def test_derived_values_are_strings_and_never_fail(text: str) -> None:
+    for name in DERIVED:
+        assert isinstance(derive(name, text), str)
+
+
+@given(st.one_of(st.text(), url_like))
+def test_a_canonical_url_is_its_own(text: str) -> None:
+    once = derive("canonical-url", text)
+    assert derive("canonical-url", once) == once
+
+
+# ---------------------------------------------------------------- string functions
+
+
+def test_string_functions() -> None:
+    assert contains("abc", "b") and contains("abc", "") and contains("", "") and not contains("abc", "B")
+    assert starts_with("abc", "ab") and starts_with("abc", "") and not starts_with("abc", "bc")
+    assert ends_with("abc", "bc") and ends_with("abc", "") and not ends_with("abc", "ab")
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "found"),
+    [
+        ("xaby", "a.y?", True),
+        ("abc", "^b", False),
+        ("abc", "c$", True),
+        ("abc\n", "c$", False),
+        ("a\nb", "a.b", False),
+        ("abc", "", True),
+        ("aXbX", r"^a(.)b\1$", True),
+        ("aXbY", r"^a(.)b\1$", False),
+        ("Ünder", r"^\p{Lu}\p{Ll}+$", True),
+        ("ab-c", r"^\i\c*$", True),
+        ("b", "[a-z-[aeiou]]", True),
+        ("e", "[a-z-[aeiou]]", False),
+        ("aaa", "^a{2,3}?$", True),
+        ("٣", r"^\d$", True),
+        ("a]b", r"a\]b", True),
+    ],
+)
+def test_matches(text: str, pattern: str, found: bool) -> None:
+    assert matches(text, pattern) is found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(",
+        "a)",
+        "[b-a]",
+        "*a",
+        r"\q",
+        r"\p{Nonsense}",
+        "a{2,1}",
+        "(?=a)",
+        "(?<n>a)",
+        "a" * 501,
+        "((a{100}){100}){100}",
+        "[",
+    ],
+)
+def test_bad_patterns(pattern: str) -> None:
+    with pytest.raises(PatternError):
+        matches("a", pattern)
+
+
+@given(st.text(st.sampled_from("ab[]()*+?{}|\\^$-.,1293pPLidsw: "), max_size=12))
+def test_any_pattern_compiles_or_is_refused(pattern: str) -> None:
+    try:
+        compiled = compile_pattern(pattern)
+    except PatternError:
+        return
+    assert compile_pattern(pattern) is compiled
+
+
+def test_a_search_has_a_time_limit() -> None:
+    with pytest.raises(PatternTimeout, match=str(MATCH_SECONDS)):
+        matches("a" * 5000 + "b", "^(a|a)*(a|a)*(a|a)*$")
+
+
+def test_importing_the_language_imports_nothing_heavy() -> None:
+    code = "import sys, xscl; print({'elementpath', 'lxml', 'pyarrow', 'pyspark'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
