@@ -70,6 +70,7 @@ class DuckDBEngine:
             self._templates[template.number] = template
             columns = ", ".join(f"{c} {'INTEGER' if c.startswith('var') else 'BIGINT'}" for c in template.columns[:-1])
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {template.name} ({columns}, ordered BOOLEAN)")
+            self._connection.execute(_row_view(template))
         self._delete_rows(template, rows)
         values = zip(*((row.id, *row.variables, row.window, row.ordered) for row in rows), strict=True)
         table = pa.table([pa.array(column) for column in values], names=template.columns)
@@ -145,6 +146,13 @@ class DuckDBEngine:
         finally:
             for name in views:
                 self._connection.unregister(name)
+
+
+def _row_view(template: TemplateTable) -> str:
+    """R_T as in Table 6.4(a): a row for each conjunctive query of each query."""
+    variables = ", ".join(f"variables[{i + 1}] AS var{i + 1}" for i in range(len(template.shape.parents)))
+    return f"""CREATE OR REPLACE VIEW r_t_{template.number} AS SELECT qid, {variables}, window_us AS wl
+FROM placements WHERE template = {template.number} AND qid NOT IN (SELECT qid FROM removed_queries)"""
 
 
 def _columns(schema: pa.Schema) -> str:

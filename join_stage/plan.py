@@ -41,8 +41,8 @@ class TemplateTable:
 
     @property
     def name(self) -> str:
-        """The relation's name."""
-        return f"r_t_{self.number}"
+        """The table of its shared rows; `r_t_...` is the view of it in which each query has a row of its own."""
+        return f"rows_t_{self.number}"
 
     @property
     def columns(self) -> tuple[str, ...]:

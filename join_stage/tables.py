@@ -47,6 +47,7 @@ RECORDS = {
     "added_queries": _schema(
         qid=_INT, name=_TEXT, text=_TEXT, occurrence=_INT, template=_INTS, window_us=_INT, added_at=_INT, since=_INT
     ),
+    "placements": _schema(qid=_INT, template=_INT, variables=_INTS, window_us=_INT),
     "removed_queries": _schema(qid=_INT, removed_at=_INT),
     "variables": _schema(var=_INT, parent=_INT, stream=_TEXT, definition=_TEXT),
     "groups": _schema(grp=pa.int32(), var1=pa.int32(), var2=pa.int32()),

@@ -167,9 +167,15 @@ class Engine:
         for subscription in subscriptions:
             self._registry.add(subscription)
         self._store.begin()
-        self._ledger.save_queries(subscriptions, self._now())
-        self._ledger.save_catalog(self.catalog)
-        self._store.commit()
+        try:
+            self._ledger.save_queries(subscriptions, self._registry, self._now())
+            self._store.commit()
+        except BaseException:
+            self._store.rollback()
+            for subscription in subscriptions:
+                self._registry.remove(subscription.qid)
+            raise
+        self._ledger.queries_saved(subscriptions, self.catalog)
         return names
 
     def _check_cycles(self, fresh: list[Query]) -> None:
@@ -190,6 +196,7 @@ class Engine:
         """
         ledger = self._ledger
         before = ledger.next_docid, ledger.next_match
+        self._registry.flush()
         self._store.begin()
         try:
             admitted = self._admission.admit(documents)
@@ -201,9 +208,11 @@ class Engine:
             self._store.commit()
         except BaseException:
             self._store.rollback()
+            self._stage1.finish_batch(committed=False)
             self._records.forget()
             ledger.next_docid, ledger.next_match = before
             raise
+        self._stage1.finish_batch(committed=True)
         self._admission.advance(admitted)
         ledger.batch += 1
         self._last_dead_letters = admitted.dead_letters
@@ -218,7 +227,6 @@ class Engine:
 
     def _answer(self, records: list[Record]) -> list[Output]:
         """The outputs that new documents complete, those over documents published on the way included."""
-        self._registry.flush()
         delivery = Delivery(self._registry, self._records)
         outputs: list[Output] = []
         while records:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from join_stage.engine import JoinEngine, StoreError
 from join_stage.tables import TABLES
 from mmqjp.outputs import Output, sorted_outputs
-from mmqjp.registry import Subscription
+from mmqjp.registry import Registry, Subscription
 from templates.catalog import Catalog, Edge
 from templates.template import Shape
 from xscl import parse_script
@@ -82,26 +82,34 @@ class Ledger:
         """The names of all queries ever added."""
         return [row["name"] for row in self._rows("SELECT name FROM added_queries")]
 
-    def save_queries(self, subscriptions: Sequence[Subscription], now: int) -> None:
+    def save_queries(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
+        """Writes queries with their rows of R_T, and the variables and templates that are new with them."""
+        queries: list[tuple[object, ...]] = []
         rows: list[tuple[object, ...]] = []
         for s in subscriptions:
-            templates = sorted({target.placement.template for target in s.targets})
-            rows.append((s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, now, s.since))
-        self._append("added_queries", rows)
-        self.next_qid += len(rows)
+            placements = [target.placement for target in s.targets]
+            rows += [(s.qid, p.template, registry.catalog.variables_of(p.row), s.normal.window) for p in placements]
+            templates = sorted({p.template for p in placements})
+            queries.append((s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, now, s.since))
+        self._append("added_queries", queries)
+        self._append("placements", rows)
+        self._save_catalog(registry.catalog)
+
+    def queries_saved(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
+        """Takes note that what `save_queries` wrote is committed."""
+        self.next_qid += len(subscriptions)
+        self._saved_steps = catalog.next_step
+        self._saved_templates = len(catalog.templates)
 
     def save_removals(self, qids: Iterable[int], now: int) -> None:
         self._append("removed_queries", [(qid, now) for qid in qids])
 
-    def save_catalog(self, catalog: Catalog) -> None:
-        """Writes the variables and templates that are new since the last time."""
+    def _save_catalog(self, catalog: Catalog) -> None:
         steps = [catalog.steps[n] for n in range(self._saved_steps, catalog.next_step) if n in catalog.steps]
         self._append("variables", [(step.id, step.parent, step.stream, str(step.node)) for step in steps])
-        self._saved_steps = catalog.next_step
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
         joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
         self._append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
-        self._saved_templates = len(catalog.templates)
 
     # ------------------------------------------------------------ what comes out
 

@@ -180,6 +180,10 @@ class Catalog:
         del self._rows[key], self._row_keys[placement.row]
         return Change(tuple(steps), edges, values, (shared.row(),)), Change()
 
+    def variables_of(self, row: int) -> tuple[int, ...]:
+        """The variables of a shared row, in the order of its template's nodes."""
+        return self._rows[self._row_keys[row]].variables
+
     def _chain(self, stream: str, definition: tuple[PatternNode, ...], fresh: list[Step]) -> list[int]:
         """The ids of a definition's steps, the variable's own last; new ones are appended to `fresh`."""
         ids: list[int] = []

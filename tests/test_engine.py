@@ -204,3 +204,35 @@ def test_matches_are_kept_once_for_all_queries_that_share_a_row(engine: Engine):
 def test_an_unknown_engine_is_refused():
     with pytest.raises(ValueError, match="'duckdb', 'spark' or a SparkSession, not 'flink'"):
         Engine("flink")
+
+
+def test_a_failed_batch_can_bring_shapes_that_were_new_with_it(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    engine.subscribe("S//a->x FOLLOWED BY {x = y, 10} S//a->y")
+    nested = Document("nested", "<b><a>v</a></b>", time=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._store, "commit", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.process([nested])
+    engine.process([nested])
+    assert pairs(engine.process([Document("again", "<b><a>v</a></b>", time=1)])) == [("nested", "again")]
+
+
+def test_a_subscription_that_cannot_be_stored_is_not_made(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._store, "commit", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.subscribe(PAIRS + " PUBLISH p")
+    assert not engine.queries() and not engine.catalog.steps
+    engine.subscribe(PAIRS + " PUBLISH p")
+    assert pairs(engine.process([doc(1), doc(2)])) == [("d1", "d2")]
+
+
+def test_r_t_has_a_row_for_each_query_as_in_table_6_4(engine: Engine):
+    engine.subscribe(PAIRS + " PUBLISH one; S/a->p JOIN {p = q, 20} S/a->q PUBLISH two; S/b->p JOIN {p = q, INF} S/a->q")
+    engine.process([])
+    rows = engine.sql("SELECT q.name, t.* FROM r_t_0 t JOIN queries q ON q.qid = t.qid ORDER BY t.qid").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("one", 0, 0, 0, 10_000_000),
+        ("two", 1, 0, 0, 20_000_000),
+        ("q3", 2, 1, 0, None),
+    ]

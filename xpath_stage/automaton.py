@@ -63,8 +63,8 @@ class Automaton:
         self._wanted: set[int] = set()
         self._groups: dict[frozenset[Edge], int] = {}
         self._roots: dict[str, State] = {}
-        self.new_groups: list[tuple[int, Edge]] = []
-        """Edges of the groups that were made since the last `take_groups`."""
+        self._new_groups: list[tuple[int, Edge]] = []
+        self._unsaved_groups: list[tuple[int, Edge]] = []
         self.has_attributes = False
         self.states = 0
         self.flushes = 0
@@ -116,8 +116,15 @@ class Automaton:
 
     def take_groups(self) -> list[tuple[int, Edge]]:
         """(group, edge) of the groups made since the last call."""
-        taken, self.new_groups = self.new_groups, []
+        taken, self._new_groups = self._new_groups, []
+        self._unsaved_groups += taken
         return taken
+
+    def groups_saved(self, saved: bool) -> None:
+        """Tells whether the groups taken since the last call are stored for good; if not they are new again."""
+        if not saved:
+            self._new_groups = self._unsaved_groups + self._new_groups
+        self._unsaved_groups = []
 
     # ------------------------------------------------------------ states
 
@@ -204,5 +211,5 @@ class Automaton:
         number = self._groups.get(edges)
         if number is None:
             number = self._groups[edges] = len(self._groups)
-            self.new_groups += [(number, edge) for edge in edges]
+            self._new_groups += [(number, edge) for edge in edges]
         return number

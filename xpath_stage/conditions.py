@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from lxml import etree
 
-from xscl.functions import ends_with, matches
+from xscl.functions import PatternTimeout, ends_with, matches
 from xscl.pattern import EXTENSION_PREFIX
 
 _NAMESPACE = "urn:mmqjp:functions"
@@ -23,7 +23,13 @@ def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
 
 
 def holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
-    """Whether a condition's XPath is true at an element, or at its attribute with that place (from 1)."""
-    if attribute:
-        return bool(_compiled(xpath, True)(element, place=attribute))
-    return bool(_compiled(xpath, False)(element))
+    """Whether a condition's XPath is true at an element, or at its attribute with that place (from 1).
+
+    One that runs out of its time, or of what libxml2 allows an evaluation, does not hold.
+    """
+    try:
+        if attribute:
+            return bool(_compiled(xpath, True)(element, place=attribute))
+        return bool(_compiled(xpath, False)(element))
+    except (PatternTimeout, etree.XPathError):
+        return False

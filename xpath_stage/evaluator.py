@@ -45,6 +45,10 @@ class XPathStage:
         """States of the automaton, and how often they were flushed."""
         return {"states": self._automaton.states, "flushes": self._automaton.flushes}
 
+    def finish_batch(self, *, committed: bool) -> None:
+        """Tells whether the groups that `evaluate` handed out are stored for good; else it hands them out again."""
+        self._automaton.groups_saved(committed)
+
     def evaluate(self, documents: Iterable[StreamDocument]) -> Witnesses:
         """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
         walk = _Walk(self._automaton, self._filters)

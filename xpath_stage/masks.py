@@ -23,19 +23,20 @@ class MaskIndex(Generic[T]):
         self.need = 0
         """All bits that some item requires (or required: it never shrinks)."""
         self._by_bit: dict[int, dict[T, int]] = {}
+        self._bit_of: dict[T, int] = {}
 
     def add(self, item: T, required: int) -> None:
         self.need |= required
         # The least crowded bit: a literal that few patterns ask for, rather than a branch that most do.
         bit = min(bits(required), key=lambda b: len(self._by_bit.get(b, ())), default=-1)
         self._by_bit.setdefault(bit, {})[item] = required
+        self._bit_of[item] = bit
 
     def remove(self, item: T) -> None:
-        for bit, items in self._by_bit.items():
-            if items.pop(item, None) is not None:
-                if not items:
-                    del self._by_bit[bit]
-                return
+        bit = self._bit_of.pop(item)
+        del self._by_bit[bit][item]
+        if not self._by_bit[bit]:
+            del self._by_bit[bit]
 
     def satisfied(self, mask: int) -> Iterator[T]:
         """The items whose required bits are all in `mask`."""

@@ -79,6 +79,6 @@ def _refuse_external_entities(root: etree._Element) -> None:
     dtd = root.getroottree().docinfo.internalDTD
     if dtd is None:
         return
-    for entity in dtd.entities():
+    for entity in dtd.iterentities():  # type: ignore[attr-defined]  # absent from the stubs
         if entity.system_url is not None:
             raise DocumentError(f"the DOCTYPE declares entity {entity.name!r} from outside ({entity.system_url!r})")

@@ -194,8 +194,8 @@ class _Normalizer:
             case Join(op=op, left=left, right=right, pred=pred, window=window):
                 left_tree, left_scope, left_roots = self._input(left)
                 right_tree, right_scope, right_roots = self._input(right)
-                scope = {**left_scope, **right_scope}
-                return _Node(op, window.us, pred, scope, left_tree, right_tree), scope, left_roots + right_roots
+                both = {**left_scope, **right_scope}
+                return _Node(op, window.us, pred, both, left_tree, right_tree), both, left_roots + right_roots
             case SubQuery(select=select, source=inner):
                 first = len(self._patterns)
                 tree, scope, roots = self._input(inner)

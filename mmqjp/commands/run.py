@@ -12,7 +12,7 @@ from feeds.sources import Items, read_documents
 from mmqjp.batches import DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted, one_line
 from mmqjp.commands.options import Duration, Plan, debug_option, engine_option, read_script
-from mmqjp.commands.sinks import DeadLetters, json_line, open_sink
+from mmqjp.commands.sinks import DeadLetters, Sink, json_line
 from mmqjp.engine import Counters, Engine
 from xscl import Script
 
@@ -99,16 +99,75 @@ def run(
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
-    with open_sink(target) as sink, open_engine(engine, state, lateness, master) as opened:
-        subscribe(opened, script, queries_path)
+    with Sink(target) as sink, open_engine(engine, state, lateness, master) as opened:
         try:
+            subscribe(opened, script, queries_path)
             process(opened, documents, batch_size, dead)
         except KeyboardInterrupt:
             raise Interrupted(_kept(opened.counters(), state)) from None
         finally:
             dead.close()
-        # The sink is finished before the outputs count as delivered: at worst a line is written twice.
+            _report_dead_letters(dead, dead_letters_path)
         lines = 0
-        for lines, found in enumerate(opened.undelivered(), 1):  # noqa: B007
+        for found in opened.undelivered():
             sink.write(json_line(found.to_dict()))
-    report(opened.counters(), lines, dead, dead_letters_path)
+            lines += 1
+        # Only what its reader has counts as delivered: at worst a line is written twice.
+        sink.finish()
+        opened.mark_delivered()
+        counters = opened.counters()
+    if sys.stderr.isatty():
+        click.echo(
+            f"mmqjp: {counters.documents:,} documents, {counters.duplicates:,} met before, "
+            f"{dead.count:,} dead letters, {lines:,} outputs",
+            err=True,
+        )
+
+
+def open_engine(engine: str, state: Path | None, lateness: int | None, master: str | None) -> Engine:
+    """The engine that the options describe."""
+    try:
+        return Engine(engine, state=state, lateness=lateness, master=master)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
+def subscribe(engine: Engine, script: Script, path: Path) -> None:
+    """Registers the queries of a file that are not registered yet."""
+    try:
+        engine.ensure(script)
+    except ValueError as error:
+        raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
+
+
+def process(engine: Engine, documents: Items, batch_size: int, dead: DeadLetters) -> None:
+    """Processes the documents batch by batch, with the count so far on a terminal."""
+    live = sys.stderr.isatty()
+    for batch in batches(documents, batch_size):
+        engine.process(batch)
+        dead.add(engine.last_dead_letters())
+        if live:
+            seen = engine.counters()
+            click.echo(f"\r{seen.documents:,} documents, {seen.outputs:,} outputs", nl=False, err=True)
+    if live:
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _kept(counters: Counters, state: Path | None) -> str:
+    if state is None:
+        return "without --state nothing is kept"
+    return f"{counters.documents:,} documents are committed in {state}; the same command goes on from there"
+
+
+def _report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
+    if not dead.count:
+        return
+    what = f"{dead.count:,} dead letter{'s' if dead.count > 1 else ''} (documents left out)"
+    if path is not None:
+        click.echo(f"mmqjp: {what} in {path}", err=True)
+        return
+    click.echo(f"mmqjp: {what}; --dead-letters FILE writes them to a file", err=True)
+    for reason in dead.reasons:
+        click.echo(f"  {one_line(reason)}", err=True)
+    if dead.count > len(dead.reasons):
+        click.echo(f"  and {dead.count - len(dead.reasons):,} more", err=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO
 
 import click
@@ -17,31 +17,43 @@ def json_line(values: Mapping[str, object]) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode() + b"\n"
 
 
-@contextmanager
-def open_sink(path: Path | None) -> Iterator[BinaryIO]:
-    """Standard output for None; else a file, put in the place of `path` when the block ends without an error.
+class Sink:
+    """Standard output for None; else a file that is put in the place of `path` by `finish`, or not at all.
 
     What is no regular file (a pipe, a device) is written to directly.
     """
-    if path is None:
-        stream = click.get_binary_stream("stdout")
-        yield stream
-        stream.flush()
-        return
-    target = path.resolve()
-    if target.exists() and not target.is_file():
-        with target.open("wb") as file:
-            yield file
-        return
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+
+    def __init__(self, path: Path | None) -> None:
+        self._target = self._draft = None
+        if path is None:
+            self._file: BinaryIO = click.get_binary_stream("stdout")
+            return
+        target = path.resolve()
+        direct = target.exists() and not target.is_file()
+        self._target = target
+        self._draft = None if direct else target.with_name(f".{target.name}.{os.getpid()}")
+        self._file = (self._draft or target).open("wb")
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._target is not None:
+            self._file.close()
+        if self._draft is not None:
+            self._draft.unlink(missing_ok=True)
+
+    def write(self, line: bytes) -> None:
+        self._file.write(line)
+
+    def finish(self) -> None:
+        """Everything is written: from now on it is there for others."""
+        self._file.flush()
+        if self._target is not None and self._draft is not None:
+            os.fsync(self._file.fileno())
+            self._draft.replace(self._target)
 
 
 class DeadLetters:

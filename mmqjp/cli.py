@@ -1,0 +1,29 @@
+"""The command line `mmqjp`."""
+
+from __future__ import annotations
+
+import click
+
+from mmqjp.commands.check import check
+from mmqjp.commands.demo import demo
+from mmqjp.commands.errors import CommandLine
+from mmqjp.commands.explain import explain
+from mmqjp.commands.options import debug_option
+from mmqjp.commands.run import run
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="mmqjp", message="mmqjp %(version)s")
+@debug_option
+def main() -> None:
+    """Standing queries that join XML documents of many streams, all queries at once.
+
+    \b
+    Examples:
+      mmqjp demo --engine duckdb
+      mmqjp run --queries stories.xscl --documents feeds/ --feeds
+    """
+
+
+for command in (run, check, explain, demo):
+    main.add_command(command)

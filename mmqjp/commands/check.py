@@ -1,0 +1,94 @@
+"""`mmqjp check`: finds every mistake in query files, and sums up what sound ones register."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from mmqjp.commands.console import console
+from mmqjp.commands.errors import FAILED, Failure
+from mmqjp.commands.options import debug_option, read_script
+from mmqjp.engine import Engine
+from mmqjp.registry import HiddenStream, Registry, Subscription
+from mmqjp.terms import leaf_sides, owner_text
+from xscl import Script
+
+COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")
+
+
+@click.command()
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@debug_option
+def check(files: tuple[Path, ...]) -> None:
+    """Check query files: every mistake with its place and a hint, or a summary of the queries.
+
+    \b
+    Example:
+      mmqjp check stories.xscl
+    """
+    failed = False
+    for path in files:
+        try:
+            summary = summarise(read_script(path)[1])
+        except Failure as failure:
+            failure.show()
+            failed = True
+            continue
+        summary.title = Text(f"{path}: {summary.row_count} queries, no mistakes", style="bold")
+        console().print(summary)
+    if failed:
+        raise click.exceptions.Exit(FAILED)
+
+
+def summarise(script: Script) -> Table:
+    """A row for each query of a script, registered in an engine of their own."""
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in ("disjuncts", "value joins") else "left", overflow="fold")
+    with Engine("duckdb") as engine:
+        engine.ensure(script)
+        for subscription in engine.registry.subscriptions.values():
+            table.add_row(*map(Text, _row(engine.registry, subscription)))
+    return table
+
+
+def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
+    normal = subscription.normal
+    owners = [subscription, *inner_joins(registry, subscription)]
+    blocks = list(leaf_sides(normal.conjuncts[0]))
+    kind = f"chain of {len(blocks)}" if len(blocks) > 2 else normal.op or "filter"
+    joins = sorted({len(conjunct.joins) for conjunct in normal.conjuncts})
+    templates = sorted({target.placement.template for owner in owners for target in owner.targets})
+    sharing = {
+        owner_text(other.owner): None
+        for owner in owners
+        for target in owner.targets
+        for other in registry.of_row(target.placement.row)
+        if other.owner not in owners
+    }
+    return (
+        subscription.name,
+        kind,
+        ", ".join(dict.fromkeys(block.stream for block in blocks)),
+        str(len(normal.conjuncts)),
+        "-".join(map(str, dict.fromkeys((joins[0], joins[-1])))),
+        ", ".join(map(str, templates)),
+        ", ".join(sharing),
+    )
+
+
+def inner_joins(registry: Registry, owner: Subscription | HiddenStream) -> list[HiddenStream]:
+    """The hidden streams behind a query, each once."""
+    found: dict[HiddenStream, None] = {}
+    for target in owner.targets:
+        for side in target.conjunct.sides():
+            if side.hidden is not None:
+                inner = registry.hidden(side.hidden.stream)
+                found |= dict.fromkeys([inner, *inner_joins(registry, inner)])
+    return list(found)

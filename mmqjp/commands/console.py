@@ -1,0 +1,17 @@
+"""The console that tables are printed on."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+WIDTH = 100
+"""How wide the text is where the width is not a terminal's own."""
+
+
+def console() -> Console:
+    """Standard output as it is now; plain text of WIDTH columns unless it is a terminal."""
+    terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, width=None if terminal else WIDTH, color_system="auto" if terminal else None,
+                   force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip

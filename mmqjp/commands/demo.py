@@ -1,0 +1,135 @@
+"""`mmqjp demo`: the packaged queries over the packaged feeds, what matched, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import as_file, files
+from itertools import groupby
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+from lxml import etree
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from feeds.sources import read_documents
+from mmqjp.commands.console import console
+from mmqjp.commands.errors import one_line
+from mmqjp.commands.options import debug_option, engine_option, read_script
+from mmqjp.commands.run import open_engine
+from mmqjp.engine import Engine
+from mmqjp.evidence import Evidence
+from mmqjp.outputs import Output
+from xscl import Script
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is shown of a feed entry: its title, its feed's host, its time (microseconds)."""
+
+    title: str
+    host: str
+    time: int
+
+
+@click.command()
+@click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
+@engine_option
+@debug_option
+def demo(engine: str, master: str | None) -> None:
+    """Run the packaged example: standing queries over a few small feeds, what they find, and why.
+
+    \b
+    Example:
+      mmqjp demo --engine duckdb
+    """
+    if master is not None and engine != "spark":
+        raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
+    with packaged_feeds() as directory, open_engine(engine, None, None, master) as opened:
+        text, script = read_script(directory / "demo.xscl")
+        opened.ensure(script)
+        outputs = opened.process(read_documents([directory], feeds="item"))
+        count = opened.counters().documents
+        out = console()
+        feeds = len({item.host for item in (items := documents_shown(opened)).values()})
+        out.print(f"{len(script.queries)} standing queries, {count} entries of {feeds} feeds, on {engine}.\n")
+        show(out, outputs, purposes(text, script), items, Evidence(opened))
+    out.print(f"{len(outputs)} matches. Now with queries and feeds of your own:")
+    out.print("  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds --engine " + engine)
+
+
+@contextmanager
+def packaged_feeds() -> Iterator[Path]:
+    """The directory of the packaged example."""
+    with as_file(files("mmqjp.demo")) as directory:
+        yield directory
+
+
+def purposes(text: str, script: Script) -> dict[str, str]:
+    """For each named query the comment lines right above it."""
+    found = {}
+    for name, query in zip(script.names(), script.queries, strict=True):
+        comment: list[str] = []
+        for line in reversed(text[: query.span.start].splitlines()):
+            if not line.startswith("--"):
+                break
+            comment.insert(0, line.removeprefix("--").strip())
+        found[name] = " ".join(comment)
+    return found
+
+
+def documents_shown(engine: Engine) -> dict[tuple[str, str], Item]:
+    """What to show of each external document, by stream and id."""
+    rows = engine.sql("SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'").to_pylist()
+    return {(row["stream"], row["id"]): _item(row["xml"], row["t0"]) for row in rows}
+
+
+def _item(xml: str, time: int) -> Item:
+    root = etree.fromstring(xml)
+    channel = root.findtext("channel_url", "")
+    return Item(root.findtext("title", ""), urlsplit(channel).hostname or channel, time)
+
+
+def show(
+    out: Console, outputs: list[Output], about: dict[str, str], items: dict[tuple[str, str], Item], evidence: Evidence
+) -> None:
+    """Prints the outputs query by query, in the order of the script."""
+    order = {name: place for place, name in enumerate(about)}
+    for name, found in groupby(sorted(outputs, key=lambda o: order[o.query]), key=lambda o: o.query):
+        out.print(Text(name, style="bold cyan").append(f": {about[name]}", style="default not bold"))
+        table = Table(box=box.HORIZONTALS, expand=True, show_lines=True, pad_edge=False)
+        table.add_column("when (UTC)", width=16)
+        table.add_column("what", ratio=3, overflow="fold")
+        table.add_column("why", ratio=2, overflow="fold")
+        for output in found:
+            shown = [items[key] for key in zip(output.streams, output.documents, strict=True)]
+            table.add_row(_when(output.t0, output.t1), _what(shown), _why(evidence, output))
+        out.print(Padding(table, (0, 0, 1, 0)))
+
+
+def _when(t0: int, t1: int) -> Text:
+    return Text(_time(t0) if t0 == t1 else f"{_time(t0)}\n{_time(t1)}")
+
+
+def _time(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _what(items: list[Item]) -> Text:
+    text = Text()
+    for item in items:
+        text.append("\n" if text else "").append(one_line(item.title))
+        text.append(f"\n  {one_line(item.host)}, {_time(item.time)}", style="dim")
+    return text
+
+
+def _why(evidence: Evidence, output: Output) -> Text:
+    joined = evidence.of(output)
+    return Text("\n".join(map(str, joined))) if joined else Text("it passes the filter", style="dim")
