@@ -22,7 +22,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/mmqjp bench --quick
+	$(BIN)/python -m bench
 
 soak: $(READY)
 	$(PYTEST) -m "" --hypothesis-profile=soak

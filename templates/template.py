@@ -68,9 +68,10 @@ def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
     colours = [(node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)]
     ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
     edges = shape.edges()
-    graph = igraph.Graph(n=len(colours), edges=edges)
-    label = graph.canonical_permutation(color=[ranks[colour] for colour in colours])
-    order = sorted(range(len(colours)), key=lambda node: (colours[node], label[node]))
+    graph = igraph.Graph(n=len(colours), edges=edges, vertex_attrs={"node": range(len(colours))})
+    # Whether the permutation leads to the new numbers or from them depends on igraph's version: it is applied by igraph.
+    permutation = graph.canonical_permutation(color=[ranks[colour] for colour in colours])
+    order = sorted(graph.permute_vertices(permutation).vs["node"], key=lambda node: colours[node])
     position = [0] * len(order)
     for place, node in enumerate(order):
         position[node] = place

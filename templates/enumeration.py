@@ -1,0 +1,98 @@
+"""All templates with a given number of value joins (thesis, Table 6.3), by enumeration of their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from templates.template import Shape, canonical_shape
+
+Edges = tuple[tuple[int, int], ...]
+Tree = int | tuple["Tree", ...]
+"""A leaf's number, or an inner node's children, of which there are at least two."""
+
+
+def count_templates(joins: int, *, flat: bool) -> int:
+    """How many templates queries with that many value joins can have; a template and its mirror image are two.
+
+    On a flat schema all leaves of a side are children of its root: 1, 3, 6, 16 for 1 to 4 joins. On a complex schema
+    they may stand under any inner nodes: 1, 3, 16, 215, where the thesis bounds the last by 230.
+
+    >>> count_templates(3, flat=True), count_templates(3, flat=False)
+    (6, 16)
+    """
+    return len(templates(joins, flat=flat))
+
+
+def templates(joins: int, *, flat: bool) -> list[Shape]:
+    """One shape of each template with that many value joins."""
+    found: dict[object, Shape] = {}
+    for edges in _value_joins(joins):
+        left, right = (tuple(sorted(set(side))) for side in zip(*edges, strict=True))
+        for trees in product(_trees(left, flat), _trees(right, flat)):
+            shape = _shape(*trees, edges)
+            found.setdefault(canonical_shape(shape).key, shape)
+    return list(found.values())
+
+
+def _value_joins(count: int) -> list[Edges]:
+    """The sets of `count` edges between left and right leaves, one of each kind: grown edge by edge, as far as new."""
+    grown: list[Edges] = [((0, 0),)]
+    for _ in range(count - 1):
+        found: dict[object, Edges] = {}
+        for edges in grown:
+            lefts, rights = (len(set(side)) for side in zip(*edges, strict=True))
+            for edge in product(range(lefts + 1), range(rights + 1)):
+                if edge not in edges:
+                    more = (*edges, edge)
+                    sides = (tuple(range(1 + max(side))) for side in zip(*more, strict=True))
+                    shape = _shape(*(next(_trees(side, flat=True)) for side in sides), more)
+                    found.setdefault(canonical_shape(shape).key, more)
+        grown = list(found.values())
+    return grown
+
+
+def _trees(leaves: tuple[int, ...], flat: bool) -> Iterator[Tree]:
+    """The trees over these leaves."""
+    if len(leaves) == 1:
+        yield leaves[0]
+    elif flat:
+        yield leaves
+    else:
+        for parts in _partitions(leaves):
+            if len(parts) > 1:
+                yield from product(*(list(_trees(part, flat)) for part in parts))
+
+
+def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """The ways to split the items into parts."""
+    if not items:
+        yield ()
+        return
+    first, *rest = items
+    for parts in _partitions(tuple(rest)):
+        yield ((first,), *parts)
+        for i, part in enumerate(parts):
+            yield (*parts[:i], (first, *part), *parts[i + 1 :])
+
+
+def _shape(left: Tree, right: Tree, edges: Edges) -> Shape:
+    parents: list[int | None] = []
+    places: list[dict[int, int]] = []
+
+    def number(tree: Tree, parent: int | None) -> None:
+        place = len(parents)
+        parents.append(parent)
+        if isinstance(tree, int):
+            places[-1][tree] = place
+        else:
+            for child in tree:
+                number(child, place)
+
+    ends = []
+    for tree in (left, right):
+        places.append({})
+        number(tree, None)
+        ends.append(len(parents))
+    joins = tuple(sorted((places[0][a], places[1][b]) for a, b in edges))
+    return Shape(ends[0], tuple(parents), joins)
