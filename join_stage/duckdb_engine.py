@@ -9,13 +9,12 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from join_stage.engine import StoreError
+from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statement, value_pairs_statement
 from join_stage.tables import STATE, TABLES
 from templates.catalog import Row
 from templates.witness import Witnesses
 
-FILE_NAME = "mmqjp.duckdb"
 MEMORY_LIMIT = "2GB"
 """What DuckDB may hold in memory before it spills to disk."""
 
@@ -43,10 +42,12 @@ class DuckDBEngine:
     """A `JoinEngine` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT."""
 
     def __init__(self, directory: Path | None = None) -> None:
+        if directory is not None and (directory / SPARK_MANIFESTS).exists():
+            raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
         try:
             if directory is not None:
                 directory.mkdir(parents=True, exist_ok=True)
-            file = ":memory:" if directory is None else str(directory / FILE_NAME)
+            file = ":memory:" if directory is None else str(directory / DUCKDB_FILE)
             self._connection = duckdb.connect(file)
         except (duckdb.Error, OSError) as error:
             raise StoreError(f"cannot open the store in {directory}: {error}") from error

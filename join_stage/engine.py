@@ -11,6 +11,9 @@ from join_stage.plan import TemplateTable
 from templates.catalog import Row
 from templates.witness import Witnesses
 
+DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
+"""What a directory holds that is a store of the one engine or of the other."""
+
 
 class StoreError(RuntimeError):
     """A store cannot be opened, or was written by a program that this one does not understand."""

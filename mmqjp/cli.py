@@ -6,16 +6,22 @@ import click
 
 from mmqjp.commands.check import check
 from mmqjp.commands.demo import demo
-from mmqjp.commands.errors import CommandLine
+from mmqjp.commands.errors import MISUSED, CommandLine
 from mmqjp.commands.explain import explain
 from mmqjp.commands.options import debug_option
 from mmqjp.commands.run import run
 
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    "mmqjp",
+    cls=CommandLine,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="mmqjp", message="mmqjp %(version)s")
 @debug_option
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Standing queries that join XML documents of many streams, all queries at once.
 
     \b
@@ -23,6 +29,9 @@ def main() -> None:
       mmqjp demo --engine duckdb
       mmqjp run --queries stories.xscl --documents feeds/ --feeds
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(MISUSED)
 
 
 for command in (run, check, explain, demo):

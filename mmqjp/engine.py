@@ -292,7 +292,7 @@ class Engine:
         return self._ledger.dead_letters()
 
     def last_dead_letters(self) -> list[dict[str, Any]]:
-        """The dead letters of the last batch that was processed, in the order of its documents."""
+        """The dead letters of the last batch that was processed."""
         found: list[dict[str, Any]] = self._last_dead_letters.to_pylist()
         return found
 

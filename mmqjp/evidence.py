@@ -12,7 +12,7 @@ from mmqjp.output import Value
 from mmqjp.outputs import Output
 from mmqjp.records import Record
 from mmqjp.residual import holds
-from mmqjp.terms import leaf_sides, term_text
+from mmqjp.terms import leaf_sides
 from xpath_stage.binder import Node, bindings
 from xscl.normal import Conjunct, NormalQuery, Side, Term
 
@@ -25,9 +25,6 @@ class JoinedValue:
 
     terms: tuple[Term, ...]
     value: str
-
-    def __str__(self) -> str:
-        return " = ".join([*map(term_text, self.terms), repr(self.value)])
 
 
 class Evidence:
@@ -63,9 +60,7 @@ class Evidence:
 
 def _nodes(normal: NormalQuery, place: _Place) -> dict[str, int | str]:
     return {
-        entry.key: Value(*place[entry.value.var]).json_id()
-        for entry in normal.entries
-        if isinstance(entry.value, Term)
+        entry.key: Value(*place[entry.value.var]).json_id() for entry in normal.entries if isinstance(entry.value, Term)
     }
 
 
@@ -79,7 +74,9 @@ def _joint(conjunct: Conjunct, parts: Sequence[Record]) -> Iterator[tuple[_Place
     for choice in product(*sides):
         place = {var: bound for one, _ in choice for var, bound in one.items()}
         joined = [
-            ((left, right), _text(place, left)) for left, right in conjunct.joins if _text(place, left) == _text(place, right)
+            ((left, right), _text(place, left))
+            for left, right in conjunct.joins
+            if _text(place, left) == _text(place, right)
         ]
         if len(joined) == len(conjunct.joins) and all(
             holds(expr, lambda var, place=place: Value(*place[var]).text())  # type: ignore[misc]
@@ -103,7 +100,9 @@ def _side(side: Side, parts: Sequence[Record]) -> Iterator[tuple[_Place, tuple[J
             yield (
                 {names[var]: bound for var, bound in place.items() if var in names},
                 tuple(
-                    JoinedValue(tuple(Term(names[t.var], t.functions) for t in found.terms if t.var in names), found.value)
+                    JoinedValue(
+                        tuple(Term(names[t.var], t.functions) for t in found.terms if t.var in names), found.value
+                    )
                     for found in joined
                 ),
             )

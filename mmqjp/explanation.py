@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
-from mmqjp.layout import aligned, indented, query_lines, tree, wrapped
+from mmqjp.layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.registry import HiddenStream, Registry, Subscription, Target
-from mmqjp.terms import definition_text, owner_text, stream_text, term_text, window_text
+from mmqjp.terms import definition_text, names_of_others, owner_text, stream_text, term_text, window_text
 from templates.catalog import INFINITE
 from templates.conjunctive import conjunctive_query
 from templates.minor import Minor
@@ -25,11 +25,14 @@ def explanation(registry: Registry, name: str | None) -> Iterator[str]:
     """The lines that explain the queries of a name, or all."""
     chosen = [s for s in registry.subscriptions.values() if name in (None, s.name)]
     writer = _Explanation(registry)
-    yield from chain.from_iterable(map(writer.query, chosen))
+    for subscription in chosen:
+        yield from writer.query(subscription)
+        yield ""
     if any(target.conjunct.joins for target in writer.explained):
         yield from _heading("value pairs, shared by all templates")
         yield from wrapped("R_vj of a batch: the pairs of nodes of two documents with equal string values.", 2)
-        yield from indented(value_pairs_statement(NEW_RIGHT, registry.window).splitlines(), 4)
+        statement = value_pairs_statement(NEW_RIGHT, registry.window)
+        yield from chain.from_iterable(wrapped_sql(line, 4) for line in statement.splitlines())
         text = f"Where documents came before, also {NEW_LEFT.pairs}: {NEW_LEFT.left} on the left, {NEW_LEFT.right} on "
         yield from wrapped(text + "the right; the templates' statements run over it in the same way.", 2)
 
@@ -41,6 +44,10 @@ class _Explanation:
         self._registry = registry
         self._spelt: dict[int, str] = {}
         self.explained: list[Target] = []
+        self._users: dict[int, list[Target]] = {}
+        for owner in registry.owners():
+            for target in owner.targets:
+                self._users.setdefault(target.placement.template, []).append(target)
 
     def query(self, subscription: Subscription) -> Iterator[str]:
         yield from _heading(f"query {subscription.name}")
@@ -66,11 +73,10 @@ class _Explanation:
         yield f"inner join {stream_text(hidden.stream)}, whose tuples are read above"
         yield f"  {hidden.op} within {window_text(hidden.window)}"
         handed = [
-            f"{child.var} (here {inner})"
-            for inner, child in zip(hidden.variables, side.pattern.children, strict=True)
-            if child.var
+            f"{inner} is {child.var}" for inner, child in zip(hidden.variables, side.pattern.children, strict=True)
         ]
-        yield from wrapped(f"hands on {', '.join(handed) or 'its documents alone'}", 2)
+        if handed:
+            yield from wrapped(f"above, its {', '.join(handed)}", 2)
         yield from self._targets(self._registry.hidden(hidden.stream), 4)
 
     def _target(self, target: Target) -> Iterator[str]:
@@ -93,7 +99,10 @@ class _Explanation:
                 yield from chain.from_iterable(wrapped(line, 4) for line in lines)
         yield ""
         yield f"minor, as template {placement.template} numbers its nodes"
-        yield from indented(aligned(_minor_rows(target)), 2)
+        nodes = _minor_nodes(target)
+        for line, (*_, definition) in zip(aligned([node[:-1] for node in nodes]), nodes, strict=True):
+            yield f"  {line}"
+            yield from wrapped(definition, 6)
         yield from wrapped(f"structure {_structure(shape)}", 2)
         yield ""
         yield f"row of R_T{placement.template}"
@@ -102,24 +111,25 @@ class _Explanation:
         values = [f"var{i} = {variable}" for i, variable in enumerate(_variables(target), 1)]
         values = [f"qid = {placement.row}", *values, f"wl = {_microseconds(widest)}"]
         yield from wrapped(", ".join(values), 2)
-        yield from wrapped(f"shared with {_names(sharers, target)}", 2)
+        yield from wrapped(f"shared with {names_of_others(sharers, [target.owner]) or 'no other query'}", 2)
         yield from self._template(target, shape)
 
     def _template(self, target: Target, shape: Shape) -> Iterator[str]:
         number = target.placement.template
-        users = [t for o in self._registry.owners() for t in o.targets if t.placement.template == number]
         yield ""
         yield f"template {number}"
-        yield from wrapped(f"shared with {_names(users, target)}", 2)
+        others = names_of_others(self._users[number], [target.owner])
+        yield from wrapped(f"shared with {others or 'no other query'}", 2)
         if number in self._spelt:
             yield f"  its Datalog and SQL stand above, at {self._spelt[number]}"
             return
         self._spelt[number] = owner_text(target.owner)
         datalog = conjunctive_query(shape, f"T{number}").datalog()
         sql = template_statement(TemplateTable(number, shape), NEW_RIGHT, ARRAY)
-        for title, text in (("Datalog", datalog), ("SQL, as DuckDB gets it", sql)):
-            yield f"  {title}"
-            yield from chain.from_iterable(wrapped(line, 4) for line in text.splitlines())
+        yield "  Datalog"
+        yield from chain.from_iterable(wrapped(line, 4) for line in datalog.splitlines())
+        yield "  SQL, as DuckDB gets it"
+        yield from chain.from_iterable(wrapped_sql(line, 4) for line in sql.splitlines())
 
 
 def _heading(text: str) -> list[str]:
@@ -135,6 +145,8 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     entries = [_entry(entry.key, entry.value) for entry in normal.entries]
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
+    if any(isinstance(e.value, Term) and e.value.var.startswith("#") for e in normal.entries):
+        yield "    (#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)"
     if publishes:
         yield "    its outputs are documents of the stream of its name"
 
@@ -146,8 +158,8 @@ def _entry(key: str, value: Term | str) -> str:
     return key if text == key else f"{text} AS {key}"
 
 
-def _minor_rows(target: Target) -> list[tuple[str, ...]]:
-    """The minor's nodes by the template's numbering, with a head."""
+def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
+    """The minor's nodes by the template's numbering: node, side, shared variable, name in the query, definition."""
     rows = {}
     ids = iter(_variables(target))
     for label, side, minor, slots in zip(
@@ -155,10 +167,10 @@ def _minor_rows(target: Target) -> list[tuple[str, ...]]:
     ):
         for index, slot in enumerate(slots):
             rows[slot] = (f"var{slot + 1}", label, _node_name(side, minor, index), minor.nodes[index].definition)
-    table: list[tuple[str, ...]] = [("node", "side", "here", "variable", "definition")]
+    table: list[tuple[str, ...]] = []
     for slot, number in enumerate(ids):
         name, label, here, definition = rows[slot]
-        table.append((name, label, here, str(number), definition_text(definition)))
+        table.append((name, label, f"variable {number}", here, definition_text(definition)))
     return table
 
 
@@ -196,12 +208,6 @@ def _structure(shape: Shape) -> str:
 
     joins = ", ".join(f"var{left + 1} = var{right + 1}" for left, right in shape.joins)
     return "; ".join([*map(text, children[None]), *([joins] if joins else [])])
-
-
-def _names(targets: list[Target], own: Target) -> str:
-    """Whose the targets are, other than this one's owner."""
-    others = dict.fromkeys(owner_text(target.owner) for target in targets if target.owner is not own.owner)
-    return ", ".join(others) or "no other query"
 
 
 def _microseconds(window: int) -> str:

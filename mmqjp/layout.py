@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from xscl import Query, Script, to_xscl
 from xscl.pattern import PatternNode
-from xscl.syntax import Input, Join
+from xscl.syntax import And, Input, Join, Or
 
 WIDTH = 100
+
+_TIE = "\u00a0"
+_TIED = re.compile(r"(?<!,) (?!AND )")
 
 
 def indented(lines: Iterable[str], indent: int) -> Iterator[str]:
@@ -29,6 +33,13 @@ def wrapped(text: str, indent: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def wrapped_sql(line: str, indent: int) -> list[str]:
+    """A line of SQL wrapped, with breaks behind commas and before AND only."""
+    tied = _TIED.sub(_TIE, line.lstrip())
+    own = len(line) - len(line.lstrip())
+    return [part.replace(_TIE, " ") for part in wrapped(" " * own + tied, indent)]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -72,6 +83,19 @@ def _input(source: Input) -> Iterator[str]:
         yield to_xscl(source)
         return
     yield from _input(source.left)
-    yield f"  {source.op} {{{to_xscl(source.pred)}, {to_xscl(source.window)}}}"
+    yield from _operator(source)
     right = to_xscl(source.right)
     yield f"  ({right})" if isinstance(source.right, Join) else f"  {right}"
+
+
+def _operator(join: Join) -> Iterator[str]:
+    """A join's operator with predicate and window: on one line, or with a line for each arm of the predicate."""
+    line = f"  {join.op} {{{to_xscl(join.pred)}, {to_xscl(join.window)}}}"
+    if len(line) <= WIDTH // 5 * 4 or not isinstance(join.pred, And | Or):
+        yield line
+        return
+    word = "and" if isinstance(join.pred, And) else "or"
+    arms = [f"({to_xscl(arm)})" if isinstance(arm, And | Or) else to_xscl(arm) for arm in join.pred.args]
+    yield f"  {join.op} {{{arms[0]}"
+    yield from (f"    {word} {arm}" for arm in arms[1:-1])
+    yield f"    {word} {arms[-1]}, {to_xscl(join.window)}}}"

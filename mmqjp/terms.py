@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from mmqjp.registry import HiddenStream, Subscription
+from mmqjp.registry import HiddenStream, Subscription, Target
 from templates.catalog import INFINITE
 from xscl import to_xscl
 from xscl.normal import Conjunct, Side, Term
 from xscl.pattern import PatternNode
 from xscl.syntax import Window
+
+SHOWN = 10
+"""How many names a list of those who share something has."""
 
 
 def term_text(term: Term) -> str:
@@ -37,6 +40,18 @@ def stream_text(stream: str) -> str:
 def owner_text(owner: Subscription | HiddenStream) -> str:
     """Whose a row's subscription is: the query's name, or the hidden stream's."""
     return owner.name if isinstance(owner, Subscription) else f"inner join {stream_text(owner.hidden.stream)}"
+
+
+def names_of_others(targets: Iterable[Target], own: Collection[Subscription | HiddenStream]) -> str:
+    """Whose the targets are other than one's own: the first few by name; empty if nobody's."""
+    names: dict[str, None] = {}
+    for target in targets:
+        if target.owner in own:
+            continue
+        names[owner_text(target.owner)] = None
+        if len(names) > SHOWN:
+            return ", ".join([*list(names)[:SHOWN], "and more"])
+    return ", ".join(names)
 
 
 def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:

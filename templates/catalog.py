@@ -83,12 +83,13 @@ class _SharedRow:
     def __init__(self, row_id: int, template: int, variables: tuple[int, ...], slot_at: tuple[int, ...]) -> None:
         self.id, self.template, self.variables, self.slot_at = row_id, template, variables, slot_at
         self._windows: Counter[int] = Counter()
+        # The windows that are keys of the counter, negated: one whose last subscriber goes stays till it is on top.
         self._heap: list[int] = []
         self._unordered = 0
         self._subscribers = 0
 
     def subscribe(self, window: int, ordered: bool) -> None:
-        if not self._windows[window]:
+        if window not in self._windows:
             heapq.heappush(self._heap, -window)
         self._windows[window] += 1
         self._unordered += not ordered

@@ -45,9 +45,8 @@ def _value_joins(count: int) -> list[Edges]:
             for edge in product(range(lefts + 1), range(rights + 1)):
                 if edge not in edges:
                     more = (*edges, edge)
-                    sides = (tuple(range(1 + max(side))) for side in zip(*more, strict=True))
-                    shape = _shape(*(next(_trees(side, flat=True)) for side in sides), more)
-                    found.setdefault(canonical_shape(shape).key, more)
+                    left, right = (next(_trees(tuple(sorted(set(s))), flat=True)) for s in zip(*more, strict=True))
+                    found.setdefault(canonical_shape(_shape(left, right, more)).key, more)
         grown = list(found.values())
     return grown
 

@@ -69,7 +69,7 @@ def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
     ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
     edges = shape.edges()
     graph = igraph.Graph(n=len(colours), edges=edges, vertex_attrs={"node": range(len(colours))})
-    # Whether the permutation leads to the new numbers or from them depends on igraph's version: it is applied by igraph.
+    # Whether the permutation leads to the new numbers or from them depends on igraph's version: igraph applies it.
     permutation = graph.canonical_permutation(color=[ranks[colour] for colour in colours])
     order = sorted(graph.permute_vertices(permutation).vs["node"], key=lambda node: colours[node])
     position = [0] * len(order)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from bench.workload import items, queries
 from mmqjp import Engine
 from tests.agreement import Delivery, assert_agrees
 from tests.oracle_cases import docs
@@ -47,3 +48,9 @@ def test_constants_of_an_inner_select_can_be_compared_and_shown():
     documents = docs("d1@0 <a>1</a> | d2@1 <b>1</b> | d3@2 <a>2</a> | d4@3 <b>2</b>")
     with Engine("duckdb") as engine:
         assert assert_agrees(engine, script, documents, Delivery(None, 2)) == 1
+
+
+def test_the_lifelike_workload_agrees_with_the_oracle():
+    script, documents = parse_script(queries(60)), list(items(150))
+    with Engine("duckdb") as engine:
+        assert assert_agrees(engine, script, documents, Delivery(5, 40)) > 5

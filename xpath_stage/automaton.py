@@ -53,7 +53,7 @@ class State:
 class Automaton:
     """Steps, edges and wanted values, and the states made of them so far."""
 
-    def __init__(self, filters: FilterBank, max_states: int = MAX_STATES) -> None:
+    def __init__(self, filters: FilterBank, max_states: int) -> None:
         self._filters = filters
         self._max_states = max_states
         self._steps: dict[int, Step] = {}

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from lxml import etree
 
-from xscl.functions import PatternTimeout, ends_with, matches
+from xpath_stage.parse import text_of
+from xscl.functions import PatternTimeout, compare, ends_with, matches, number_string, xpath_number
 from xscl.pattern import EXTENSION_PREFIX
+from xscl.syntax import CompareOp
+
+_Value = list[etree._Element | str] | str | float
 
 _NAMESPACE = "urn:mmqjp:functions"
 _functions = etree.FunctionNamespace(_NAMESPACE)
+
+
+def _compare(_context: object, left: _Value, op: CompareOp, right: _Value) -> bool:
+    return any(compare(op, one, two) for one in _atoms(left) for two in _atoms(right))
+
+
+def _atoms(value: _Value) -> list[str | float]:
+    """What a comparison ranges over: the string value of each node, or the one string or number."""
+    if not isinstance(value, list):
+        return [value]
+    return [text_of(node) if isinstance(node, etree._Element) else str(node) for node in value]
+
+
+def _string(_context: object, value: float) -> str:
+    if math.isfinite(value):
+        return number_string(repr(value))
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 _functions["ends-with"] = lambda _context, text, end: ends_with(text, end)
 _functions["matches"] = lambda _context, text, pattern: matches(text, pattern)
+_functions["number"] = lambda _context, text: xpath_number(text)
+_functions["compare"] = _compare
+_functions["string"] = _string
 
 
 @lru_cache(maxsize=65536)

@@ -10,7 +10,7 @@ from lxml import etree
 
 from templates.catalog import Change, Edge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses, node_id
-from xpath_stage.automaton import Automaton, State
+from xpath_stage.automaton import MAX_STATES, Automaton, State
 from xpath_stage.filters import FilterBank, Masks
 from xpath_stage.parse import ParsedDocument, text_of
 from xscl.functions import derive
@@ -28,11 +28,16 @@ class StreamDocument:
 
 
 class XPathStage:
-    """The shared XPath evaluator: registered patterns change by `add` and `remove`, `evaluate` matches documents."""
+    """The shared XPath evaluator: registered patterns change by `add` and `remove`, `evaluate` matches documents.
 
-    def __init__(self, groups: Iterable[tuple[int, frozenset[Edge]]] = ()) -> None:
+    `groups` are those of an earlier run; past `max_states` the automaton forgets its states and makes them anew.
+    """
+
+    def __init__(
+        self, groups: Iterable[tuple[int, frozenset[Edge]]] = (), *, max_states: int = MAX_STATES
+    ) -> None:
         self._filters = FilterBank()
-        self._automaton = Automaton(self._filters)
+        self._automaton = Automaton(self._filters, max_states)
         self._automaton.restore_groups(groups)
 
     def add(self, change: Change) -> None:

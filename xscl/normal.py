@@ -170,7 +170,8 @@ class _Normalizer:
             # Holes that say the same are one variable: `nodes` has one key for them.
             by_key: dict[str, Term | str] = {}
             for hole in found:
-                by_key.setdefault(hole_key(hole), self._select(hole.operand, scope))
+                if hole_key(hole) not in by_key:
+                    by_key[hole_key(hole)] = self._select(hole.operand, scope)
             holes = tuple(by_key[hole_key(hole)] for hole in found)
             entries = tuple(SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, Term))
         else:

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from xscl.functions import number_string
 from xscl.syntax import And, Call, Compare, Expr, NameTest, NodeKind, Not, Number, Or, Rel, Step, String
 
 EXTENSION_PREFIX = "mmqjp"
-"""Prefix of the functions `ends-with` and `matches` in the XPath text of a condition."""
+"""Prefix of our own functions in the XPath text of a condition: `ends-with` and `matches`, which XPath 1.0 lacks, and
+`number`, `string` and `compare` (of numbers), which libxml2 has otherwise: to it 1e3 is a number, 1e+12 a string."""
+
+_NUMERIC = ("count", "number", "string-length")
+_STRING_ARGUMENTS = ("contains", "starts-with", "normalize-space", "string-length", "string")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -130,9 +135,17 @@ class PatternBuilder:
             case Number(text=text):
                 return text
             case Compare(op=op, left=left, right=right):
-                return f"{self._xpath(left)} {op} {self._xpath(right)}"
+                one, two = self._xpath(left), self._xpath(right)
+                numeric = _is_numeric(left) + _is_numeric(right)
+                if numeric == 2 or (numeric == 0 and op in ("=", "!=")):
+                    return f"{one} {op} {two}"
+                return f'{EXTENSION_PREFIX}:compare({one}, "{op}", {two})'
             case Call(name="ends-with" | "matches" as name, args=args):
-                return f"{EXTENSION_PREFIX}:{name}({', '.join(f'string({self._xpath(a)})' for a in args)})"
+                return f"{EXTENSION_PREFIX}:{name}({', '.join(map(self._xpath_string, args))})"
+            case Call(name="number", args=(arg,)):
+                return f"{EXTENSION_PREFIX}:number({self._xpath_string(arg)})"
+            case Call(name=name, args=args) if name in _STRING_ARGUMENTS:
+                return f"{name}({', '.join(self._xpath_string(a) if _is_numeric(a) else self._xpath(a) for a in args)})"
             case Call(name=name, args=args):
                 return f"{name}({', '.join(self._xpath(a) for a in args)})"
             case And(args=args):
@@ -142,6 +155,15 @@ class PatternBuilder:
             case Not(arg=arg):
                 return f"not({self._xpath(arg)})"
         raise AssertionError(f"not a filter: {expr!r}")
+
+    def _xpath_string(self, expr: Expr) -> str:
+        """XPath text of an operand of which a string is wanted."""
+        if isinstance(expr, Number):
+            return quoted(number_string(expr.text))
+        text = self._xpath(expr)
+        if _is_numeric(expr):
+            return f"{EXTENSION_PREFIX}:string({text})"
+        return f"string({text})" if isinstance(expr, Rel) else text
 
     def _xpath_step(self, step: Step) -> str:
         test = self.test(step.test)
@@ -163,6 +185,10 @@ def _arms(filters: tuple[Expr, ...]) -> Iterator[Expr]:
             yield from _arms(expr.args)
         else:
             yield expr
+
+
+def _is_numeric(expr: Expr) -> bool:
+    return isinstance(expr, Number) or (isinstance(expr, Call) and expr.name in _NUMERIC)
 
 
 def _path_and_literal(arm: Expr) -> tuple[Rel | None, str | None]:

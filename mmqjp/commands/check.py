@@ -14,10 +14,11 @@ from mmqjp.commands.errors import FAILED, Failure
 from mmqjp.commands.options import debug_option, read_script
 from mmqjp.engine import Engine
 from mmqjp.registry import HiddenStream, Registry, Subscription
-from mmqjp.terms import leaf_sides, owner_text
+from mmqjp.terms import leaf_sides, names_of_others
 from xscl import Script
 
 COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")
+NAME_WIDTH = 40
 
 
 @click.command()
@@ -40,7 +41,8 @@ def check(files: tuple[Path, ...]) -> None:
             failure.show()
             failed = True
             continue
-        summary.title = Text(f"{path}: {summary.row_count} queries, no mistakes", style="bold")
+        count = "1 query" if summary.row_count == 1 else f"{summary.row_count} queries"
+        click.echo(f"{path}: {count}, no mistakes")
         console().print(summary)
     if failed:
         raise click.exceptions.Exit(FAILED)
@@ -48,9 +50,11 @@ def check(files: tuple[Path, ...]) -> None:
 
 def summarise(script: Script) -> Table:
     """A row for each query of a script, registered in an engine of their own."""
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    longest = max(map(len, script.names()))
     for name in COLUMNS:
-        table.add_column(name, justify="right" if name in ("disjuncts", "value joins") else "left", overflow="fold")
+        width = min(longest, NAME_WIDTH) if name == "query" else None
+        table.add_column(name, overflow="fold", min_width=width)
     with Engine("duckdb") as engine:
         engine.ensure(script)
         for subscription in engine.registry.subscriptions.values():
@@ -60,18 +64,12 @@ def summarise(script: Script) -> Table:
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
     normal = subscription.normal
-    owners = [subscription, *inner_joins(registry, subscription)]
+    owners: list[Subscription | HiddenStream] = [subscription, *inner_joins(registry, subscription)]
     blocks = list(leaf_sides(normal.conjuncts[0]))
     kind = f"chain of {len(blocks)}" if len(blocks) > 2 else normal.op or "filter"
     joins = sorted({len(conjunct.joins) for conjunct in normal.conjuncts})
     templates = sorted({target.placement.template for owner in owners for target in owner.targets})
-    sharing = {
-        owner_text(other.owner): None
-        for owner in owners
-        for target in owner.targets
-        for other in registry.of_row(target.placement.row)
-        if other.owner not in owners
-    }
+    sharers = (t for owner in owners for target in owner.targets for t in registry.of_row(target.placement.row))
     return (
         subscription.name,
         kind,
@@ -79,7 +77,7 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
         str(len(normal.conjuncts)),
         "-".join(map(str, dict.fromkeys((joins[0], joins[-1])))),
         ", ".join(map(str, templates)),
-        ", ".join(sharing),
+        names_of_others(sharers, owners) or "-",
     )
 
 

@@ -25,9 +25,13 @@ from mmqjp.commands.errors import one_line
 from mmqjp.commands.options import debug_option, engine_option, read_script
 from mmqjp.commands.run import open_engine
 from mmqjp.engine import Engine
-from mmqjp.evidence import Evidence
+from mmqjp.evidence import Evidence, JoinedValue
 from mmqjp.outputs import Output
+from mmqjp.terms import term_text
 from xscl import Script
+
+ONE_LINE = 40
+"""The longest equation that is not broken before its equals signs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,10 @@ def demo(engine: str, master: str | None) -> None:
         text, script = read_script(directory / "demo.xscl")
         opened.ensure(script)
         outputs = opened.process(read_documents([directory], feeds="item"))
-        count = opened.counters().documents
+        items = documents_shown(opened)
         out = console()
-        feeds = len({item.host for item in (items := documents_shown(opened)).values()})
-        out.print(f"{len(script.queries)} standing queries, {count} entries of {feeds} feeds, on {engine}.\n")
+        feeds = len({item.host for item in items.values()})
+        out.print(f"{len(script.queries)} standing queries, {len(items)} entries of {feeds} feeds, on {engine}.\n")
         show(out, outputs, purposes(text, script), items, Evidence(opened))
     out.print(f"{len(outputs)} matches. Now with queries and feeds of your own:")
     out.print("  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds --engine " + engine)
@@ -105,17 +109,12 @@ def show(
     for name, found in groupby(sorted(outputs, key=lambda o: order[o.query]), key=lambda o: o.query):
         out.print(Text(name, style="bold cyan").append(f": {about[name]}", style="default not bold"))
         table = Table(box=box.HORIZONTALS, expand=True, show_lines=True, pad_edge=False)
-        table.add_column("when (UTC)", width=16)
-        table.add_column("what", ratio=3, overflow="fold")
-        table.add_column("why", ratio=2, overflow="fold")
+        table.add_column("what, with times in UTC", ratio=5, overflow="fold")
+        table.add_column("why", ratio=4, overflow="fold")
         for output in found:
             shown = [items[key] for key in zip(output.streams, output.documents, strict=True)]
-            table.add_row(_when(output.t0, output.t1), _what(shown), _why(evidence, output))
+            table.add_row(_what(shown), _why(evidence, output))
         out.print(Padding(table, (0, 0, 1, 0)))
-
-
-def _when(t0: int, t1: int) -> Text:
-    return Text(_time(t0) if t0 == t1 else f"{_time(t0)}\n{_time(t1)}")
 
 
 def _time(microseconds: int) -> str:
@@ -132,4 +131,10 @@ def _what(items: list[Item]) -> Text:
 
 def _why(evidence: Evidence, output: Output) -> Text:
     joined = evidence.of(output)
-    return Text("\n".join(map(str, joined))) if joined else Text("it passes the filter", style="dim")
+    return Text("\n".join(map(_equation, joined))) if joined else Text("it passes the filter", style="dim")
+
+
+def _equation(joined: JoinedValue) -> str:
+    parts = [*map(term_text, joined.terms), repr(joined.value)]
+    line = " = ".join(parts)
+    return line if len(line) <= ONE_LINE else "\n= ".join(parts)

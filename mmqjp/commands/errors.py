@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -64,13 +63,9 @@ class Interrupted(Failure):
 class CommandLine(click.Group):
     """A group whose commands fail as the contract says: in one line, and with a traceback only if asked to."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:
-        extra["standalone_mode"] = False
+    def main(self, *args: Any, **options: Any) -> Any:
         try:
-            status = super().main(args, prog_name, **extra)
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            status = error.exit_code
+            status = super().main(*args, **(options | {"standalone_mode": False}))
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else "mmqjp"
             Failure(f"{error.format_message()} (see {path} --help)").show()
@@ -86,11 +81,13 @@ class CommandLine(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.UsageError, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
             if ctx.meta.get(DEBUG):
                 traceback.print_exception(error)
+            if isinstance(error, click.ClickException):
+                raise
             raise Failure(describe(error)) from error
 
 

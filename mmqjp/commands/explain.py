@@ -12,6 +12,9 @@ from mmqjp.commands.options import debug_option, read_script
 from mmqjp.engine import Engine
 from mmqjp.explanation import explanation
 
+SHOWN = 10
+"""How many of a file's names an error lists."""
+
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -32,6 +35,6 @@ def explain(file: Path, query: str | None) -> None:
         names = engine.queries()
         if query is not None and query not in names:
             close = get_close_matches(query, names, 1)
-            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
+            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(list(names)[:SHOWN])}"
             raise Failure(f"{file} has no query named {query}; {known}")
         click.echo("\n".join(explanation(engine.registry, query)))

@@ -88,33 +88,25 @@ def read_script(path: Path) -> tuple[str, Script]:
         raise ScriptFailure(path, errors) from None
 
 
-class Duration(click.ParamType):
-    """A length of time, written as a window of a query; its value is in microseconds, None for INF."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        text = str(value).strip()
-        if text.upper() in ("INF", "INFINITY"):
-            return None
-        number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
-        unit = text[len(number) :].strip() or "s"
-        digits = number.replace(".", "", 1)
-        if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
-            known = ", ".join(UNITS)
-            self.fail(f"{text!r} is no duration; write a number and a unit ({known}), like 1h, or INF", param, ctx)
-        microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
-        if microseconds > LONGEST_WINDOW:
-            self.fail(f"{text!r} is too long; write INF for no limit", param, ctx)
-        return microseconds
+def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """A length of time, written as a window of a query, in microseconds; None for INF."""
+    text = (value or "INF").strip()
+    if text.upper() in ("INF", "INFINITY"):
+        return None
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
+    unit = text[len(number) :].strip() or "s"
+    digits = number.replace(".", "", 1)
+    if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
+        known = ", ".join(UNITS)
+        raise click.BadParameter(f"{text!r} is no duration; write a number and a unit ({known}), like 1h, or INF")
+    microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
+    if microseconds > LONGEST_WINDOW:
+        raise click.BadParameter(f"{text!r} is too long; write INF for no limit")
+    return microseconds
 
 
-class Plan(click.ParamType):
+def plan(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """The name of a plan; there is one so far."""
-
-    name = "plan"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value != "basic":
-            self.fail(f"{value!r} is not available: basic is the only plan of this version", param, ctx)
-        return "basic"
+    if value != "basic":
+        raise click.BadParameter(f"{value!r} is not available: basic is the only plan of this version")
+    return value

@@ -11,7 +11,8 @@ from feeds.entries import EntryForm
 from feeds.sources import Items, read_documents
 from mmqjp.batches import DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted, one_line
-from mmqjp.commands.options import Duration, Plan, debug_option, engine_option, read_script
+from mmqjp.commands.interrupts import interruptible
+from mmqjp.commands.options import debug_option, duration, engine_option, plan, read_script
 from mmqjp.commands.sinks import DeadLetters, Sink, json_line
 from mmqjp.engine import Counters, Engine
 from xscl import Script
@@ -66,8 +67,12 @@ from xscl import Script
     "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
     help="How many documents are processed and committed together.",
 )  # fmt: skip
-@click.option("--lateness", type=Duration(), help="How late a document may come, like 1h. Without it: any.")
-@click.option("--plan", type=Plan(), default="basic", expose_value=False, help="How the joins are done: basic.")
+@click.option(
+    "--lateness", callback=duration, metavar="DURATION", help="How late a document may come, like 1h. Without it: any."
+)
+@click.option(
+    "--plan", callback=plan, metavar="NAME", default="basic", expose_value=False, help="How the joins are done: basic."
+)
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
 @debug_option
@@ -101,20 +106,15 @@ def run(
     target = None if output is None or str(output) == "-" else output
     with Sink(target) as sink, open_engine(engine, state, lateness, master) as opened:
         try:
-            subscribe(opened, script, queries_path)
-            process(opened, documents, batch_size, dead)
+            with interruptible():
+                subscribe(opened, script, queries_path)
+                process(opened, documents, batch_size, dead)
+                lines = deliver(opened, sink)
         except KeyboardInterrupt:
             raise Interrupted(_kept(opened.counters(), state)) from None
         finally:
             dead.close()
             _report_dead_letters(dead, dead_letters_path)
-        lines = 0
-        for found in opened.undelivered():
-            sink.write(json_line(found.to_dict()))
-            lines += 1
-        # Only what its reader has counts as delivered: at worst a line is written twice.
-        sink.finish()
-        opened.mark_delivered()
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(
@@ -151,6 +151,18 @@ def process(engine: Engine, documents: Items, batch_size: int, dead: DeadLetters
             click.echo(f"\r{seen.documents:,} documents, {seen.outputs:,} outputs", nl=False, err=True)
     if live:
         click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def deliver(engine: Engine, sink: Sink) -> int:
+    """Writes the outputs that no run has written yet, and returns how many there were."""
+    lines = 0
+    for output in engine.undelivered():
+        sink.write(json_line(output.to_dict()))
+        lines += 1
+    # Only what its reader has counts as delivered: at worst a line is written twice.
+    sink.finish()
+    engine.mark_delivered()
+    return lines
 
 
 def _kept(counters: Counters, state: Path | None) -> str:

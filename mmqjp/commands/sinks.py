@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
-
-import click
 
 
 def json_line(values: Mapping[str, object]) -> bytes:
@@ -24,15 +24,16 @@ class Sink:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._target = self._draft = None
+        self._target: Path | None = None
+        self._draft: Path | None = None
         if path is None:
-            self._file: BinaryIO = click.get_binary_stream("stdout")
+            self._file: BinaryIO = sys.stdout.buffer
             return
-        target = path.resolve()
-        direct = target.exists() and not target.is_file()
-        self._target = target
-        self._draft = None if direct else target.with_name(f".{target.name}.{os.getpid()}")
-        self._file = (self._draft or target).open("wb")
+        direct = path.exists() and not path.is_file()
+        # Through a link, its target is replaced and not the link.
+        self._target = path if direct else path.resolve()
+        self._draft = None if direct else self._target.with_name(f".{self._target.name}.{os.getpid()}")
+        self._file = (self._draft or self._target).open("wb")
 
     def __enter__(self) -> Sink:
         return self
@@ -62,6 +63,8 @@ class DeadLetters:
     SHOWN = 3
 
     def __init__(self, path: Path | None) -> None:
+        if path is not None and not path.parent.is_dir():  # said now rather than after hours
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         self.count = 0
         self.reasons: list[str] = []
         self._path = path

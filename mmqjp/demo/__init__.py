@@ -1,0 +1,1 @@
+"""The packaged example of `mmqjp demo`: invented feeds and standing queries over them."""

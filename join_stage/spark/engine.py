@@ -1,0 +1,177 @@
+"""The Spark engine: the tables as Parquet files, the joins of a batch as one statement of Spark SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+
+from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statement, value_pairs_statement
+from join_stage.spark.store import TableStore
+from join_stage.spark.tables import TableViews
+from join_stage.tables import STATE
+from templates.catalog import Row
+from templates.witness import Witnesses
+
+_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    # What a batch joins is measured before it is planned, so that what fits is broadcast and nothing is shuffled.
+    "spark.sql.autoBroadcastJoinThreshold": "64m",
+    # R_T and a batch come as local relations: only of these Spark knows the size.
+    "spark.sql.execution.arrow.localRelationThreshold": "256m",
+    # A table is read from dozens of files, in a job that lists them only if there are thousands.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+_RESULT = pa.schema(
+    [("qid", pa.int64()), ("docid1", pa.int64()), ("docid2", pa.int64()), ("nodes", pa.list_(pa.int64()))]
+)
+
+
+class SparkEngine:
+    """A `JoinEngine` on Spark; without a directory everything is in a temporary one.
+
+    The engine works in a session of its own beside the one given, with views and settings of its own.
+    """
+
+    def __init__(self, session: SparkSession, directory: Path | None = None) -> None:
+        self._store = TableStore(directory)
+        try:
+            self._session = session.newSession()
+            for key, value in _SETTINGS.items():
+                self._session.conf.set(key, value)
+            self._views = TableViews(self._session, self._store)
+            self._templates: dict[int, TemplateTable] = {}
+            self._rows: dict[int, dict[int, Row]] = {}
+            self._dirty: set[int] = set()
+        except BaseException:
+            self._store.close()
+            raise
+
+    # ------------------------------------------------------------ R_T
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        self._templates[template.number] = template
+        self._rows.setdefault(template.number, {}).update((row.id, row) for row in rows)
+        self._dirty.add(template.number)
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        kept = self._rows[template.number]
+        for row in rows:
+            kept.pop(row.id, None)
+        self._dirty.add(template.number)
+        if not kept:
+            del self._templates[template.number], self._rows[template.number]
+
+    def _refresh_rows(self) -> None:
+        for number in self._dirty & self._templates.keys():
+            template = self._templates[number]
+            rows = ((row.id, *row.variables, row.window, row.ordered) for row in self._rows[number].values())
+            arrays = [
+                pa.array(values, pa.int32() if column.startswith("var") else None)
+                for column, values in zip(template.columns, zip(*rows, strict=True), strict=True)
+            ]
+            self._view(template.name, pa.table(arrays, names=template.columns))
+        self._dirty.clear()
+
+    # ------------------------------------------------------------ batches
+
+    def begin(self) -> None:
+        """Nothing: what is appended is in memory until `commit`."""
+
+    def commit(self) -> None:
+        self._store.commit()
+
+    def rollback(self) -> None:
+        self._store.rollback()
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        self._store.append(table, rows)
+
+    def evict(self, before: int) -> None:
+        self._store.evict(before)
+
+    def close(self) -> None:
+        self._store.close()
+
+    # ------------------------------------------------------------ queries and joins
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        self._views.refresh(sql)
+        for name, table in (views or {}).items():
+            self._view(name, table)
+        try:
+            return self._session.sql(sql).toArrow()
+        finally:
+            for name in views or {}:
+                self._session.catalog.dropTempView(name)
+
+    def join(self, batch: Witnesses, first_docid: int, window: int) -> pa.Table:
+        self._store.append("groups", batch.r_group)
+        before = {name: self._views.frame(name) for name in STATE} if self._store.has_rows("r_docts") else {}
+        for name, rows in self._state_rows(batch).items():
+            self._store.append(name, rows)
+            self._view(f"{name}_w", rows)
+        self._refresh_rows()
+        templates = list(self._templates.values())
+        if not templates:
+            return _RESULT.empty_table()
+        with ExitStack() as cached:
+            if any(template.shape.joins for template in templates):
+                self._prepare(before, window, cached)
+            statement = batch_statement(templates, "array({})", with_old=bool(before))
+            return self._session.sql(statement).toArrow().cast(_RESULT)
+
+    def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
+        """The batch's rows of the join state: r_bin with a row for each edge of each group."""
+        groups, times = self._store.read("groups"), batch.r_docts
+        return {
+            "r_bin": batch.r_bin.join(groups, "grp", join_type="inner").select(STATE["r_bin"].names),
+            "r_doc": batch.r_doc,
+            "r_docts": times.add_column(1, "timestamp", times["t0"]),
+        }
+
+    def _prepare(self, before: Mapping[str, DataFrame], window: int, cached: ExitStack) -> None:
+        """Makes the views that the statement of a batch reads beside the batch's own.
+
+        `before` is the join state from before the batch, if there is any. Of it only documents that share a value with
+        the batch can match: their rows are read from the files once and held in memory for all templates, as is R_vj,
+        while `cached` is open.
+        """
+        live: dict[str, DataFrame] = {}
+        if before:
+            values = self._session.table("r_doc_w").select("strval")
+            live["r_doc"] = _persisted(before["r_doc"].join(values, "strval", "left_semi"), cached)
+            docids = live["r_doc"].select("docid")
+            for name in ("r_bin", "r_docts"):
+                live[name] = _persisted(before[name].join(docids, "docid", "left_semi"), cached)
+        for name, schema in STATE.items():
+            rows = self._session.table(f"{name}_w")
+            if live:
+                earlier = live[name].select(schema.names)
+                earlier.createOrReplaceTempView(f"{name}_old")
+                rows = earlier.unionAll(rows)
+            rows.createOrReplaceTempView(name)
+            self._views.forget(name)
+        measured = [live["r_bin"]] if live else []
+        for side in (NEW_RIGHT, NEW_LEFT) if live else (NEW_RIGHT,):
+            pairs = _persisted(self._session.sql(value_pairs_statement(side, window)), cached)
+            pairs.createOrReplaceTempView(side.pairs)
+            measured.append(pairs)
+        # One job fills the caches: Spark plans by size, and knows that of a cached frame once it has been computed.
+        reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in measured]).count()
+
+    def _view(self, name: str, rows: pa.Table) -> None:
+        self._session.createDataFrame(rows).createOrReplaceTempView(name)
+
+
+def _persisted(frame: DataFrame, cached: ExitStack) -> DataFrame:
+    frame.persist()
+    cached.callback(frame.unpersist)
+    return frame

@@ -1,0 +1,232 @@
+"""The files of the Spark engine: tables as Parquet files in batches, a batch visible once its manifest is in place.
+
+A store is a directory with a folder for each table and the folder `manifests`. The newest manifest names all files that
+count; it appears by a rename, so it is there whole or not at all. A file that no manifest names is what a killed run
+left behind, and is removed when the store is opened. The manifest before the newest is kept, with its files, for
+readers that have just opened it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import count, groupby
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.tables import STATE, TABLES
+
+FORMAT = 1
+MERGE = 16
+"""So many small files of one level of a table become one of the next, lest a store of many batches be slow to read."""
+
+MERGED_BYTES = 64 << 20
+"""Merged files are no larger than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a table. `level` counts how often its rows were merged; `first` and `last` are, in the tables
+    of the join state, the least and greatest time at which one of its documents begins."""
+
+    name: str
+    rows: int
+    size: int
+    level: int = 0
+    first: int | None = None
+    last: int | None = None
+
+
+Files = Mapping[str, tuple[DataFile, ...]]
+"""The files of each table, oldest first."""
+
+
+class TableStore:
+    """Tables in a directory, or in a temporary one that goes at `close`. Rows are in memory until `commit`."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._temporary = directory is None
+        self.directory = (Path(tempfile.mkdtemp(prefix="mmqjp-")) if directory is None else directory).absolute()
+        self._numbers = count()
+        self._buffers: dict[str, list[pa.Table]] = {}
+        try:
+            if (self.directory / DUCKDB_FILE).exists():
+                raise StoreError(
+                    f"{directory} holds a store of the engine duckdb: use that engine or another directory"
+                )
+            (self.directory / SPARK_MANIFESTS).mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.directory / "lock")
+        except OSError as error:
+            raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
+        try:
+            self._kept = {batch: _read_manifest(self._manifest(batch)) for batch in self._batches()}
+            for name in TABLES:
+                (self.directory / name).mkdir(exist_ok=True)
+            self._sweep()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._batch = max(self._kept, default=0)
+        self.files: Files = self._kept.get(self._batch, dict.fromkeys(TABLES, ()))
+        """The files of each table as the current batch sees them."""
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        """Adds rows to a table, as part of the current batch."""
+        if len(rows):
+            self._buffers.setdefault(table, []).append(rows.cast(TABLES[table]))
+
+    def parts(self, table: str) -> tuple[pa.Table, ...]:
+        """The rows of a table that are not in files yet, as they were appended."""
+        return tuple(self._buffers.get(table, ()))
+
+    def has_rows(self, table: str) -> bool:
+        """Whether a table has any rows."""
+        return bool(self.files[table]) or table in self._buffers
+
+    def fresh(self, table: str) -> pa.Table:
+        """The rows of a table that are not in files yet, as one table."""
+        return pa.concat_tables([TABLES[table].empty_table(), *self.parts(table)])
+
+    def paths(self, table: str) -> list[str]:
+        """The files of a table."""
+        return [str(self.directory / table / file.name) for file in self.files[table]]
+
+    def read(self, table: str) -> pa.Table:
+        """The whole table, rows of the current batch included."""
+        return pa.concat_tables([*(_read(path) for path in self.paths(table)), self.fresh(table)])
+
+    def evict(self, before: int) -> None:
+        """Drops the files of the join state whose documents all begin before a time."""
+        kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in STATE}
+        self.files = {**self.files, **kept}
+
+    def rollback(self) -> None:
+        """Forgets what came since the last commit."""
+        self._buffers.clear()
+        self.files = self._kept.get(self._batch, dict.fromkeys(TABLES, ()))
+
+    def commit(self) -> None:
+        """Writes the current batch and makes it visible."""
+        batch = self._batch + 1
+        files = {name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in TABLES}
+        if files != self._kept.get(self._batch):
+            _write_manifest(self._manifest(batch), files)
+            self._kept[batch] = self.files = files
+            self._batch = batch
+            self._buffers.clear()
+            with suppress(OSError):  # the batch stands; what cannot be removed now is removed when the store is opened
+                self._sweep()
+
+    def close(self) -> None:
+        """Lets others open the store."""
+        os.close(self._lock)
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _written(self, table: str, batch: int) -> tuple[DataFile, ...]:
+        rows = self.fresh(table)
+        if not len(rows):
+            return ()
+        times = self.fresh("r_docts")["t0"].to_pylist() if table in STATE else []
+        return (self._write(table, batch, rows, 0, min(times, default=None), max(times, default=None)),)
+
+    def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+        """The files with every MERGE of one level made into one of the next."""
+        small = sorted((f for f in files if f.size <= MERGED_BYTES // MERGE), key=lambda f: f.level)
+        for level, group in groupby(small, key=lambda f: f.level):
+            members = list(group)
+            if len(members) >= MERGE:
+                rows = pa.concat_tables(_read(self.directory / table / f.name) for f in members)
+                first = min((f.first for f in members if f.first is not None), default=None)
+                last = max((f.last for f in members if f.last is not None), default=None)
+                merged = self._write(table, batch, rows, level + 1, first, last)
+                rest = tuple(f for f in files if f not in members)
+                return self._merged(table, batch, (merged, *rest))
+        return files
+
+    def _write(
+        self, table: str, batch: int, rows: pa.Table, level: int, first: int | None, last: int | None
+    ) -> DataFile:
+        path = self.directory / table / f"{batch}-{next(self._numbers)}.parquet"
+        with path.open("wb") as file:
+            pq.write_table(rows, file)
+            _to_disk(file.fileno())
+            size = file.tell()
+        _directory_to_disk(path.parent)
+        return DataFile(path.name, len(rows), size, level, first, last)
+
+    def _sweep(self) -> None:
+        """Removes manifests older than the newest two, and the files that these do not name."""
+        for batch in sorted(self._kept)[:-2]:
+            self._manifest(batch).unlink(missing_ok=True)
+            del self._kept[batch]
+        named = {(name, f.name) for files in self._kept.values() for name in TABLES for f in files[name]}
+        for name in TABLES:
+            for path in (self.directory / name).iterdir():
+                if (name, path.name) not in named:
+                    path.unlink()
+        for draft in (self.directory / SPARK_MANIFESTS).glob("*.tmp"):
+            draft.unlink()
+
+    def _manifest(self, batch: int) -> Path:
+        return self.directory / SPARK_MANIFESTS / f"{batch}.json"
+
+    def _batches(self) -> Iterable[int]:
+        return (int(path.stem) for path in (self.directory / SPARK_MANIFESTS).glob("*.json"))
+
+
+def _locked(path: Path) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise StoreError(f"the store in {path.parent} is in use by another process") from None
+    return handle
+
+
+def _read(path: Path | str) -> pa.Table:
+    return pq.ParquetFile(path).read()
+
+
+def _read_manifest(path: Path) -> Files:
+    try:
+        content = json.loads(path.read_text())
+        if content["format"] != FORMAT:
+            raise StoreError(f"{path} has format {content['format']}; this version of mmqjp reads format {FORMAT}")
+        tables = content["tables"]
+        return {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is no manifest of mmqjp: {error}") from error
+
+
+def _write_manifest(path: Path, files: Files) -> None:
+    tables = {name: [asdict(file) for file in found] for name, found in files.items() if found}
+    draft = path.with_suffix(".tmp")
+    with draft.open("w") as file:
+        json.dump({"format": FORMAT, "tables": tables}, file)
+        file.flush()
+        _to_disk(file.fileno())
+    draft.replace(path)
+    _directory_to_disk(path.parent)
+
+
+def _to_disk(handle: int) -> None:
+    os.fsync(handle)
+
+
+def _directory_to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        _to_disk(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,53 @@
+"""What the tests of the command line share: a way to call it, and the documents of a small story."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from mmqjp.cli import main
+
+QUERIES = """\
+-- Books and the blogs that name their authors.
+FROM S//book->x1[./author->x2] FOLLOWED BY {x2 = x5, 7 d} S//blog->x4[./author->x5] PUBLISH book_blog;
+FROM S//blog->b[./author = "Ada"]
+"""
+
+DOCUMENTS = [
+    {"id": "d1", "time": "2026-01-01T00:00:00Z", "xml": "<book><author>Ada</author></book>"},
+    {"id": "d2", "time": "2026-01-02T00:00:00Z", "xml": "<book><author>Bob</author></book>"},
+    {"id": "d3", "time": "2026-01-03T00:00:00Z", "xml": "<blog><author>Ada</author></blog>"},
+    {"id": "d4", "time": "2026-01-04T00:00:00Z", "xml": "<blog><author>Bob</author></blog>"},
+]
+
+LINES = [
+    '{"query": "book_blog", "t0": 1767225600000000, "t1": 1767398400000000, "documents": ["d1", "d3"], '
+    '"streams": ["S", "S"], "nodes": {"x1": 0, "x4": 0}, "xml": "<match query=\\"book_blog\\" '
+    't0=\\"1767225600000000\\" t1=\\"1767398400000000\\"><book><author>Ada</author></book>'
+    '<blog><author>Ada</author></blog></match>"}',
+    '{"query": "q2", "t0": 1767398400000000, "t1": 1767398400000000, "documents": ["d3"], '
+    '"streams": ["S"], "nodes": {"b": 0}, "xml": "<match query=\\"q2\\" '
+    't0=\\"1767398400000000\\" t1=\\"1767398400000000\\"><blog><author>Ada</author></blog></match>"}',
+    '{"query": "book_blog", "t0": 1767312000000000, "t1": 1767484800000000, "documents": ["d2", "d4"], '
+    '"streams": ["S", "S"], "nodes": {"x1": 0, "x4": 0}, "xml": "<match query=\\"book_blog\\" '
+    't0=\\"1767312000000000\\" t1=\\"1767484800000000\\"><book><author>Bob</author></book>'
+    '<blog><author>Bob</author></blog></match>"}',
+]
+"""What `run` writes for QUERIES over DOCUMENTS."""
+
+
+def mmqjp(*arguments: str | Path) -> Result:
+    """Calls the command line in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def write_queries(directory: Path, text: str = QUERIES) -> Path:
+    path = directory / "queries.xscl"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def write_documents(path: Path, documents: Iterable[Mapping[str, str]] = DOCUMENTS) -> Path:
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents), "utf-8")
+    return path

@@ -1,0 +1,252 @@
+"""The command line as such: help, version, usage errors, configuration, errors in one line."""
+
+from importlib.metadata import version
+
+import pytest
+
+from mmqjp.cli import main
+from mmqjp.commands import check as check_module
+from mmqjp.commands import run as run_module
+from mmqjp.commands.errors import Failure
+from mmqjp.commands.options import configured_engine
+from tests.cli_support import LINES, write_documents, write_queries
+from tests.cli_support import mmqjp as call
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Arguments of a run that would work on DuckDB; nothing outside configures it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MMQJP_ENGINE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    queries, documents = write_queries(tmp_path), write_documents(tmp_path / "documents.jsonl")
+    return ["run", "--queries", str(queries), "--documents", str(documents)]
+
+
+def test_version():
+    result = call("--version")
+    assert (result.exit_code, result.stdout) == (0, f"mmqjp {version('mmqjp')}\n")
+
+
+def test_no_command_shows_the_help_as_a_usage_error():
+    result = call()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Commands:" in result.stderr
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in main.commands)])
+def test_every_command_has_help_with_an_example(command):
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"mmqjp {' '.join(command)}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bogus"], "No such option '--bogus'"),
+        (["--engine", "mysql"], "'mysql' is not one of 'spark', 'duckdb'"),
+        (["--plan", "views"], "'views' is not available: basic is the only plan of this version"),
+        (["--feeds=html"], "'html' is not one of 'item', 'raw'"),
+        (["--batch-size", "0"], "0 is not in the range x>=1"),
+        (["--lateness", "soon"], "'soon' is no duration; write a number and a unit"),
+        (["--lateness", "-1h"], "'-1h' is no duration"),
+        (["--lateness", "1 fortnight"], "'1 fortnight' is no duration"),
+        (["--lateness", "1" * 30], "is too long; write INF for no limit"),
+        (["--documents", "nowhere"], "'nowhere' does not exist"),
+        (["--queries", "nowhere"], "'nowhere' does not exist"),
+        (["--output", "."], "'.' is a directory"),
+        (["--engine", "duckdb", "--master", "local"], "--master is for the engine spark, and the engine is duckdb"),
+    ],
+)
+def test_usage_errors_are_one_line(files, options, message):
+    result = call(*files, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("mmqjp: error: ")
+    assert message in result.stderr
+    assert result.stderr.endswith("(see mmqjp run --help)\n")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_missing_options_and_unknown_commands(files):
+    missing = call("run")
+    assert (missing.exit_code, missing.stderr) == (
+        2,
+        "mmqjp: error: Missing option '--queries'. (see mmqjp run --help)\n",
+    )
+    unknown = call("fly")
+    assert (unknown.exit_code, unknown.stderr) == (2, "mmqjp: error: No such command 'fly'. (see mmqjp --help)\n")
+
+
+@pytest.mark.parametrize("lateness", ["0", "90", "1.5 h", "30min", "2w", "infinity"])
+def test_durations_are_written_as_in_queries(files, lateness):
+    assert call(*files, "--engine", "duckdb", "--lateness", lateness).exit_code == 0
+
+
+# ---------------------------------------------------------------- which engine
+
+
+@pytest.fixture
+def engine(files, monkeypatch):
+    """Which engine a run would use, given further options; the engine itself does not start."""
+    started = []
+
+    def start(engine, *rest):
+        started.append(engine)
+        raise Failure("not started")
+
+    monkeypatch.setattr(run_module, "open_engine", start)
+
+    def chosen(*options):
+        assert call(*files, *options).stderr == "mmqjp: error: not started\n"
+        return started[-1]
+
+    return chosen
+
+
+def test_spark_is_the_default(engine):
+    assert engine() == "spark"
+
+
+def test_configuration_in_the_current_directory(engine, tmp_path):
+    (tmp_path / "mmqjp.toml").write_text('engine = "duckdb"')
+    assert engine() == "duckdb"
+    assert engine("--engine", "spark") == "spark"
+
+
+def test_configuration_of_the_user(engine, tmp_path):
+    (tmp_path / "config" / "mmqjp").mkdir(parents=True)
+    (tmp_path / "config" / "mmqjp" / "mmqjp.toml").write_text('engine = "duckdb"')
+    assert engine() == "duckdb"
+    (tmp_path / "mmqjp.toml").write_text("# says nothing of engines")
+    assert engine() == "duckdb"
+    (tmp_path / "mmqjp.toml").write_text('engine = "spark"')
+    assert engine() == "spark"
+
+
+def test_environment_goes_before_configuration(engine, tmp_path, monkeypatch):
+    (tmp_path / "mmqjp.toml").write_text('engine = "spark"')
+    monkeypatch.setenv("MMQJP_ENGINE", "duckdb")
+    assert engine() == "duckdb"
+    assert engine("--engine", "spark") == "spark"
+
+
+def test_environment_with_an_unknown_engine(files, monkeypatch):
+    monkeypatch.setenv("MMQJP_ENGINE", "mysql")
+    result = call(*files)
+    assert result.exit_code == 2
+    assert "MMQJP_ENGINE" in result.stderr or "'--engine'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"engine = duckdb", "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (b'engine = "mysql"', 'has engine = \'mysql\'; write "spark" or "duckdb"'),
+        (b"engine = 1", "has engine = 1"),
+        (b'motor = "duckdb"', 'unknown setting "motor"; it knows "engine"'),
+    ],
+)
+def test_a_bad_configuration_is_named(files, tmp_path, text, message):
+    (tmp_path / "mmqjp.toml").write_bytes(text)
+    result = call(*files)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "mmqjp.toml" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_no_configuration_at_all(tmp_path):
+    assert configured_engine([tmp_path / "none.toml", tmp_path / "none" / "none.toml"]) is None
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_query_file_with_mistakes_shows_each(files, tmp_path):
+    queries = write_queries(tmp_path, "FROM S//a->x JOIN {y = z, 1} S//b->z;\nFROM S//a[;\n")
+    result = call(*files, "--engine", "duckdb")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"{queries}:1:20: error: ")
+    assert f"{queries}:2:" in result.stderr
+    assert result.stderr.count("^") >= 2
+
+
+def test_query_file_that_is_not_utf8(files, tmp_path):
+    (tmp_path / "queries.xscl").write_bytes(b"-- fine\nFROM S//caf\xe9")
+    result = call(*files, "--engine", "duckdb")
+    assert result.exit_code == 1
+    assert "queries.xscl:2: the file is not UTF-8 text" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_output_in_a_directory_that_does_not_exist(files):
+    result = call(*files, "--engine", "duckdb", "--output", "nowhere/out.jsonl")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("No such file or directory; check the path\n")
+
+
+@pytest.mark.parametrize("debug", [["--debug", "check"], ["check", "--debug"]])
+def test_tracebacks_only_with_debug(tmp_path, monkeypatch, debug):
+    def fail(script):
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr(check_module, "summarise", fail)
+    queries = write_queries(tmp_path)
+    plain = call("check", queries)
+    assert plain.exit_code == 1
+    assert plain.stderr == ("mmqjp: error: unexpected RuntimeError: first line; run again with --debug to see where\n")
+    shown = call(*debug, queries)
+    assert shown.exit_code == 1
+    assert "Traceback (most recent call last)" in shown.stderr
+    assert shown.stderr.endswith(plain.stderr)
+
+
+def test_java_that_is_not_found_is_said_in_one_line(files, monkeypatch):
+    from join_stage.spark.java import JavaNotFound
+
+    def no_java(*arguments, **options):
+        raise JavaNotFound("Spark needs Java")
+
+    monkeypatch.setattr(run_module, "Engine", no_java)
+    result = call(*files, "--engine", "spark")
+    assert (result.exit_code, result.stderr) == (1, "mmqjp: error: Spark needs Java\n")
+
+
+def test_debug_shows_where_a_mistake_was_found(files, tmp_path):
+    write_queries(tmp_path, "FROM")
+    plain, shown = call(*files, "--engine", "duckdb"), call(*files, "--engine", "duckdb", "--debug")
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in shown.stderr
+    assert shown.stderr.endswith(plain.stderr)
+
+
+def test_another_master_than_the_running_one(files, monkeypatch):
+    def other(*arguments, **options):
+        raise ValueError("a Spark session runs in this process already")
+
+    monkeypatch.setattr(run_module, "Engine", other)
+    result = call(*files, "--engine", "spark", "--master", "local[1]")
+    assert (result.exit_code, result.stderr) == (1, "mmqjp: error: a Spark session runs in this process already\n")
+
+
+def test_interrupt_outside_a_run(tmp_path, monkeypatch):
+    def interrupt(script):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check_module, "summarise", interrupt)
+    result = call("check", write_queries(tmp_path))
+    assert result.exit_code == 130
+    assert result.stderr.strip() == "mmqjp: interrupted"
+
+
+def test_control_characters_of_messages_do_not_reach_the_terminal(files):
+    result = call(*files, "--engine", "\x1b[31mred")
+    assert result.exit_code == 2
+    assert "\x1b" not in result.stderr
+
+
+def test_the_run_that_all_these_vary_works(files):
+    assert call(*files, "--engine", "duckdb").stdout.splitlines() == LINES

@@ -1,0 +1,459 @@
+"""Stage 1: its witnesses, joined over a pattern's minor edges, are exactly the pattern's matches; so are the binder's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeds.document import Document
+from templates.catalog import Catalog, Placement
+from templates.witness import Witnesses, node_id, plain_node
+from tests.generate_blocks import BlockMaker
+from tests.generate_documents import NAMESPACE, document_xml
+from tests.oracle_match import Matcher, Node, Tree
+from tests.strategies import cases
+from tests.test_templates import conjuncts_of
+from xpath_stage import filters
+from xpath_stage.binder import bindings
+from xpath_stage.evaluator import StreamDocument, XPathStage
+from xpath_stage.parse import ParsedDocument, parse_document
+from xscl import parse_script, to_xscl
+from xscl.functions import derive
+from xscl.normal import Conjunct
+from xscl.pattern import PatternBuilder, PatternNode
+from xscl.syntax import Script
+
+Edge = tuple[int, int]
+Row = tuple[int, int]
+
+
+class Witnessed:
+    """A batch's witnesses as sets: W by edge and document, string values by document and node."""
+
+    def __init__(self, batch: Witnesses, groups: dict[int, list[Edge]]) -> None:
+        for group, *edge in zip(*batch.r_group.to_pydict().values(), strict=True):
+            groups.setdefault(group, []).append((edge[0], edge[1]))
+        self.edges: dict[tuple[int, Edge], set[Row]] = {}
+        for docid, group, node1, node2 in zip(*batch.r_bin.to_pydict().values(), strict=True):
+            for edge in groups[group]:
+                rows = self.edges.setdefault((docid, edge), set())
+                assert (node1, node2) not in rows, "a witness is given once"
+                rows.add((node1, node2))
+        self.values: dict[tuple[int, int], str] = {}
+        for docid, node, value in zip(*batch.r_doc.to_pydict().values(), strict=True):
+            assert (docid, node) not in self.values, "a value is given once"
+            self.values[docid, node] = value
+
+
+class Stage:
+    """Stage 1 and the catalog that feeds it, with the conjunctive queries that stand."""
+
+    def __init__(self, stage: XPathStage | None = None) -> None:
+        self.catalog, self.stage = Catalog(), stage or XPathStage()
+        self.groups: dict[int, list[Edge]] = {}
+        self.standing: list[tuple[Conjunct, Placement]] = []
+
+    def add(self, conjuncts: Iterable[Conjunct]) -> None:
+        for conjunct in conjuncts:
+            placement, change = self.catalog.add(conjunct, 1, True)
+            self.stage.add(change)
+            self.standing.append((conjunct, placement))
+
+    def remove(self, index: int) -> None:
+        _, placement = self.standing.pop(index)
+        self.stage.remove(self.catalog.remove(placement, 1, True)[0])
+
+    def evaluate(self, documents: Iterable[StreamDocument]) -> Witnessed:
+        return Witnessed(self.stage.evaluate(documents), self.groups)
+
+    def definition(self, variable: int) -> str:
+        """A variable's definition, that of no other, whatever the ids."""
+        step = self.catalog.steps[variable]
+        above = f"{step.stream}:" if step.parent is None else self.definition(step.parent) + " "
+        return above + str(step.node)
+
+    def named(self, found: Witnessed) -> object:
+        """The witnesses with variables by definition, to compare stages with different ids."""
+        edges = {
+            (docid, self.definition(one), self.definition(two)): rows for (docid, (one, two)), rows in found.edges.items()
+        }
+        return edges, found.values
+
+    def check(self, documents: Sequence[StreamDocument]) -> int:
+        """Compares all standing patterns' matches in the documents; how many there were."""
+        found = self.evaluate(documents)
+        count = 0
+        for conjunct, placement in self.standing:
+            for side in range(len(conjunct.sides())):
+                for document in documents:
+                    count += check_side(self.catalog, conjunct, placement, side, document, found)
+        return count
+
+
+def check_side(
+    catalog: Catalog, conjunct: Conjunct, placement: Placement, side: int, document: StreamDocument, found: Witnessed
+) -> int:
+    """One pattern in one document: the join of the witnesses is the projection of the matches on the minor."""
+    minor, stream = placement.minors[side], conjunct.sides()[side].stream
+    if stream != document.stream:
+        return 0
+    row = catalog.variables_of(placement.row)
+    variables = [row[slot] for slot in placement.slots[side]]
+    parents = [node.parent for node in minor.nodes]
+    marked = mark(conjunct.sides()[side].pattern, (), {node.path for node in minor.nodes})
+    functions = [node.definition[-1].functions for node in minor.nodes]
+    expected = {
+        tuple(
+            node_id(*bound[str(node.path)], node.definition[-1].functions if node.definition[-1].axis == "." else ())
+            for node in minor.nodes
+        )
+        for bound in map(dict, bindings(marked, document.tree))
+    }
+    assert joined(found, document.docid, parents, variables) == expected
+    for nodes in expected:
+        for leaf in minor.node_of.values():
+            text = document.tree.string_value(*plain_node(nodes[leaf]))
+            for name in functions[leaf]:
+                text = derive(name, text)
+            assert found.values[document.docid, nodes[leaf]] == text
+    return len(expected)
+
+
+def mark(pattern: PatternNode, path: tuple[int, ...], paths: set[tuple[int, ...]]) -> PatternNode:
+    """The pattern with variables at the nodes of these paths, and no others."""
+    children = tuple(mark(child, (*path, i), paths) for i, child in enumerate(pattern.children))
+    return replace(pattern, var=str(path) if path in paths else None, children=children)
+
+
+def joined(found: Witnessed, docid: int, parents: list[int | None], variables: list[int]) -> set[tuple[int, ...]]:
+    """The join of the witnesses over a minor's edges, as a tuple of nodes for each result."""
+    if len(variables) == 1:
+        rows = found.edges.get((docid, (variables[0], variables[0])), set())
+        assert all(node1 == node2 for node1, node2 in rows)
+        return {(node1,) for node1, _ in rows}
+    partial: set[tuple[int, ...]] = set()
+    for node, parent in enumerate(parents):
+        if parent is None:
+            continue
+        rows = found.edges.get((docid, (variables[parent], variables[node])), set())
+        # Nodes stand in pre-order, so the first edge leads from the top to its first child.
+        partial = rows.copy() if node == 1 else {(*nodes, n) for nodes in partial for p, n in rows if nodes[parent] == p}
+    return partial
+
+
+def parsed(documents: Iterable[Document]) -> list[StreamDocument]:
+    return [StreamDocument(i, d.stream, 0, 0, parse_document(as_bytes(d.xml))) for i, d in enumerate(documents)]
+
+
+def as_bytes(xml: bytes | str) -> bytes:
+    return xml.encode() if isinstance(xml, str) else xml
+
+
+# ---------------------------------------------------------------- random patterns and documents
+
+
+@given(st.lists(cases(max_queries=4, max_elements=12), min_size=1, max_size=3))
+def test_joined_witnesses_are_the_matches(found: list[tuple[Script, list[Document]]]):
+    stage = Stage()
+    for script, _ in found:
+        stage.add(conjuncts_of(script))
+    stage.check(parsed(document for _, documents in found for document in documents))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_patterns_at_once(seed: int):
+    rng = Random(seed)
+    stage = Stage()
+    documents: list[Document] = []
+    for _ in range(12):
+        script, samples = cases_of(rng)
+        stage.add(conjuncts_of(script))
+        documents += samples
+    assert stage.check(parsed(documents)) > 500
+
+
+def cases_of(rng: Random) -> tuple[Script, list[Document]]:
+    from tests.strategies import random_case
+
+    return random_case(rng.randrange(10**6), 6, 6)
+
+
+@given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False), st.sampled_from([1, 5, 100]))
+def test_patterns_come_and_go_and_states_are_flushed(
+    one: tuple[Script, list[Document]], two: tuple[Script, list[Document]], rng: Random, max_states: int
+):
+    documents = parsed(one[1] + two[1])
+    stage = Stage(XPathStage(max_states=max_states))
+    stage.add(conjuncts_of(one[0]))
+    stage.check(documents)
+    stage.add(conjuncts_of(two[0]))
+    stage.check(documents)
+    for _ in range(len(stage.standing) // 2):
+        stage.remove(rng.randrange(len(stage.standing)))
+    stage.check(documents)
+    fresh = Stage()
+    fresh.add(conjunct for conjunct, _ in stage.standing)
+    assert stage.named(stage.evaluate(documents)) == fresh.named(fresh.evaluate(documents))
+    stage.add(conjuncts_of(one[0]))
+    stage.check(documents)
+    while stage.standing:
+        stage.remove(rng.randrange(len(stage.standing)))
+    nothing = stage.evaluate(documents)
+    assert nothing.edges == nothing.values == {}
+
+
+def test_a_flush_of_states_or_of_the_filters_memo_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+    script, documents = cases_of(Random(1))
+    wide, narrow = Stage(), Stage(XPathStage(max_states=1))
+    for stage in (wide, narrow):
+        stage.add(conjuncts_of(script))
+    expected = wide.named(wide.evaluate(parsed(documents)))
+    assert wide.stage.counters()["flushes"] == 0
+    monkeypatch.setattr(filters, "MEMO_LIMIT", 1)
+    assert narrow.named(narrow.evaluate(parsed(documents))) == expected
+    assert narrow.stage.counters()["flushes"] > 2
+
+
+# ---------------------------------------------------------------- the binder against the oracle
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_the_binder_agrees_with_the_oracle(rng: Random, namespaced: bool):
+    xml = document_xml(rng, 12)
+    block, names = BlockMaker(rng, namespaced).block("S", xml)
+    other = document_xml(rng, 12)
+    namespaces = {"p": NAMESPACE}
+    pattern = PatternBuilder(namespaces).path(block.steps)
+    variables = frozenset(name.var for name in names)
+    for text in (xml, other):
+        document, tree = parse_document(text), Tree(text)
+        expected = {
+            tuple(sorted(bound)) for _, bound in Matcher(tree, namespaces, variables).embeddings(None, block.steps)
+        }
+        found = {
+            tuple(sorted((var, as_oracle(document, node)) for var, node in bound))
+            for bound in bindings(pattern, document)
+        }
+        assert found == {tuple(sorted(bound, key=lambda pair: pair[0])) for bound in expected}, to_xscl(block)
+
+
+def as_oracle(document: ParsedDocument, node: tuple[int, int]) -> Node:
+    element, place = node
+    return Node(element, document.attribute(element, place)[0] if place else None)
+
+
+def test_the_binder_holds_given_nodes_fixed():
+    pattern = PatternBuilder({}).path(parse_script("SELECT y FROM //a->x[./b->y]/c->z").queries[0].source.steps)
+    document = parse_document(b"<a><b/><b/><c/><a><b/><c/></a></a>")
+    assert len(bindings(pattern, document)) == 3
+    assert bindings(pattern, document, {(): (4, 0)}) == {(("x", (4, 0)), ("y", (5, 0)), ("z", (6, 0)))}
+    assert [dict(bound)["x"] for bound in bindings(pattern, document, {(0,): (2, 0)})] == [(0, 0)]
+    assert bindings(pattern, document, {(0,): (2, 0), (): (4, 0)}) == set()
+    assert bindings(pattern, document, {(1,): (4, 0)}) == set()
+
+
+# ---------------------------------------------------------------- patterns one by one
+
+
+def matched(block: str, *documents: str) -> list[str]:
+    """The nodes that `x` of a block binds as a value-join variable, as `3` or `3/@k`."""
+    prolog, _, path = block.rpartition("; ")
+    script = parse_script(f"{prolog + ';' if prolog else ''}FROM {path} JOIN {{x = z, 1 h}} Other/z->z")
+    stage = Stage()
+    stage.add(conjuncts_of(script))
+    trees = [StreamDocument(i, "S", 0, 0, parse_document(xml.encode())) for i, xml in enumerate(documents)]
+    stage.check(trees)
+    found = stage.evaluate(trees)
+    names = []
+    for docid, node in sorted({(docid, row[0]) for (docid, _), rows in found.edges.items() for row in rows}):
+        element, place = plain_node(node)
+        name = trees[docid].tree.attribute(element, place)[0] if place else ""
+        names.append(f"{element}/@{name}" if place else f"{element}")
+    return sorted(names)
+
+
+DEEP = "<a><a k='1'><b k='2'/></a><b><a><c m='1'/></a></b></a>"  # 0 a, 1 a, 2 b, 3 b, 4 a, 5 c
+
+
+@pytest.mark.parametrize(
+    ("block", "document", "nodes"),
+    [
+        # axes and name tests
+        ("/a->x", DEEP, ["0"]),
+        ("//a->x", DEEP, ["0", "1", "4"]),
+        ("//a//a->x", DEEP, ["1", "4"]),
+        ("//a//a//a->x", DEEP, []),
+        ("//a//a//a->x", "<a><a><a><a/></a></a></a>", ["2", "3"]),
+        ("//a/a->x", DEEP, ["1"]),
+        ("//a/*/a->x", DEEP, ["4"]),
+        ("//*->x", DEEP, ["0", "1", "2", "3", "4", "5"]),
+        ("/*/*->x", DEEP, ["1", "3"]),
+        ("S->x", DEEP, ["0"]),
+        ("//@k->x", DEEP, ["1/@k", "2/@k"]),
+        ("//a//@k->x", DEEP, ["1/@k", "2/@k"]),
+        ("//a/a/@k->x", DEEP, ["1/@k"]),
+        ("//b//@*->x", DEEP, ["2/@k", "5/@m"]),
+        ("//a//a//@*->x", DEEP, ["1/@k", "2/@k", "5/@m"]),
+        ("/@k->x", "<a k='1'/>", []),
+        # namespaces
+        ("//b->x", "<a xmlns='u:x'><b/><b xmlns=''/></a>", ["2"]),
+        ("//*:b->x", "<a xmlns='u:x'><b/><b xmlns=''/></a>", ["1", "2"]),
+        ("DECLARE NAMESPACE p = 'u:x'; //p:b->x", "<a xmlns='u:x'><b/><b xmlns=''/></a>", ["1"]),
+        ("DECLARE NAMESPACE p = 'u:x'; //p:*->x", "<a xmlns='u:x'><b/><b xmlns=''/></a>", ["0", "1"]),
+        ("DECLARE NAMESPACE p = 'u:x'; //@p:k->x", "<a xmlns:q='u:x' k='1' q:k='2' q:m=''/>", ["0/@{u:x}k"]),
+        ("//@k->x", "<a xmlns='u:x' xmlns:q='u:x' k='1' q:k='2'/>", ["0/@k"]),
+        ("//*:a[@xml:lang = 'de']->x", "<a xml:lang='de'><a xml:lang='en'/></a>", ["0"]),
+        ("DECLARE NAMESPACE p = 'u:x'; //a[not(./p:b)]->x", "<a xmlns:q='u:x'><a><q:b/></a><a><b/></a></a>", ["0", "3"]),
+        ("//a[not(./*:b)]->x", "<a xmlns:q='u:x'><a><q:b/></a><a><b/></a></a>", ["0"]),
+        # existence, at any depth and above the bound node
+        ("//a[./b]->x", DEEP, ["0", "1"]),
+        ("//a[.//b]//a->x", DEEP, ["1", "4"]),
+        ("//a[./c]/c->x", DEEP, ["5"]),
+        ("//a[@k]/b->x", DEEP, ["2"]),
+        ("//a[.//@m]->x", DEEP, ["0", "4"]),
+        ("//b[./a[./c[@m]]]->x", DEEP, ["3"]),
+        ("//a[./a[./b]/@k]/b->x", DEEP, ["3"]),
+        ("//a[.]->x", DEEP, ["0", "1", "4"]),
+        # values
+        ("//b[. = '1']->x", "<a><b>1</b><b>1<c/></b><b> 1</b><b><c>1</c></b></a>", ["1", "2", "5"]),
+        ("//a[./b = '1']->x", "<a><a><b>1</b></a><a><b>2</b><b>1</b></a><b>2</b></a>", ["1", "3"]),
+        ("//a[@k = '1']/b->x", "<a k='1'><b/><a k='2'><b/></a></a>", ["1"]),
+        ("//@k[. = '1']->x", "<a k='1'><b k='2'/><c k='1'/></a>", ["0/@k", "2/@k"]),
+        ("//@k[. != '1']->x", "<a k='1'><b k='2'/><c k='1'/></a>", ["1/@k"]),
+        ("//@*[contains(., '2')]->x", "<a k='12'><b m='2'/><c k='1'/></a>", ["0/@k", "1/@m"]),
+        ("//b[. = '']->x", "<a><b/><b></b><b> </b><b><c/></b></a>", ["1", "2", "4"]),
+        ("//a[./b = '']->x", "<a><a/><a><b/></a></a>", ["2"]),
+        ("//b[. = '1'][. = '2']->x", "<a><b>1</b></a>", []),
+        # booleans
+        ("//a[not(./b)]->x", DEEP, ["4"]),
+        ("//a[./b or ./c]->x", DEEP, ["0", "1", "4"]),
+        ("//a[./b and not(@k)]->x", DEEP, ["0"]),
+        ("//a[not(./b and @k)]->x", DEEP, ["0", "4"]),
+        ("//b[count(./c) > 1]->x", "<a><b><c/></b><b><c/><c/></b></a>", ["3"]),
+        ("//b[contains(., '1')]->x", "<a><b>213</b><b>2</b></a>", ["1"]),
+        ("//b[starts-with(., '1')]->x", "<a><b>213</b><b>12</b></a>", ["2"]),
+        ("//b[ends-with(., '3')]->x", "<a><b>213</b><b>12</b></a>", ["1"]),
+        ("//b[matches(., '^\\d+$')]->x", "<a><b>213</b><b>1a</b></a>", ["1"]),
+        ("//b[matches(./@k, 'x|y')]->x", "<a><b k='y'/><b/></a>", ["1"]),
+        ("//b[string-length(.) = 2]->x", "<a><b>213</b><b>\U0001f600a</b></a>", ["2"]),
+        ("//b[normalize-space(.) = 'a b']->x", "<a><b> a \n b</b><b>a\u00a0b</b></a>", ["1"]),
+        ("//b[. = 1]->x", "<a><b>1</b><b> 1.0 </b><b>1e0</b><b>+1</b><b>2</b></a>", ["1", "2"]),
+        ("//b[. < 10]->x", "<a><b>9</b><b>10</b><b>1e0</b><b>x</b></a>", ["1"]),
+        ("//b[. != 1]->x", "<a><b>1</b><b>x</b></a>", ["2"]),
+        ("//b[./c < ./d]->x", "<a><b><c>9</c><d>10</d></b><b><c>1e0</c><d>2</d></b></a>", ["1"]),
+        ("//b[./c = ./d]->x", "<a><b><c>1</c><c>2</c><d>2</d></b><b><c>1</c><d>1.0</d></b></a>", ["1"]),
+        ("//b[number(./c) = 1000]->x", "<a><b><c>1000.0</c></b><b><c>1e3</c></b></a>", ["1"]),
+        ("//b[number(./c) != 1000]->x", "<a><b><c>1000.0</c></b><b><c>1e3</c></b><b/></a>", ["3", "5"]),
+        ("//b[string(number(.)) = '1000000000000']->x", "<a><b>1000000000000.0</b></a>", ["1"]),
+        ("//b[string(number(.)) = 'NaN']->x", "<a><b>1e3</b><b>-</b><b>1</b></a>", ["1", "2"]),
+        ("//b[contains(., 1000000000000)]->x", "<a><b>x1000000000000</b><b>1e+12</b></a>", ["1"]),
+        ("//b[. = string(5.0)]->x", "<a><b>5</b><b>5.0</b></a>", ["1"]),
+        ("//b[. != \"it's \"\"so\"\"\"]->x", "<a><b>it's \"so\"</b><b>its so</b></a>", ["2"]),
+        # comments and instructions are no text, entities are
+        ("//b[. = '12']->x", "<a><b>1<!-- x -->2</b><b><?p 1?>12</b><b><![CDATA[1]]>2</b><b>&#49;2</b></a>",
+         ["1", "2", "3", "4"]),
+    ],
+)  # fmt: skip
+def test_a_block_s_matches(block: str, document: str, nodes: list[str]):
+    assert matched(block, document) == nodes
+
+
+def test_a_join_on_a_node_s_function_has_the_derived_value():
+    script = "FROM //a->x[./b->y] JOIN {lower-case(x) = z AND x = z AND host(lower-case(y)) = z, 1 h} Other/z->z"
+    stage = Stage()
+    stage.add(conjuncts_of(parse_script(script)))
+    tree = parse_document(b"<a>X<b>HTTP://EX.org/Y</b></a>")
+    document = StreamDocument(7, "S", 0, 0, tree)
+    assert stage.check([document]) == 1
+    assert set(stage.evaluate([document]).values.items()) == {
+        ((7, node_id(0)), "XHTTP://EX.org/Y"),
+        ((7, node_id(0, 0, ("lower-case",))), "xhttp://ex.org/y"),
+        ((7, node_id(1, 0, ("lower-case", "host"))), "ex.org"),
+    }
+
+
+def test_a_function_of_an_attribute():
+    script = "FROM //a/@k->x JOIN {upper-case(x) = z, 1 h} Other/z->z"
+    stage = Stage()
+    stage.add(conjuncts_of(parse_script(script)))
+    document = StreamDocument(1, "S", 0, 0, parse_document(b"<a j='i' k='v'/>"))
+    assert stage.check([document]) == 1
+    assert stage.evaluate([document]).values == {(1, node_id(0, 2, ("upper-case",))): "V"}
+
+
+def test_streams_are_apart():
+    stage = Stage()
+    stage.add(conjuncts_of(parse_script("One//a->x JOIN {x = y, 1 h} Two//b->y; Two//a->x JOIN {x = y, 1 h} Two//c->y")))
+    tree = parse_document(b"<a><b/><c/></a>")
+    documents = [StreamDocument(i, stream, 0, 0, tree) for i, stream in enumerate(("One", "Two", "Three"))]
+    found = stage.named(stage.evaluate(documents))
+    assert found == (
+        {
+            (0, "One://a", "One://a"): {(0, 0)},
+            (1, "Two://a", "Two://a"): {(0, 0)},
+            (1, "Two://b", "Two://b"): {(1, 1)},
+            (1, "Two://c", "Two://c"): {(2, 2)},
+        },
+        {(0, 0): "", (1, 0): "", (1, 1): "", (1, 2): ""},
+    )
+
+
+def test_only_value_join_nodes_have_their_strings_stored():
+    stage = Stage()
+    stage.add(conjuncts_of(parse_script("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a != u, 1 h} Other/u->u; //d->d")))
+    document = StreamDocument(1, "S", 0, 0, parse_document(b"<a><b>1</b><c>2</c><d>3</d></a>"))
+    found = stage.evaluate([document])
+    assert found.values == {(1, 1): "1", (1, 2): "2"}
+
+
+# ---------------------------------------------------------------- groups
+
+
+GROUPED = "; ".join(f"//a[./b->x][./c->y] JOIN {{x = u AND y = u, {n} s}} Other/u[@k = '{n}']->u" for n in range(1, 4))
+
+
+def test_edges_that_bind_together_are_one_group():
+    stage = Stage()
+    stage.add(conjuncts_of(parse_script("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a = u, 1 h} Other/u->u")))
+    stage.add(conjuncts_of(parse_script("//*[./*:b->x][./*:c->y] JOIN {x = u AND y = u, 1 h} Other/u->u")))
+    batch = stage.stage.evaluate([StreamDocument(1, "S", 0, 0, parse_document(b"<a><b/><c/></a>"))])
+    assert batch.r_bin.num_rows == 3
+    assert sorted(batch.r_bin.column("node2").to_pylist()) == [0, 1, 2]
+    assert batch.r_group.num_rows == 5
+
+
+def test_groups_are_handed_out_once_and_restored():
+    documents = [StreamDocument(1, "S", 0, 0, parse_document(b"<a><b>1</b><c>2</c></a>"))]
+    stage = Stage()
+    stage.add(conjuncts_of(parse_script(GROUPED)))
+    first = stage.stage.evaluate(documents)
+    assert first.r_group.num_rows == 2
+    assert stage.stage.evaluate(documents).r_group.num_rows == 0
+
+    stored: dict[int, frozenset[Edge]] = {}
+    for group, one, two in zip(*first.r_group.to_pydict().values(), strict=True):
+        stored[group] = stored.get(group, frozenset()) | {(one, two)}
+    again = Stage(XPathStage(stored.items()))
+    again.add(conjuncts_of(parse_script(GROUPED + "; //a->x JOIN {x = y, 1 h} Other/y->y")))
+    second = again.stage.evaluate(documents)
+    assert set(first.r_bin.to_pydict()["grp"]) < set(second.r_bin.to_pydict()["grp"])
+    assert second.r_group.num_rows == 1
+    assert second.r_group.to_pydict()["grp"][0] not in stored
+
+
+def test_groups_of_a_batch_that_was_not_kept_are_new_again():
+    documents = [StreamDocument(1, "S", 0, 0, parse_document(b"<a><b>1</b><c>2</c></a>"))]
+    stage = Stage()
+    stage.add(conjuncts_of(parse_script(GROUPED)))
+    first = stage.stage.evaluate(documents).r_group
+    stage.stage.finish_batch(committed=False)
+    assert stage.stage.evaluate(documents).r_group.sort_by("grp") == first.sort_by("grp")
+    stage.stage.finish_batch(committed=True)
+    assert stage.stage.evaluate(documents).r_group.num_rows == 0
+    stage.stage.finish_batch(committed=False)
+    assert stage.stage.evaluate(documents).r_group.num_rows == 0
