@@ -119,3 +119,12 @@ class Reject:
     time: int | None
     reason: str
     raw: bytes | str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """What was rejected may be anything: it is made fit to be stored."""
+        for name in ("id", "stream", "reason"):
+            text: str = getattr(self, name)
+            if not is_text(text):
+                object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode())
+        if self.time is not None and self.time not in _INT64:
+            object.__setattr__(self, "time", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
@@ -97,7 +97,8 @@ class DuckDBEngine:
         self._connection.commit()
 
     def rollback(self) -> None:
-        self._connection.rollback()
+        with suppress(duckdb.TransactionException):  # a commit that failed has ended the transaction
+            self._connection.rollback()
 
     def append(self, table: str, rows: pa.Table) -> None:
         with self._registered({"appended": rows}):

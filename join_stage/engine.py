@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import pyarrow as pa
@@ -13,6 +14,18 @@ from templates.witness import Witnesses
 
 DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
 """What a directory holds that is a store of the one engine or of the other."""
+
+
+@contextmanager
+def whole_batch(store: JoinEngine) -> Iterator[None]:
+    """A batch that is committed if all goes well and rolled back otherwise."""
+    store.begin()
+    try:
+        yield
+        store.commit()
+    except BaseException:
+        store.rollback()
+        raise
 
 
 class StoreError(RuntimeError):
@@ -39,7 +52,8 @@ class JoinEngine(Protocol):
 
     def commit(self) -> None: ...
 
-    def rollback(self) -> None: ...
+    def rollback(self) -> None:
+        """Takes back the batch, also one whose `commit` failed."""
 
     def append(self, table: str, rows: pa.Table) -> None:
         """Appends rows to one of `join_stage.tables.TABLES`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from lxml import etree
 
-from feeds.document import Clock, Document, Reject
+from feeds.document import Document, Reject
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
 from mmqjp.ledger import rows_table
@@ -32,11 +32,11 @@ class Admission:
     """Parses documents, refuses malformed and late ones, passes over those met before.
 
     `lateness` in microseconds is how far a document may be behind its stream's greatest time as of the previous batch;
-    None is without limit.
+    None is without limit. `sources` gives the streams from outside that a stream is made of.
     """
 
-    def __init__(self, store: JoinEngine, lateness: int | None, now: Clock) -> None:
-        self._store, self._lateness, self._now = store, lateness, now
+    def __init__(self, store: JoinEngine, lateness: int | None, sources: Callable[[str], Iterable[str]]) -> None:
+        self._store, self._lateness, self._sources = store, lateness, sources
         self._greatest: dict[str, int] = {}
         if lateness is not None:
             tops = store.select("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
@@ -45,39 +45,37 @@ class Admission:
     def admit(self, documents: Iterable[Document | Reject]) -> Admitted:
         """Sorts a batch into records and dead letters."""
         dead: list[tuple[object, ...]] = []
-        taken: dict[tuple[str, str], Document] = {}
-        total = 0
-        for item in documents:
+        items = list(documents)
+        known = self._known({(item.stream, item.id) for item in items if isinstance(item, Document)})
+        records: list[Record] = []
+        duplicates = 0
+        for item in items:
             if isinstance(item, Reject):
                 dead.append((item.id, item.stream, item.time, item.reason, _bytes(item.raw)))
-                continue
-            total += 1
-            taken.setdefault((item.stream, item.id), item)
-        known = self._known(taken)
-        records = []
-        for key, document in taken.items():
-            if key in known:
-                continue
-            try:
-                records.append(self._record(document))
-            except DocumentError as error:
-                dead.append((document.id, document.stream, document.t0, str(error), _bytes(document.xml)))
-        duplicates = total - len(taken) + len(known)
+            elif (item.stream, item.id) in known:
+                duplicates += 1
+            else:
+                try:
+                    records.append(self._record(item))
+                    known.add((item.stream, item.id))
+                except DocumentError as error:
+                    dead.append((item.id, item.stream, item.t0, str(error), _bytes(item.xml)))
         return Admitted(records, rows_table(dead, TABLES["dead_letters"]), duplicates)
 
     def advance(self, admitted: Admitted) -> None:
         """Moves the watermarks past a batch."""
         self._greatest = self._greatest_with(admitted)
 
-    def horizon(self, streams: Iterable[str], admitted: Admitted) -> int | None:
-        """The time before which, after a batch, no document can come on any of `streams` without being late.
+    def horizon(self, streams: Iterable[str], admitted: Admitted) -> int:
+        """The time before which, after a batch, no document can come on any of `streams` without being late."""
+        return self._watermark(streams, self._greatest_with(admitted))
 
-        None if there is no such time.
-        """
-        greatest = self._greatest_with(admitted)
-        if self._lateness is None or any(stream not in greatest for stream in streams):
-            return None
-        return min((greatest[stream] for stream in streams), default=EARLIEST) - self._lateness
+    def _watermark(self, streams: Iterable[str], greatest: Mapping[str, int]) -> int:
+        """The least watermark of streams; a PUBLISHed one's is the least of those of the streams behind it."""
+        if self._lateness is None:
+            return EARLIEST
+        behind = {source for stream in streams for source in self._sources(stream)}
+        return min((greatest.get(stream, EARLIEST) for stream in behind), default=EARLIEST) - self._lateness
 
     def _greatest_with(self, admitted: Admitted) -> dict[str, int]:
         greatest = dict(self._greatest)
@@ -85,8 +83,9 @@ class Admission:
             greatest[record.stream] = max(greatest.get(record.stream, EARLIEST), record.t1)
         return greatest
 
-    def _known(self, taken: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        pairs = list(taken)
+    def _known(self, arrived: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of the pairs (stream, id) that the store has."""
+        pairs = list(arrived)
         if not pairs:
             return set()
         arriving = pa.table({"stream": [s for s, _ in pairs], "id": [i for _, i in pairs]})
@@ -101,9 +100,9 @@ class Admission:
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             raise DocumentError("the time is out of range")
         if self._lateness is not None:
-            watermark = self._greatest.get(document.stream, EARLIEST) - self._lateness
-            if document.t1 < watermark:
-                raise DocumentError(f"late: {watermark - document.t1} µs behind the watermark of {document.stream}")
+            behind = self._watermark({document.stream}, self._greatest) - document.t1
+            if behind > 0:
+                raise DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
         tree = parse_document(document.xml_bytes())
         record = Record(
             -1,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from feeds.document import Document, Reject
 
 DOCUMENTS = 5_000
-BYTES = 64 * 1024 * 1024
+BYTES = 16 * 1024 * 1024
 
 
 def batches(

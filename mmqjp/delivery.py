@@ -92,9 +92,7 @@ class Delivery:
         if side.hidden is not None:
             return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
         minor, slots = target.placement.minors[i], target.placement.slots[i]
-        fixed = {}
-        if target.conjunct.joins:
-            fixed = {node.path: plain_node(nodes[slot]) for node, slot in zip(minor.nodes, slots, strict=True)}
+        fixed = {node.path: plain_node(nodes[slot]) for node, slot in zip(minor.nodes, slots, strict=True)}
         paths = self._paths.get(id(side))
         if paths is None:
             paths = self._paths[id(side)] = dict(_variable_paths(side.pattern, ()))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
-from join_stage.engine import JoinEngine
+from join_stage.engine import JoinEngine, whole_batch
 from join_stage.tables import TABLES
-from mmqjp.admission import Admission, Admitted
+from mmqjp.admission import EARLIEST, Admission, Admitted
 from mmqjp.delivery import Delivery, Match
 from mmqjp.ledger import Ledger
 from mmqjp.outputs import Output, sorted_outputs
@@ -23,9 +23,8 @@ from mmqjp.records import Record, Records
 from mmqjp.registry import Registry, Subscription
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import StreamDocument, XPathStage
-from xscl import Query, Script, parse_script, to_xscl
+from xscl import Script, parse_script, to_xscl
 from xscl.normal import normalize
-from xscl.publishing import check_publishing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +74,7 @@ class Engine:
                 self._registry.add(subscription)
             numbers = map(_NUMBERED.fullmatch, self._ledger.query_names())
             self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
-            self._admission = Admission(self._store, lateness, now)
+            self._admission = Admission(self._store, lateness, self._registry.sources)
         except BaseException:
             self._store.close()
             raise
@@ -126,12 +125,11 @@ class Engine:
 
     def unsubscribe(self, name: str) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""
-        gone = [s.qid for s in self._registry.subscriptions.values() if s.name == name]
+        gone = [subscription.qid for subscription in self._registry.named(name)]
         if not gone:
             raise KeyError(f"no query is named {name!r}")
-        self._store.begin()
-        self._ledger.save_removals(gone, self._now())
-        self._store.commit()
+        with whole_batch(self._store):
+            self._ledger.save_removals(gone, self._now())
         for qid in gone:
             self._registry.remove(qid)
 
@@ -143,49 +141,49 @@ class Engine:
         return found
 
     def _subscribe(self, script: Script, *, skip_known: bool) -> list[str]:
-        """Registers queries. The n-th query of a name and text is the n-th of the store if known ones are skipped."""
-        known = Counter((s.name, s.text) for s in self._registry.subscriptions.values())
-        met: Counter[tuple[str, str]] = Counter() if skip_known else known.copy()
+        """Registers queries; with `skip_known`, the n-th of a name and text only if there are fewer than n of them."""
+        met: Counter[tuple[str | None, str]] = Counter()
         names: list[str] = []
-        fresh: list[tuple[Query, Subscription]] = []
+        fresh: list[Subscription] = []
         for place, query in enumerate(script.queries, 1):
             text = to_xscl(Script((query,), script.namespaces))
-            name = query.publish or f"q{place}"
-            met[name, text] += 1
-            if met[name, text] > known[name, text]:
-                if query.publish is None:
-                    name = f"q{max(place, self._highest_number + 1)}"
-                    self._highest_number = int(name[1:])
-                occurrence = met[name, text] if query.publish else 1
-                qid, since = self._ledger.next_qid + len(fresh), self._ledger.next_docid - 1
-                normal = normalize(query, dict(script.namespaces))
-                publishes = query.publish is not None
-                fresh.append((query, Subscription(qid, name, text, occurrence, since, normal, publishes)))
+            known = self._registry.equal(query.publish, text)
+            occurrence = met[query.publish, text] + (0 if skip_known else len(known))
+            met[query.publish, text] += 1
+            if occurrence < len(known):
+                names.append(known[occurrence].name)
+                continue
+            name = query.publish or f"q{max(place, self._highest_number + 1)}"
+            if query.publish is None:
+                self._highest_number = int(name[1:])
+            qid, since = self._ledger.next_qid + len(fresh), self._ledger.next_docid - 1
+            normal = normalize(query, dict(script.namespaces))
+            fresh.append(Subscription(qid, name, text, occurrence, since, normal, query.publish is not None))
             names.append(name)
-        self._check_cycles([query for query, _ in fresh])
-        subscriptions = [subscription for _, subscription in fresh]
-        for subscription in subscriptions:
-            self._registry.add(subscription)
-        self._store.begin()
+        self._register(fresh)
+        return names
+
+    def _register(self, subscriptions: list[Subscription]) -> None:
+        added: list[Subscription] = []
         try:
-            self._ledger.save_queries(subscriptions, self._registry, self._now())
-            self._store.commit()
-        except BaseException:
-            self._store.rollback()
             for subscription in subscriptions:
+                self._registry.add(subscription)
+                added.append(subscription)
+            for subscription in added:
+                self._refuse_cycle(subscription)
+            with whole_batch(self._store):
+                self._ledger.save_queries(subscriptions, self._registry, self._now())
+        except BaseException:
+            for subscription in added:
                 self._registry.remove(subscription.qid)
             raise
         self._ledger.queries_saved(subscriptions, self.catalog)
-        return names
 
-    def _check_cycles(self, fresh: list[Query]) -> None:
-        """Refuses queries that would make a PUBLISHed stream out of itself together with registered ones."""
-        texts = [s.text for s in self._registry.subscriptions.values() if s.publishes]
-        if not texts or not any(query.publish for query in fresh):
-            return
-        registered = tuple(query for text in texts for query in parse_script(text).queries)
-        for problem in check_publishing(Script((*registered, *fresh))):
-            raise ValueError(f"{problem.message}, with queries registered earlier")
+    def _refuse_cycle(self, subscription: Subscription) -> None:
+        """Raises ValueError if a PUBLISHed stream would be made of itself, through queries registered earlier."""
+        if subscription.publishes and (cycle := self._registry.cycle_of(subscription.name)):
+            path = " -> ".join(cycle)
+            raise ValueError(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
 
     # ------------------------------------------------------------ documents
 
@@ -197,25 +195,23 @@ class Engine:
         ledger = self._ledger
         before = ledger.next_docid, ledger.next_match
         self._registry.flush()
-        self._store.begin()
         try:
-            admitted = self._admission.admit(documents)
-            outputs = self._answer(admitted.records)
-            self._records.flush()
-            self._store.append("dead_letters", admitted.dead_letters)
-            ledger.save_outputs(outputs)
-            self._evict(admitted)
-            self._store.commit()
+            with whole_batch(self._store):
+                admitted = self._admission.admit(documents)
+                outputs = self._answer(admitted.records)
+                self._records.flush()
+                self._store.append("dead_letters", admitted.dead_letters)
+                ledger.save_outputs(outputs)
+                self._evict(admitted)
         except BaseException:
-            self._store.rollback()
             self._stage1.finish_batch(committed=False)
-            self._records.forget()
             ledger.next_docid, ledger.next_match = before
+            self._records.forget(ledger.next_docid)
             raise
         self._stage1.finish_batch(committed=True)
         self._admission.advance(admitted)
-        ledger.batch += 1
         self._last_dead_letters = admitted.dead_letters
+        ledger.batch += 1
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -269,8 +265,8 @@ class Engine:
         return published
 
     def _evict(self, admitted: Admitted) -> None:
-        horizon = self._admission.horizon(self._registry.external_streams(), admitted)
-        if horizon is not None and self._registry.window != INFINITE:
+        horizon = self._admission.horizon(self._registry.streams(), admitted)
+        if horizon > EARLIEST and self._registry.window != INFINITE:
             self._store.evict(horizon - self._registry.window)
 
     # ------------------------------------------------------------ what was done
@@ -310,7 +306,6 @@ def open_store(engine: str | SparkSession, state: Path | None, master: str | Non
     if isinstance(engine, str) and engine != "spark":
         raise ValueError(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
     from join_stage.spark.engine import SparkEngine
-
     from join_stage.spark.session import spark_session
 
     session = spark_session(master) if isinstance(engine, str) else engine

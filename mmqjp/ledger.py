@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from join_stage.engine import JoinEngine, StoreError
+from join_stage.engine import JoinEngine, StoreError, whole_batch
 from join_stage.tables import TABLES
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.registry import Registry, Subscription
@@ -29,9 +29,8 @@ class Ledger:
         self._store = store
         version = self._setting("schema_version")
         if version is None:
-            store.begin()
-            self._append("settings", [("schema_version", SCHEMA_VERSION, 0)])
-            store.commit()
+            with whole_batch(store):
+                self._append("settings", [("schema_version", SCHEMA_VERSION, 0)])
         elif version != SCHEMA_VERSION:
             raise StoreError(f"the store has format {version}; this version of mmqjp reads format {SCHEMA_VERSION}")
         self.next_docid = self._top("docid", "documents") + 1
@@ -136,9 +135,8 @@ class Ledger:
 
     def mark_delivered(self) -> None:
         """Notes, in a batch of its own, that all outputs so far have reached their reader."""
-        self._store.begin()
-        self._append("settings", [("delivered", str(self.batch - 1), self.batch)])
-        self._store.commit()
+        with whole_batch(self._store):
+            self._append("settings", [("delivered", str(self.batch - 1), self.batch)])
         self.batch += 1
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -50,15 +51,20 @@ class Record:
 
 
 def own_part_id(stream: str, document_id: str) -> str:
-    return f"{stream}\t{document_id}"
+    return json.dumps([stream, document_id], ensure_ascii=False)
 
 
 class Records:
-    """Look-up of records by docid: those of the running batch, and earlier ones read back from the store."""
+    """Look-up of records by docid: those of the running batch, and earlier ones read back from the store.
 
-    def __init__(self, store: JoinEngine, cached: int = 10_000) -> None:
+    Earlier ones are kept at hand up to `cached` characters of XML, the latest used last to go; a tree, which takes far
+    more memory than its text, lives as long as a batch.
+    """
+
+    def __init__(self, store: JoinEngine, cached: int = 16 << 20) -> None:
         self._store = store
         self._cached = cached
+        self._size = 0
         self._records: OrderedDict[int, Record] = OrderedDict()
         self._fresh: dict[int, Record] = {}
 
@@ -74,29 +80,44 @@ class Records:
         return found
 
     def load(self, docids: Iterable[int]) -> None:
-        """Reads the documents that are not at hand in one query."""
-        missing = sorted({d for d in docids if d not in self._fresh and d not in self._records})
+        """Brings documents to hand, those that are missing by one query."""
+        wanted = {docid for docid in docids if docid not in self._fresh}
+        for docid in wanted & self._records.keys():
+            self._records.move_to_end(docid)
+        missing = sorted(wanted - self._records.keys())
         if not missing:
             return
-        while len(self._records) > self._cached:
-            self._records.popitem(last=False)
-        wanted = pa.table({"docid": pa.array(missing, pa.int64())})
         columns = ", ".join(f"d.{name}" for name in TABLES["documents"].names)
         sql = f"SELECT {columns} FROM documents d JOIN wanted w ON d.docid = w.docid"
-        for row in self._store.select(sql, {"wanted": wanted}).to_pylist():
-            self._records[row["docid"]] = _record(row)
+        rows = self._store.select(sql, {"wanted": pa.table({"docid": pa.array(missing, pa.int64())})})
+        for row in rows.to_pylist():
+            self._keep(_record(row))
+        self._shrink(len(wanted))
 
     def flush(self) -> None:
-        """Writes the running batch's documents to the store, and keeps them at hand."""
+        """Writes the running batch's documents to the store, and lets go of what only the batch needed."""
         self._store.append("documents", _table(list(self._fresh.values())))
-        self._records.update(self._fresh)
+        for record in self._fresh.values():
+            self._keep(record)
         self._fresh.clear()
-        while len(self._records) > self._cached:
-            self._records.popitem(last=False)
+        self._shrink(0)
+        for record in self._records.values():
+            record.__dict__.pop("tree", None)
 
-    def forget(self) -> None:
-        """Drops what a batch brought that is rolled back."""
+    def forget(self, first: int) -> None:
+        """Drops the documents from docid `first` on: their batch is rolled back."""
         self._fresh.clear()
+        for docid in [docid for docid in self._records if docid >= first]:
+            self._size -= len(self._records.pop(docid).xml)
+
+    def _keep(self, record: Record) -> None:
+        self._records[record.docid] = record
+        self._size += len(record.xml)
+
+    def _shrink(self, needed: int) -> None:
+        """Drops the records that were used longest ago, but not the `needed` last ones."""
+        while self._size > self._cached and len(self._records) > needed:
+            self._size -= len(self._records.popitem(last=False)[1].xml)
 
 
 def _table(records: Sequence[Record]) -> pa.Table:

@@ -28,6 +28,11 @@ class Subscription:
     publishes: bool
     targets: list[Target] = field(default_factory=list)
 
+    @property
+    def key(self) -> tuple[str | None, str]:
+        """PUBLISH name, if it has one, and text: what makes two queries the same one."""
+        return (self.name if self.publishes else None), self.text
+
 
 @dataclass(eq=False)
 class HiddenStream:
@@ -57,6 +62,8 @@ class Registry:
         self.catalog = catalog
         self._stage1, self._stage2 = stage1, stage2
         self.subscriptions: dict[int, Subscription] = {}
+        self._by_name: dict[Any, dict[Subscription, None]] = {}
+        self._by_text: dict[Any, dict[Subscription, None]] = {}
         self._by_row: dict[int, dict[Target, None]] = {}
         self._hidden: dict[str, HiddenStream] = {}
         self._windows: Counter[int] = Counter()
@@ -69,10 +76,46 @@ class Registry:
         """The largest window of any query, microseconds."""
         return max(self._windows, default=0)
 
-    def external_streams(self) -> set[str]:
-        """The streams that queries read and none makes: outputs are never late, so only these hold eviction back."""
-        made = {s.name for s in self.subscriptions.values() if s.publishes}
-        return {stream for stream in self._readers if stream not in made and not stream.startswith("#")}
+    def streams(self) -> set[str]:
+        """The streams that queries read."""
+        return set(self._readers)
+
+    def sources(self, stream: str) -> set[str]:
+        """The streams from outside that a stream is made of: itself, unless it is PUBLISHed or hidden."""
+        met, waiting = {stream}, [stream]
+        while waiting:
+            fresh = self._made_of(waiting.pop()) - met
+            met |= fresh
+            waiting += fresh
+        return {name for name in met if not self._made_of(name)}
+
+    def cycle_of(self, name: str) -> list[str]:
+        """The streams on a way of data from a PUBLISHed stream back to itself; empty if there is none."""
+        ways, met = [[name]], set()
+        while ways:
+            way = ways.pop()
+            for stream in self._made_of(way[0]):
+                if stream == name:
+                    return [name, *way]
+                if stream not in met:
+                    met.add(stream)
+                    ways.append([stream, *way])
+        return []
+
+    def named(self, name: str) -> list[Subscription]:
+        """The queries of a name, in the order of their registration."""
+        return list(self._by_name.get(name, ()))
+
+    def equal(self, published: str | None, text: str) -> list[Subscription]:
+        """The queries of a PUBLISH name (None: without one) and text, in the order of their registration."""
+        return list(self._by_text.get((published, text), ()))
+
+    def _made_of(self, stream: str) -> set[str]:
+        """The streams that the makers of a stream read; none for one that only comes from outside."""
+        makers: list[Subscription | HiddenStream] = [s for s in self._by_name.get(stream, ()) if s.publishes]
+        if stream in self._hidden:
+            makers.append(self._hidden[stream])
+        return {side.stream for maker in makers for target in maker.targets for side in target.conjunct.sides()}
 
     def has_readers(self, stream: str) -> bool:
         return self._readers[stream] > 0
@@ -95,12 +138,24 @@ class Registry:
         return next(self.of_row(row)).placement.template
 
     def add(self, subscription: Subscription) -> None:
-        self.subscriptions[subscription.qid] = subscription
+        """Registers a query; if that fails nothing of it is left."""
         normal = subscription.normal
-        self._place(subscription, normal.conjuncts, normal.op, normal.window, subscription.since)
+        try:
+            self._place(subscription, normal.conjuncts, normal.op, normal.window, subscription.since)
+        except BaseException:
+            self._displace(subscription)
+            raise
+        self.subscriptions[subscription.qid] = subscription
+        self._by_name.setdefault(subscription.name, {})[subscription] = None
+        self._by_text.setdefault(subscription.key, {})[subscription] = None
 
     def remove(self, qid: int) -> None:
-        self._displace(self.subscriptions.pop(qid))
+        subscription = self.subscriptions.pop(qid)
+        for index, key in ((self._by_name, subscription.name), (self._by_text, subscription.key)):
+            del index[key][subscription]
+            if not index[key]:
+                del index[key]
+        self._displace(subscription)
 
     def flush(self) -> None:
         """Brings the rows of R_T in stage 2 up to date."""
@@ -120,12 +175,12 @@ class Registry:
     ) -> None:
         width = INFINITE if window is None and op is not None else window or 0
         for conjunct in conjuncts:
+            placement, change = self.catalog.add(conjunct, width, op == "FOLLOWED BY")
+            self._stage1.add(change)
             for side in conjunct.sides():
                 self._readers[side.stream] += 1
                 if side.hidden is not None:
                     self._open(side.hidden, since)
-            placement, change = self.catalog.add(conjunct, width, op == "FOLLOWED BY")
-            self._stage1.add(change)
             self._put(change.rows)
             target = Target(owner, conjunct, placement, op, width)
             owner.targets.append(target)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from templates.minor import Minor, minor
 from templates.template import Shape, canonical_row, canonical_shape, shape_of
+from templates.witness import node_id
 from xscl.normal import Conjunct
 from xscl.pattern import PatternNode
 
@@ -132,6 +133,8 @@ class Catalog:
     def add(self, conjunct: Conjunct, window: int, ordered: bool) -> tuple[Placement, Change]:
         """Registers a conjunctive query with its subscriber's window (microseconds) and whether it is FOLLOWED BY."""
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
+        for term in (*terms[0], *terms[1]):
+            node_id(0, 0, term.functions)  # gives the chain of functions its number, or refuses it
         minors = tuple(minor(side.pattern, terms[i]) for i, side in enumerate(conjunct.sides()))
         shape = shape_of(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
         used: list[int] = []

@@ -7,11 +7,8 @@ its owner's attributes, counted from 1, in the next 20; for a derived value also
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import pyarrow as pa
-
-from xscl.functions import DERIVED
 
 R_BIN = pa.schema([("docid", pa.int64()), ("grp", pa.int32()), ("node1", pa.int64()), ("node2", pa.int64())])
 """Factorised R_binW: a row stands for (docid, var1, var2, node1, node2) with every edge (var1, var2) of its group."""
@@ -26,9 +23,8 @@ R_DOCTS = pa.schema([("docid", pa.int64()), ("t0", pa.int64()), ("t1", pa.int64(
 """Interval timestamps of the documents, UTC microseconds."""
 
 _ATTRIBUTE_SHIFT, _FUNCTION_SHIFT = 32, 52
-MAX_FUNCTIONS = 4
-_CHAINS = [chain for n in range(1, MAX_FUNCTIONS + 1) for chain in product(sorted(DERIVED), repeat=n)]
-_NUMBER = {chain: number for number, chain in enumerate(_CHAINS, 1)}
+_MOST_CHAINS = (1 << 63 - _FUNCTION_SHIFT) - 1
+_chains: dict[tuple[str, ...], int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +38,14 @@ class Witnesses:
 
 
 def node_id(element: int, attribute: int = 0, functions: tuple[str, ...] = ()) -> int:
-    """The id of a node: `attribute` counts from 1, 0 is the element itself."""
-    function = _NUMBER[functions] if functions else 0
+    """The id of a node: `attribute` counts from 1, 0 is the element itself.
+
+    Chains of functions are numbered as they come: only ids of one document are ever compared. Raises ValueError when
+    there are more chains than numbers.
+    """
+    function = _chains.setdefault(functions, len(_chains) + 1) if functions else 0
+    if function > _MOST_CHAINS:
+        raise ValueError(f"more than {_MOST_CHAINS} different chains of functions")
     return element | attribute << _ATTRIBUTE_SHIFT | function << _FUNCTION_SHIFT
 
 

@@ -228,7 +228,9 @@ def test_a_subscription_that_cannot_be_stored_is_not_made(engine: Engine, monkey
 
 
 def test_r_t_has_a_row_for_each_query_as_in_table_6_4(engine: Engine):
-    engine.subscribe(PAIRS + " PUBLISH one; S/a->p JOIN {p = q, 20} S/a->q PUBLISH two; S/b->p JOIN {p = q, INF} S/a->q")
+    engine.subscribe(
+        PAIRS + " PUBLISH one; S/a->p JOIN {p = q, 20} S/a->q PUBLISH two; S/b->p JOIN {p = q, INF} S/a->q"
+    )
     engine.process([])
     rows = engine.sql("SELECT q.name, t.* FROM r_t_0 t JOIN queries q ON q.qid = t.qid ORDER BY t.qid").to_pylist()
     assert [tuple(row.values()) for row in rows] == [
@@ -236,3 +238,79 @@ def test_r_t_has_a_row_for_each_query_as_in_table_6_4(engine: Engine):
         ("two", 1, 0, 0, 20_000_000),
         ("q3", 2, 1, 0, None),
     ]
+
+
+def test_a_document_that_was_rejected_is_not_the_first_of_its_id(engine: Engine):
+    engine.subscribe(PAIRS)
+    outputs = engine.process([Document("d1", "<a>", time=0), doc(1), doc(2)])
+    assert pairs(outputs) == [("d1", "d2")] and engine.counters().duplicates == 0
+
+
+def test_a_filter_notes_a_match_for_each_node(engine: Engine):
+    engine.subscribe("S//a")
+    assert len(engine.process([Document("d", "<r>" + "<a/>" * 50 + "</r>", time=0)])) == 50
+    assert engine.sql("SELECT count(DISTINCT bindings) AS n FROM match_rows")["n"][0].as_py() == 50
+
+
+def test_functions_may_nest_deeply(engine: Engine):
+    engine.subscribe(
+        "S//a->x JOIN {lower-case(upper-case(lower-case(upper-case(lower-case(x))))) = lower-case(y), 5} S//b->y"
+    )
+    outputs = engine.process([Document("d", "<a>V</a>", time=0), Document("e", "<b>v</b>", time=0)])
+    assert pairs(outputs) == [("d", "e")]
+
+
+def test_a_script_that_cannot_be_registered_leaves_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    add = engine.catalog.add
+    calls = iter([add])
+    monkeypatch.setattr(type(engine.catalog), "add", lambda _self, *given: next(calls, lambda *_: 1 / 0)(*given))
+    with pytest.raises(ZeroDivisionError):
+        engine.subscribe("S/a PUBLISH one; S/b PUBLISH two")
+    monkeypatch.undo()
+    assert not engine.queries() and not engine.catalog.steps and not engine.process([doc(1)])
+    engine.subscribe("S/a PUBLISH one")
+    assert [o.query for o in engine.process([doc(2)])] == ["one"]
+
+
+def test_a_commit_that_fails_in_the_database_is_taken_back(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    engine.subscribe(PAIRS)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._store, "commit", lambda: [engine._store.rollback(), 1 / 0])
+        with pytest.raises(ZeroDivisionError):
+            engine.process([doc(1), doc(2)])
+    assert pairs(engine.process([doc(1), doc(2)])) == [("d1", "d2")]
+
+
+def test_another_script_over_one_state_is_known_again(tmp_path: Path):
+    for names in (["q1"], ["q1"]):
+        with Engine("duckdb", state=tmp_path) as engine:
+            assert engine.ensure(parse_script("S/a")) == names
+    for _ in range(2):
+        with Engine("duckdb", state=tmp_path) as engine:
+            assert engine.ensure(parse_script("S/b")) == ["q2"]
+
+
+def test_a_late_document_on_a_published_stream_is_a_dead_letter():
+    with Engine("duckdb", lateness=0) as engine:
+        engine.subscribe("S//a->x JOIN {x = y, 1 s} S//b->y PUBLISH P; P//c->u JOIN {u = v, 10 s} S//b->v")
+        engine.process([Document("b1", "<b>v</b>", time=5_000_000)])
+        engine.process([Document("b2", "<b>v</b>", time=1_000_000_000)])
+        assert engine.process([Document("p", "<c>v</c>", "P", 5_000_000)]) == []
+        assert [row["id"] for row in engine.dead_letters()] == ["p"]
+
+
+def test_names_that_libxml2_does_not_know_can_stand_in_conditions(engine: Engine):
+    engine.subscribe("S//a[not(./𐐀)]")
+    outputs = engine.process([Document("with", "<a><𐐀/></a>", time=0), Document("without", "<a/>", time=0)])
+    assert pairs(outputs) == [("without",)]
+
+
+def test_a_reject_of_anything_is_kept(engine: Engine):
+    engine.process([Reject("\ud800", "S", 2**70, "no\udfff", "raw")])
+    assert [(row["id"], row["time"]) for row in engine.dead_letters()] == [("\\ud800", None)]
+
+
+def test_memory_holds_no_trees_between_batches(engine: Engine):
+    engine.subscribe(PAIRS)
+    engine.process([doc(1), doc(2)])
+    assert not any("tree" in vars(record) for record in engine.records._records.values())

@@ -78,9 +78,29 @@ class _Binder:
         return True
 
     def _candidates(self, pattern: PatternNode, path: tuple[int, ...], context: Node) -> Iterator[Node]:
-        nodes = self._axis(pattern, context)
-        fixed = self._fixed.get(path)
-        return nodes if fixed is None else (node for node in nodes if node == fixed)
+        for fixed, node in self._fixed.items():
+            if fixed[: len(path)] == path:
+                # The image is the fixed node, or one above it: no need to look at the rest of the document.
+                possible = [node] if fixed == path else self._above(node)
+                return (one for one in possible if self._on_axis(pattern, context, one))
+        return self._axis(pattern, context)
+
+    def _above(self, node: Node) -> Iterator[Node]:
+        """The elements that the node lies in, itself included if it is one."""
+        number: int | None = node[0]
+        while number is not None:
+            yield number, 0
+            number = self._document.parent[number]
+
+    def _on_axis(self, pattern: PatternNode, context: Node, node: Node) -> bool:
+        element, place = node
+        if context[1] or (pattern.test.kind == "attribute") != bool(place):
+            return False
+        if pattern.axis == "//":
+            first = context[0] if place else context[0] + 1
+            return context[0] < 0 or first <= element < self._document.end[context[0]]
+        above = element if place else self._document.parent[element]
+        return context[0] == (-1 if above is None else above)
 
     def _axis(self, pattern: PatternNode, context: Node) -> Iterator[Node]:
         document = self._document

@@ -33,9 +33,7 @@ class XPathStage:
     `groups` are those of an earlier run; past `max_states` the automaton forgets its states and makes them anew.
     """
 
-    def __init__(
-        self, groups: Iterable[tuple[int, frozenset[Edge]]] = (), *, max_states: int = MAX_STATES
-    ) -> None:
+    def __init__(self, groups: Iterable[tuple[int, frozenset[Edge]]] = (), *, max_states: int = MAX_STATES) -> None:
         self._filters = FilterBank()
         self._automaton = Automaton(self._filters, max_states)
         self._automaton.restore_groups(groups)

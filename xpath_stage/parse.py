@@ -7,6 +7,9 @@ from functools import cached_property
 
 from lxml import etree
 
+MAX_BYTES = 16 << 20
+"""Largest document from outside: its tree takes up to 75 times as much memory."""
+
 
 class DocumentError(ValueError):
     """A document that cannot be read: the message tells the place and the cause."""
@@ -28,9 +31,16 @@ class ParsedDocument:
         """For each element, the number after its last descendant's."""
         ends = list(range(1, len(self.elements) + 1))
         for i in range(len(self.elements) - 1, 0, -1):
-            parent = self.number[self.elements[i].getparent()]  # type: ignore[index]
+            parent = self.parent[i]
+            assert parent is not None, "only the root element has no parent"
             ends[parent] = max(ends[parent], ends[i])
         return ends
+
+    @cached_property
+    def parent(self) -> list[int | None]:
+        """For each element the number of its parent; None for the root element."""
+        numbers = self.number
+        return [None, *(numbers[element.getparent()] for element in self.elements[1:])]  # type: ignore[index]
 
     def attribute(self, element: int, place: int) -> tuple[str, str]:
         """Name and value of an element's attribute by its place, from 1."""
@@ -54,6 +64,8 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
 
     `trusted` lifts libxml2's limits (256 levels of elements, 10 MB a text node) for documents of our own making.
     """
+    if not trusted and len(xml) > MAX_BYTES:
+        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB")
     parser = etree.XMLParser(
         resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only bool
         no_network=True,

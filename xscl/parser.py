@@ -105,6 +105,9 @@ def _check_declarations(declarations: list[Declaration]) -> list[Problem]:
             problems.append(Problem(message, declaration.span, "choose another prefix"))
         elif prefix == "xmlns":
             problems.append(Problem("the prefix xmlns is reserved", declaration.span, "choose another prefix"))
+        elif uri == "*":
+            message = "the namespace * is no URI"
+            problems.append(Problem(message, declaration.span, "write *:name for a name in any namespace"))
         elif not uri:
             hint = "a name without a prefix matches elements in no namespace; remove the declaration"
             problems.append(Problem("the namespace is empty", declaration.span, hint))

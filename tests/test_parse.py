@@ -1,0 +1,219 @@
+"""Reading documents: what they mean, and what is refused instead of read, fetched or blown up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xpath_stage.parse import DocumentError, parse_document
+
+
+def text(xml: bytes) -> str:
+    """The string value of a document's root."""
+    return parse_document(xml).string_value(0)
+
+
+# ---------------------------------------------------------------- what documents mean
+
+
+def test_elements_are_numbered_in_document_order():
+    document = parse_document(b"<a><b><c/></b><!-- no --><d/><?no no?><e/></a>")
+    assert [element.tag for element in document.elements] == ["a", "b", "c", "d", "e"]
+    assert [document.number[element] for element in document.elements] == [0, 1, 2, 3, 4]
+    assert document.end == [5, 3, 3, 4, 5]
+
+
+def test_attributes_are_found_by_their_place():
+    document = parse_document(b"<a m='1' xmlns:p='u:x' p:k='2'/>")
+    assert [document.attribute(0, place) for place in (1, 2)] == [("m", "1"), ("{u:x}k", "2")]
+    assert [document.string_value(0, place) for place in (1, 2)] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("xml", "value"),
+    [
+        (b"<a/>", ""),
+        (b"<a></a>", ""),
+        (b"<a> 1\n 2 </a>", " 1\n 2 "),
+        (b"<a>1\r\n2\r3</a>", "1\n2\n3"),
+        (b"<a>1<b>2<c/>3</b>4</a>", "1234"),
+        (b"<!-- 0 --><a>1<!-- 2 -->3</a><!-- 4 -->", "13"),
+        (b"<a>1<b/><!-- 2 -->3</a>", "13"),
+        (b"<a><!-- 1 --></a>", ""),
+        (b"<a>1<?p 2?>3</a>", "13"),
+        (b"<a><![CDATA[<1>]]>2<![CDATA[]]>3</a>", "<1>23"),
+        (b"<a>&lt;&#49;&#x32;&amp;</a>", "<12&"),
+        (b'<!DOCTYPE a [<!ENTITY e "1">]><a>&e;2</a>', "12"),
+        (b'<!DOCTYPE a [<!ENTITY e "1<b>2</b>&f;"><!ENTITY f "3">]><a>0&e;4</a>', "01234"),
+        (b'<!DOCTYPE a [<!ENTITY e "<!-- 1 -->2">]><a>&e;</a>', "2"),
+    ],
+)
+def test_string_values(xml: bytes, value: str):
+    assert text(xml) == value
+
+
+def test_elements_of_an_entity_are_elements():
+    document = parse_document(b'<!DOCTYPE a [<!ENTITY e "1<b>2</b>">]><a>&e;<c>3</c></a>')
+    assert [(str(e.tag), document.string_value(i)) for i, e in enumerate(document.elements)] == [
+        ("a", "123"), ("b", "2"), ("c", "3"),
+    ]  # fmt: skip
+
+
+def test_entities_in_attributes_are_expanded_and_white_space_is_normalised_to_spaces():
+    document = parse_document(b'<!DOCTYPE a [<!ENTITY e "1&#38;amp;2">]><a k="&e;\n\t3&#10;4"/>')
+    assert document.attribute(0, 1) == ("k", "1&2  3\n4")
+
+
+def test_a_doctype_s_default_attributes_are_not_added():
+    """libxml2 would read external subsets as well if it were asked for them."""
+    document = parse_document(b'<!DOCTYPE a [<!ATTLIST a k CDATA "1">]><a/>')
+    assert dict(document.elements[0].attrib) == {}
+
+
+# ---------------------------------------------------------------- encodings
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "<a>\u00e9\u20ac\U0001f600</a>".encode(),
+        b"\xef\xbb\xbf" + "<a>\u00e9\u20ac\U0001f600</a>".encode(),
+        "<?xml version='1.0' encoding='utf-16'?><a>\u00e9\u20ac\U0001f600</a>".encode("utf-16"),
+        "<a>\u00e9\u20ac\U0001f600</a>".encode("utf-16"),
+        b"<?xml version='1.0' encoding='us-ascii'?><a>&#233;&#8364;&#128512;</a>",
+    ],
+    ids=["utf-8", "utf-8 with a mark", "utf-16", "utf-16 by its mark alone", "ascii"],
+)
+def test_encodings(xml: bytes):
+    assert text(xml) == "\u00e9\u20ac\U0001f600"
+
+
+def test_a_declared_encoding_is_believed():
+    assert text(b"<?xml version='1.0' encoding='iso-8859-1'?><a>\xe9</a>") == "\u00e9"
+    assert text(b"<?xml version='1.0' encoding='windows-1252'?><a>\x80</a>") == "\u20ac"
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("xml", "line", "cause"),
+    [
+        (b"", 1, "Document is empty"),
+        (b"  \n ", 2, ""),
+        (b"text", 1, "Start tag expected"),
+        (b"<a>", 1, ""),
+        (b"<a>\n</b>", 2, "mismatch"),
+        (b"<a/>\n\n<b/>", 3, "Extra content"),
+        (b"<a>\x00</a>", 1, ""),
+        (b"<a>\n&#0;</a>", 2, "invalid xmlChar value 0"),
+        (b"<a>\n\x01</a>", 2, "invalid Char value 1"),
+        (b"<a>&nbsp;</a>", 1, "'nbsp' not defined"),
+        (b"<a k='1' k='2'/>", 1, "redefined"),
+        (b"<p:a/>", 1, "prefix p on a is not defined"),
+        (b"<a>\xe9</a>", 1, ""),
+        (b"<a>\xed\xa0\x80</a>", 1, ""),
+        (b"<?xml version='1.0' encoding='no-such'?><a/>", 1, "no-such"),
+        (b"<?xml version='1.0' encoding='us-ascii'?><a>\xe9</a>", 1, ""),
+        ("<?xml version='1.0' encoding='utf-16'?><a/>".encode("utf-16")[:-1], 1, ""),
+    ],
+)
+def test_what_is_not_well_formed_is_refused_with_its_place(xml: bytes, line: int, cause: str):
+    with pytest.raises(DocumentError, match=rf"\Aline {line}, column [0-9]+: .+\Z") as caught:
+        parse_document(xml)
+    assert cause in str(caught.value)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    """The URL of a file that must not be read."""
+    file = tmp_path / "secret.txt"
+    file.write_text("secret", encoding="utf-8")
+    return file.as_uri()
+
+
+@pytest.mark.parametrize("use", ["", "&e;", "<b>&e;</b>"])
+def test_an_external_entity_is_refused_used_or_not(secret: str, use: str):
+    with pytest.raises(DocumentError) as caught:
+        parse_document(f'<!DOCTYPE a [<!ENTITY e SYSTEM "{secret}">]><a>{use}</a>'.encode())
+    assert "'e'" in str(caught.value)
+
+
+def test_a_public_entity_and_an_unparsed_one_are_refused(secret: str):
+    for declaration in (f'e PUBLIC "-//x" "{secret}"', f'e SYSTEM "{secret}" NDATA gif'):
+        with pytest.raises(DocumentError):
+            parse_document(f'<!DOCTYPE a [<!NOTATION gif SYSTEM "gif"><!ENTITY {declaration}>]><a/>'.encode())
+
+
+def test_a_parameter_entity_from_outside_is_refused(tmp_path: Path):
+    file = tmp_path / "more.dtd"
+    file.write_text('<!ENTITY e "secret">', encoding="utf-8")
+    for use in ("", "%p;"):
+        with pytest.raises(DocumentError):
+            parse_document(f'<!DOCTYPE a [<!ENTITY % p SYSTEM "{file.as_uri()}"> {use}]><a/>'.encode())
+
+
+def test_an_external_subset_is_not_read(tmp_path: Path):
+    file = tmp_path / "a.dtd"
+    file.write_text('<!ATTLIST a k CDATA "secret"><!ENTITY e "secret">', encoding="utf-8")
+    document = parse_document(f'<!DOCTYPE a SYSTEM "{file.as_uri()}"><a>1</a>'.encode())
+    assert (document.string_value(0), dict(document.elements[0].attrib)) == ("1", {})
+    with pytest.raises(DocumentError):
+        parse_document(f'<!DOCTYPE a SYSTEM "{file.as_uri()}"><a>&e;</a>'.encode())
+
+
+def test_x_include_is_an_element_like_any_other(secret: str):
+    xml = f'<a xmlns:xi="http://www.w3.org/2001/XInclude"><xi:include href="{secret}" parse="text"/></a>'
+    assert text(xml.encode()) == ""
+
+
+# ---------------------------------------------------------------- what would exhaust memory
+
+
+def laughs(levels: int, width: int) -> bytes:
+    entities = '<!ENTITY e0 "ha">' + "".join(
+        f'<!ENTITY e{i} "{f"&e{i - 1};" * width}">' for i in range(1, levels + 1)
+    )
+    return f"<!DOCTYPE a [{entities}]><a>&e{levels};</a>".encode()
+
+
+def test_few_laughs_are_text():
+    assert text(laughs(2, 3)) == "ha" * 9
+
+
+def test_a_billion_laughs_are_refused():
+    with pytest.raises(DocumentError):
+        parse_document(laughs(10, 10))
+
+
+def test_quadratic_blow_up_is_refused():
+    long = "x" * 50_000
+    with pytest.raises(DocumentError):
+        parse_document(f'<!DOCTYPE a [<!ENTITY e "{long}">]><a>{"&e;" * 5_000}</a>'.encode())
+
+
+def test_an_entity_that_holds_itself_is_refused():
+    with pytest.raises(DocumentError):
+        parse_document(b'<!DOCTYPE a [<!ENTITY e "&f;"><!ENTITY f "&e;">]><a>&e;</a>')
+
+
+def nested(depth: int) -> bytes:
+    return b"<a>" * depth + b"1" + b"</a>" * depth
+
+
+def test_elements_may_nest_256_levels_deep():
+    assert len(parse_document(nested(256)).elements) == 256
+    with pytest.raises(DocumentError) as caught:
+        parse_document(nested(257))
+    assert "256" in str(caught.value)
+    assert len(parse_document(nested(257), trusted=True).elements) == 257
+
+
+def test_a_text_node_may_have_10_megabytes():
+    limit = 10_000_000
+    assert len(text(b"<a>" + b"x" * limit + b"</a>")) == limit
+    too_long = b"<a>" + b"x" * (limit + 1) + b"</a>"
+    with pytest.raises(DocumentError):
+        parse_document(too_long)
+    assert len(parse_document(too_long, trusted=True).string_value(0)) == limit + 1
