@@ -172,9 +172,7 @@ def test_x_include_is_an_element_like_any_other(secret: str):
 
 
 def laughs(levels: int, width: int) -> bytes:
-    entities = '<!ENTITY e0 "ha">' + "".join(
-        f'<!ENTITY e{i} "{f"&e{i - 1};" * width}">' for i in range(1, levels + 1)
-    )
+    entities = '<!ENTITY e0 "ha">' + "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * width}">' for i in range(1, levels + 1))
     return f"<!DOCTYPE a [{entities}]><a>&e{levels};</a>".encode()
 
 

@@ -184,7 +184,9 @@ def test_mirrored_slots_of_one_side_share_a_row():
 
 def test_two_slots_with_one_variable_are_not_merged():
     catalog = Catalog()
-    one, change = catalog.add(conjunct("S//a[./b->x][./b->y] JOIN {x = u AND y = v, 1 h} S//c[./d->u][./e->v]"), 1, True)
+    one, change = catalog.add(
+        conjunct("S//a[./b->x][./b->y] JOIN {x = u AND y = v, 1 h} S//c[./d->u][./e->v]"), 1, True
+    )
     (row,) = change.rows
     _, left1, left2, _, right1, right2 = row.variables
     assert left1 == left2

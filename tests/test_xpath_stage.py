@@ -16,7 +16,7 @@ from templates.witness import Witnesses, node_id, plain_node
 from tests.generate_blocks import BlockMaker
 from tests.generate_documents import NAMESPACE, document_xml
 from tests.oracle_match import Matcher, Node, Tree
-from tests.strategies import cases
+from tests.strategies import cases, random_case
 from tests.test_templates import conjuncts_of
 from xpath_stage import filters
 from xpath_stage.binder import bindings
@@ -80,7 +80,8 @@ class Stage:
     def named(self, found: Witnessed) -> object:
         """The witnesses with variables by definition, to compare stages with different ids."""
         edges = {
-            (docid, self.definition(one), self.definition(two)): rows for (docid, (one, two)), rows in found.edges.items()
+            (docid, self.definition(one), self.definition(two)): rows
+            for (docid, (one, two)), rows in found.edges.items()
         }
         return edges, found.values
 
@@ -142,7 +143,9 @@ def joined(found: Witnessed, docid: int, parents: list[int | None], variables: l
             continue
         rows = found.edges.get((docid, (variables[parent], variables[node])), set())
         # Nodes stand in pre-order, so the first edge leads from the top to its first child.
-        partial = rows.copy() if node == 1 else {(*nodes, n) for nodes in partial for p, n in rows if nodes[parent] == p}
+        partial = (
+            rows.copy() if node == 1 else {(*nodes, n) for nodes in partial for p, n in rows if nodes[parent] == p}
+        )
     return partial
 
 
@@ -178,8 +181,6 @@ def test_many_patterns_at_once(seed: int):
 
 
 def cases_of(rng: Random) -> tuple[Script, list[Document]]:
-    from tests.strategies import random_case
-
     return random_case(rng.randrange(10**6), 6, 6)
 
 
@@ -388,7 +389,9 @@ def test_a_function_of_an_attribute():
 
 def test_streams_are_apart():
     stage = Stage()
-    stage.add(conjuncts_of(parse_script("One//a->x JOIN {x = y, 1 h} Two//b->y; Two//a->x JOIN {x = y, 1 h} Two//c->y")))
+    stage.add(
+        conjuncts_of(parse_script("One//a->x JOIN {x = y, 1 h} Two//b->y; Two//a->x JOIN {x = y, 1 h} Two//c->y"))
+    )
     tree = parse_document(b"<a><b/><c/></a>")
     documents = [StreamDocument(i, stream, 0, 0, tree) for i, stream in enumerate(("One", "Two", "Three"))]
     found = stage.named(stage.evaluate(documents))
@@ -405,7 +408,9 @@ def test_streams_are_apart():
 
 def test_only_value_join_nodes_have_their_strings_stored():
     stage = Stage()
-    stage.add(conjuncts_of(parse_script("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a != u, 1 h} Other/u->u; //d->d")))
+    stage.add(
+        conjuncts_of(parse_script("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a != u, 1 h} Other/u->u; //d->d"))
+    )
     document = StreamDocument(1, "S", 0, 0, parse_document(b"<a><b>1</b><c>2</c><d>3</d></a>"))
     found = stage.evaluate([document])
     assert found.values == {(1, 1): "1", (1, 2): "2"}

@@ -41,6 +41,9 @@ MAX_VALUE_JOINS = 16
 MAX_INPUTS = 50
 """Most inputs that one query may join."""
 
+MAX_STEPS = 100
+"""Longest path, in steps."""
+
 _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 
 
@@ -135,6 +138,11 @@ class _QueryChecker:
 
     def steps(self, steps: tuple[Step, ...], above: NodeKind | None, *, binds: bool, why: str = "") -> None:
         """Checks a path whose context node is of kind `above` (None: the document); `why` it binds nothing."""
+        if len(steps) > MAX_STEPS:
+            self.problem(
+                f"a path of more than {MAX_STEPS} steps", steps[MAX_STEPS].span, "write // for the steps between"
+            )
+            return
         for step in steps:
             if above == "attribute":
                 self.problem("an attribute has no steps below it", step.span, "end the path with the attribute")

@@ -6,6 +6,7 @@ and from one another.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -54,6 +55,8 @@ def number_string(text: str) -> str:
     ('5', '-0.5', '0')
     """
     value = float(text)
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
     return str(int(value)) if value == int(value) else format(Decimal(repr(value)), "f")
 
 

@@ -38,7 +38,7 @@ _RESULT = pa.schema(
 
 
 TASK_ROWS = 20_000
-"""Rows of R_vj worth a task of its own, in each template."""
+"""Rows of R_vj and R_bin worth a task of their own, in each template."""
 
 
 class SparkEngine:
@@ -151,28 +151,28 @@ class SparkEngine:
         the batch can match: their rows are read from the files once and held in memory for all templates, as is R_vj,
         while `cached` is open.
         """
-        live: dict[str, DataFrame] = {}
+        session, joined = self._session, {f"{name}_w": self._session.table(f"{name}_w") for name in STATE}
         if before:
-            values = self._session.table("r_doc_w").select("strval")
-            live["r_doc"] = _persisted(before["r_doc"].join(values, "strval", "left_semi"), cached)
-            docids = live["r_doc"].select("docid")
+            values = joined["r_doc_w"].select("strval")
+            docs = _persisted(before["r_doc"].join(values, "strval", "left_semi"), cached)
+            joined["r_doc_old"] = docs.select(STATE["r_doc"].names)
             for name in ("r_bin", "r_docts"):
-                live[name] = _persisted(before[name].join(docids, "docid", "left_semi"), cached)
-        for name, schema in STATE.items():
-            rows = self._session.table(f"{name}_w")
-            if live:
-                earlier = live[name].select(schema.names)
-                earlier.createOrReplaceTempView(f"{name}_old")
-                rows = earlier.unionAll(rows)
-            rows.createOrReplaceTempView(name)
+                joined[f"{name}_old"] = _persisted(
+                    before[name].join(docs.select("docid"), "docid", "left_semi"), cached
+                )
+        for name in STATE:
+            rows = joined[f"{name}_w"]
+            joined[name] = joined[f"{name}_old"].unionAll(rows) if before else rows
             self._views.forget(name)
-        sides = (NEW_RIGHT, NEW_LEFT) if live else (NEW_RIGHT,)
-        pairs = [_persisted(self._session.sql(value_pairs_statement(side, window)), cached) for side in sides]
+        for name, frame in joined.items():
+            frame.createOrReplaceTempView(name)
+        for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
+            joined[side.pairs] = _persisted(session.sql(value_pairs_statement(side, window)), cached)
         # One job fills the caches: Spark plans by size, and knows that of a cached frame once it has been computed.
-        measured = [*pairs, *([live["r_bin"]] if live else [])]
-        size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in measured]).count()
-        for side, frame in zip(sides, pairs, strict=True):
-            frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(side.pairs)
+        streamed = {name: frame for name, frame in joined.items() if name.startswith(("r_vj", "r_bin"))}
+        size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in streamed.values()]).count()
+        for name, frame in streamed.items():
+            frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
 
     def _view(self, name: str, rows: pa.Table) -> None:
         self._session.createDataFrame(rows).createOrReplaceTempView(name)
