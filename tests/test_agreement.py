@@ -3,13 +3,16 @@
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.workload import items, queries
+from feeds.document import Document
 from mmqjp import Engine
 from tests.agreement import Delivery, assert_agrees
 from tests.oracle_cases import docs
-from tests.strategies import random_case
-from xscl import parse_script
+from tests.strategies import cases, random_case
+from xscl import Script, parse_script
 
 SETS = 100
 QUERIES = 20
@@ -32,6 +35,14 @@ def test_duckdb_agrees_with_the_oracle(seed: int):
 @pytest.mark.parametrize("seed", range(SETS, 11 * SETS))
 def test_duckdb_agrees_with_the_oracle_at_length(seed: int):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Engine("duckdb") as engine:
+        assert_agrees(engine, script, documents, _delivery(seed))
+
+
+@given(cases(max_queries=3, max_documents=6), st.integers(0, 99))
+@settings(max_examples=40)
+def test_duckdb_agrees_with_the_oracle_on_cases_that_shrink(case: tuple[Script, list[Document]], seed: int):
+    script, documents = case
     with Engine("duckdb") as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 

@@ -274,8 +274,13 @@ def test_a_script_that_cannot_be_registered_leaves_nothing(engine: Engine, monke
 
 def test_a_commit_that_fails_in_the_database_is_taken_back(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     engine.subscribe(PAIRS)
+
+    def fail() -> None:
+        engine._store.rollback()
+        raise ZeroDivisionError
+
     with monkeypatch.context() as patched:
-        patched.setattr(engine._store, "commit", lambda: [engine._store.rollback(), 1 / 0])
+        patched.setattr(engine._store, "commit", fail)
         with pytest.raises(ZeroDivisionError):
             engine.process([doc(1), doc(2)])
     assert pairs(engine.process([doc(1), doc(2)])) == [("d1", "d2")]

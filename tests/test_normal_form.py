@@ -29,7 +29,7 @@ class Describer:
         self.hidden: dict[str, Hidden] = {}
 
     def script(self, script: Script) -> str:
-        blocks = []
+        blocks: list[str] = []
         for query in script.queries:
             blocks += self.query(normalize(query, dict(script.namespaces)))
         done = 0

@@ -68,7 +68,7 @@ def test_entities_in_attributes_are_expanded_and_white_space_is_normalised_to_sp
 def test_a_doctype_s_default_attributes_are_not_added():
     """libxml2 would read external subsets as well if it were asked for them."""
     document = parse_document(b'<!DOCTYPE a [<!ATTLIST a k CDATA "1">]><a/>')
-    assert dict(document.elements[0].attrib) == {}
+    assert not document.elements[0].attrib
 
 
 # ---------------------------------------------------------------- encodings
@@ -158,7 +158,8 @@ def test_an_external_subset_is_not_read(tmp_path: Path):
     file = tmp_path / "a.dtd"
     file.write_text('<!ATTLIST a k CDATA "secret"><!ENTITY e "secret">', encoding="utf-8")
     document = parse_document(f'<!DOCTYPE a SYSTEM "{file.as_uri()}"><a>1</a>'.encode())
-    assert (document.string_value(0), dict(document.elements[0].attrib)) == ("1", {})
+    assert document.string_value(0) == "1"
+    assert not document.elements[0].attrib
     with pytest.raises(DocumentError):
         parse_document(f'<!DOCTYPE a SYSTEM "{file.as_uri()}"><a>&e;</a>'.encode())
 

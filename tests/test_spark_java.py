@@ -184,8 +184,9 @@ def test_workers_run_this_interpreter_unless_a_cluster_names_another():
 
 def test_running_session_is_shared_and_another_is_refused(spark, tmp_path):
     before = dict(os.environ)
-    assert spark_session() is spark
-    assert spark_session(warehouse=Path(str(spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"))) is spark
+    assert spark_session().sparkContext is spark.sparkContext
+    warehouse = Path(str(spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"))
+    assert spark_session(warehouse=warehouse).sparkContext is spark.sparkContext
     with pytest.raises(ValueError, match=r"master local\[\*\] and not local\[1\]: stop it first"):
         spark_session("local[1]")
     with pytest.raises(ValueError, match="with warehouse"):

@@ -1,9 +1,8 @@
-"""Stage 1: its witnesses, joined over a pattern's minor edges, are exactly the pattern's matches; so are the binder's."""
+"""Stage 1: its witnesses, joined over a pattern's minor edges, are exactly its matches; so are the binder's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from random import Random
 
 import pytest
@@ -11,142 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeds.document import Document
-from templates.catalog import Catalog, Placement
-from templates.witness import Witnesses, node_id, plain_node
+from templates.witness import node_id, plain_node
+from tests.conjuncts import conjuncts_of
 from tests.generate_blocks import BlockMaker
 from tests.generate_documents import NAMESPACE, document_xml
 from tests.oracle_match import Matcher, Node, Tree
 from tests.strategies import cases, random_case
-from tests.test_templates import conjuncts_of
+from tests.witnessed import Edge, Stage
 from xpath_stage import filters
 from xpath_stage.binder import bindings
 from xpath_stage.evaluator import StreamDocument, XPathStage
 from xpath_stage.parse import ParsedDocument, parse_document
 from xscl import parse_script, to_xscl
-from xscl.functions import derive
-from xscl.normal import Conjunct
 from xscl.pattern import PatternBuilder, PatternNode
-from xscl.syntax import Script
-
-Edge = tuple[int, int]
-Row = tuple[int, int]
-
-
-class Witnessed:
-    """A batch's witnesses as sets: W by edge and document, string values by document and node."""
-
-    def __init__(self, batch: Witnesses, groups: dict[int, list[Edge]]) -> None:
-        for group, *edge in zip(*batch.r_group.to_pydict().values(), strict=True):
-            groups.setdefault(group, []).append((edge[0], edge[1]))
-        self.edges: dict[tuple[int, Edge], set[Row]] = {}
-        for docid, group, node1, node2 in zip(*batch.r_bin.to_pydict().values(), strict=True):
-            for edge in groups[group]:
-                rows = self.edges.setdefault((docid, edge), set())
-                assert (node1, node2) not in rows, "a witness is given once"
-                rows.add((node1, node2))
-        self.values: dict[tuple[int, int], str] = {}
-        for docid, node, value in zip(*batch.r_doc.to_pydict().values(), strict=True):
-            assert (docid, node) not in self.values, "a value is given once"
-            self.values[docid, node] = value
-
-
-class Stage:
-    """Stage 1 and the catalog that feeds it, with the conjunctive queries that stand."""
-
-    def __init__(self, stage: XPathStage | None = None) -> None:
-        self.catalog, self.stage = Catalog(), stage or XPathStage()
-        self.groups: dict[int, list[Edge]] = {}
-        self.standing: list[tuple[Conjunct, Placement]] = []
-
-    def add(self, conjuncts: Iterable[Conjunct]) -> None:
-        for conjunct in conjuncts:
-            placement, change = self.catalog.add(conjunct, 1, True)
-            self.stage.add(change)
-            self.standing.append((conjunct, placement))
-
-    def remove(self, index: int) -> None:
-        _, placement = self.standing.pop(index)
-        self.stage.remove(self.catalog.remove(placement, 1, True)[0])
-
-    def evaluate(self, documents: Iterable[StreamDocument]) -> Witnessed:
-        return Witnessed(self.stage.evaluate(documents), self.groups)
-
-    def definition(self, variable: int) -> str:
-        """A variable's definition, that of no other, whatever the ids."""
-        step = self.catalog.steps[variable]
-        above = f"{step.stream}:" if step.parent is None else self.definition(step.parent) + " "
-        return above + str(step.node)
-
-    def named(self, found: Witnessed) -> object:
-        """The witnesses with variables by definition, to compare stages with different ids."""
-        edges = {
-            (docid, self.definition(one), self.definition(two)): rows
-            for (docid, (one, two)), rows in found.edges.items()
-        }
-        return edges, found.values
-
-    def check(self, documents: Sequence[StreamDocument]) -> int:
-        """Compares all standing patterns' matches in the documents; how many there were."""
-        found = self.evaluate(documents)
-        count = 0
-        for conjunct, placement in self.standing:
-            for side in range(len(conjunct.sides())):
-                for document in documents:
-                    count += check_side(self.catalog, conjunct, placement, side, document, found)
-        return count
-
-
-def check_side(
-    catalog: Catalog, conjunct: Conjunct, placement: Placement, side: int, document: StreamDocument, found: Witnessed
-) -> int:
-    """One pattern in one document: the join of the witnesses is the projection of the matches on the minor."""
-    minor, stream = placement.minors[side], conjunct.sides()[side].stream
-    if stream != document.stream:
-        return 0
-    row = catalog.variables_of(placement.row)
-    variables = [row[slot] for slot in placement.slots[side]]
-    parents = [node.parent for node in minor.nodes]
-    marked = mark(conjunct.sides()[side].pattern, (), {node.path for node in minor.nodes})
-    functions = [node.definition[-1].functions for node in minor.nodes]
-    expected = {
-        tuple(
-            node_id(*bound[str(node.path)], node.definition[-1].functions if node.definition[-1].axis == "." else ())
-            for node in minor.nodes
-        )
-        for bound in map(dict, bindings(marked, document.tree))
-    }
-    assert joined(found, document.docid, parents, variables) == expected
-    for nodes in expected:
-        for leaf in minor.node_of.values():
-            text = document.tree.string_value(*plain_node(nodes[leaf]))
-            for name in functions[leaf]:
-                text = derive(name, text)
-            assert found.values[document.docid, nodes[leaf]] == text
-    return len(expected)
-
-
-def mark(pattern: PatternNode, path: tuple[int, ...], paths: set[tuple[int, ...]]) -> PatternNode:
-    """The pattern with variables at the nodes of these paths, and no others."""
-    children = tuple(mark(child, (*path, i), paths) for i, child in enumerate(pattern.children))
-    return replace(pattern, var=str(path) if path in paths else None, children=children)
-
-
-def joined(found: Witnessed, docid: int, parents: list[int | None], variables: list[int]) -> set[tuple[int, ...]]:
-    """The join of the witnesses over a minor's edges, as a tuple of nodes for each result."""
-    if len(variables) == 1:
-        rows = found.edges.get((docid, (variables[0], variables[0])), set())
-        assert all(node1 == node2 for node1, node2 in rows)
-        return {(node1,) for node1, _ in rows}
-    partial: set[tuple[int, ...]] = set()
-    for node, parent in enumerate(parents):
-        if parent is None:
-            continue
-        rows = found.edges.get((docid, (variables[parent], variables[node])), set())
-        # Nodes stand in pre-order, so the first edge leads from the top to its first child.
-        partial = (
-            rows.copy() if node == 1 else {(*nodes, n) for nodes in partial for p, n in rows if nodes[parent] == p}
-        )
-    return partial
+from xscl.syntax import Block, Script
 
 
 def parsed(documents: Iterable[Document]) -> list[StreamDocument]:
@@ -205,7 +82,8 @@ def test_patterns_come_and_go_and_states_are_flushed(
     while stage.standing:
         stage.remove(rng.randrange(len(stage.standing)))
     nothing = stage.evaluate(documents)
-    assert nothing.edges == nothing.values == {}
+    assert not nothing.edges
+    assert not nothing.values
 
 
 def test_a_flush_of_states_or_of_the_filters_memo_changes_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -243,13 +121,37 @@ def test_the_binder_agrees_with_the_oracle(rng: Random, namespaced: bool):
         assert found == {tuple(sorted(bound, key=lambda pair: pair[0])) for bound in expected}, to_xscl(block)
 
 
+@given(st.randoms(use_true_random=False))
+def test_fixing_nodes_chooses_among_the_bindings(rng: Random):
+    xml = document_xml(rng, 12)
+    block, _ = BlockMaker(rng, False).block("S", xml)
+    pattern, document = PatternBuilder({}).path(block.steps), parse_document(xml)
+    found = bindings(pattern, document)
+    paths = dict(variable_paths(pattern, ()))
+    chosen = rng.sample(sorted(paths), rng.randint(1, len(paths)))
+    somewhere = [node for bound in sorted(found) for node in bound] or [("", (0, 0))]
+    fixed = {var: dict(rng.choice(sorted(found))).get(var, (0, 0)) if found else (0, 0) for var in chosen}
+    fixed[chosen[0]] = rng.choice(somewhere)[1]
+    expected = {bound for bound in found if fixed.items() <= dict(bound).items()}
+    assert bindings(pattern, document, {paths[var]: node for var, node in fixed.items()}) == expected
+
+
+def variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if pattern.var:
+        yield pattern.var, path
+    for i, child in enumerate(pattern.children):
+        yield from variable_paths(child, (*path, i))
+
+
 def as_oracle(document: ParsedDocument, node: tuple[int, int]) -> Node:
     element, place = node
     return Node(element, document.attribute(element, place)[0] if place else None)
 
 
 def test_the_binder_holds_given_nodes_fixed():
-    pattern = PatternBuilder({}).path(parse_script("SELECT y FROM //a->x[./b->y]/c->z").queries[0].source.steps)
+    block = parse_script("SELECT y FROM //a->x[./b->y]/c->z").queries[0].source
+    assert isinstance(block, Block)
+    pattern = PatternBuilder({}).path(block.steps)
     document = parse_document(b"<a><b/><b/><c/><a><b/><c/></a></a>")
     assert len(bindings(pattern, document)) == 3
     assert bindings(pattern, document, {(): (4, 0)}) == {(("x", (4, 0)), ("y", (5, 0)), ("z", (6, 0)))}
@@ -309,7 +211,8 @@ DEEP = "<a><a k='1'><b k='2'/></a><b><a><c m='1'/></a></b></a>"  # 0 a, 1 a, 2 b
         ("DECLARE NAMESPACE p = 'u:x'; //@p:k->x", "<a xmlns:q='u:x' k='1' q:k='2' q:m=''/>", ["0/@{u:x}k"]),
         ("//@k->x", "<a xmlns='u:x' xmlns:q='u:x' k='1' q:k='2'/>", ["0/@k"]),
         ("//*:a[@xml:lang = 'de']->x", "<a xml:lang='de'><a xml:lang='en'/></a>", ["0"]),
-        ("DECLARE NAMESPACE p = 'u:x'; //a[not(./p:b)]->x", "<a xmlns:q='u:x'><a><q:b/></a><a><b/></a></a>", ["0", "3"]),
+        ("DECLARE NAMESPACE p = 'u:x'; //a[not(./p:b)]->x", "<a xmlns:q='u:x'><a><q:b/></a><a><b/></a></a>",
+         ["0", "3"]),
         ("//a[not(./*:b)]->x", "<a xmlns:q='u:x'><a><q:b/></a><a><b/></a></a>", ["0"]),
         # existence, at any depth and above the bound node
         ("//a[./b]->x", DEEP, ["0", "1"]),

@@ -6,7 +6,7 @@ pattern is matched again in the one document concerned, with the known nodes hel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 
 from xpath_stage.conditions import holds
@@ -77,12 +77,19 @@ class _Binder:
                 return False
         return True
 
-    def _candidates(self, pattern: PatternNode, path: tuple[int, ...], context: Node) -> Iterator[Node]:
-        for fixed, node in self._fixed.items():
-            if fixed[: len(path)] == path:
-                # The image is the fixed node, or one above it: no need to look at the rest of the document.
-                possible = [node] if fixed == path else self._above(node)
-                return (one for one in possible if self._on_axis(pattern, context, one))
+    def _candidates(self, pattern: PatternNode, path: tuple[int, ...], context: Node) -> Iterable[Node]:
+        own = self._fixed.get(path)
+        if own is not None:
+            return (own,) if self._on_axis(pattern, context, own) else ()
+        # Where a node at or below this one is fixed there is no need to look at the rest of the document.
+        possible: Iterable[Node] | None
+        if path in self._fixed:
+            possible = [self._fixed[path]]
+        else:
+            below = (node for fixed, node in self._fixed.items() if fixed[: len(path)] == path)
+            possible = next(map(self._above, below), None)
+        if possible is not None:
+            return (node for node in possible if self._on_axis(pattern, context, node))
         return self._axis(pattern, context)
 
     def _above(self, node: Node) -> Iterator[Node]:

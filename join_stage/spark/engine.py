@@ -27,6 +27,8 @@ _SETTINGS = {
     # Every join would get filters that drop nulls of which there are none: 2.0 s a batch without, 2.6 with them, for
     # twenty templates over next to no data.
     "spark.sql.constraintPropagation.enabled": "false",
+    # Templates of one shape, and a batch after the other, then share their compiled code, whatever their place.
+    "spark.sql.codegen.useIdInClassName": "false",
     # A table is read from dozens of files, in a job that lists them only if there are thousands.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
     "spark.sql.session.timeZone": "UTC",
@@ -37,7 +39,7 @@ _RESULT = pa.schema(
 )
 
 
-TASK_ROWS = 20_000
+TASK_ROWS = 100_000
 """Rows of R_vj and R_bin worth a task of their own, in each template."""
 
 

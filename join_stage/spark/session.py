@@ -50,6 +50,9 @@ def settings(master: str, cores: int, warehouse: Path | None, app_name: str) -> 
         # generation stays on (off: 707 ms); broadcasts, constraint propagation and CBO made no gain beyond noise.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(2 * cores),
+        # Compiled code is kept for more stages than the 100 of Spark's: those of sixty templates were more, and each
+        # batch compiled them all again.
+        "spark.sql.codegen.cache.maxEntries": "5000",
         # Every broadcast table reserves whole pages. With Spark's sizes (1g, pages of several MB) the eighty of that
         # union ran out of memory, though the data was small.
         "spark.driver.memory": "4g",

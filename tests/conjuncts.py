@@ -1,0 +1,29 @@
+"""The conjunctive queries of scripts, as the catalog takes them."""
+
+from __future__ import annotations
+
+from xscl import parse_script
+from xscl.normal import Conjunct, Hidden, normalize
+from xscl.syntax import Script
+
+
+def conjuncts_of(script: Script) -> list[Conjunct]:
+    """The conjunctive queries of a script, those of its hidden streams included."""
+    found: list[Conjunct] = []
+
+    def collect(conjuncts: tuple[Conjunct, ...]) -> None:
+        for conjunct in conjuncts:
+            found.append(conjunct)
+            for side in conjunct.sides():
+                if isinstance(side.hidden, Hidden):
+                    collect(side.hidden.conjuncts)
+
+    for query in script.queries:
+        collect(normalize(query, dict(script.namespaces)).conjuncts)
+    return found
+
+
+def conjunct(query: str) -> Conjunct:
+    """The one conjunctive query of a text."""
+    (found,) = conjuncts_of(parse_script(query))
+    return found
