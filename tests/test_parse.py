@@ -140,6 +140,20 @@ def test_an_external_entity_is_refused_used_or_not(secret: str, use: str):
     assert "'e'" in str(caught.value)
 
 
+def test_an_external_entity_s_file_is_not_opened(tmp_path: Path):
+    """What is said does not depend on whether the file is there, nor on what is in it."""
+    file = tmp_path / "entity.xml"
+    xml = f'<!DOCTYPE a [<!ENTITY e SYSTEM "{file.as_uri()}">]><a>&e;</a>'.encode()
+    messages = set()
+    for content in (None, "text", "<b>"):
+        if content is not None:
+            file.write_text(content, encoding="utf-8")
+        with pytest.raises(DocumentError) as caught:
+            parse_document(xml)
+        messages.add(str(caught.value))
+    assert len(messages) == 1
+
+
 def test_a_public_entity_and_an_unparsed_one_are_refused(secret: str):
     for declaration in (f'e PUBLIC "-//x" "{secret}"', f'e SYSTEM "{secret}" NDATA gif'):
         with pytest.raises(DocumentError):

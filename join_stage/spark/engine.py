@@ -31,7 +31,6 @@ _SETTINGS = {
     "spark.sql.codegen.useIdInClassName": "false",
     # A table is read from dozens of files, in a job that lists them only if there are thousands.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
-    "spark.sql.session.timeZone": "UTC",
 }
 
 _RESULT = pa.schema(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -49,13 +48,18 @@ class DataFile:
 Files = Mapping[str, tuple[DataFile, ...]]
 """The files of each table, oldest first."""
 
+_EMPTY: Files = dict.fromkeys(TABLES, ())
+
 
 class TableStore:
     """Tables in a directory, or in a temporary one that goes at `close`. Rows are in memory until `commit`."""
 
     def __init__(self, directory: Path | None) -> None:
-        self._temporary = directory is None
-        self.directory = (Path(tempfile.mkdtemp(prefix="mmqjp-")) if directory is None else directory).absolute()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="mmqjp-")
+            directory = Path(self._temporary.name)
+        self.directory = directory.absolute()
         self._numbers = count()
         self._buffers: dict[str, list[pa.Table]] = {}
         try:
@@ -69,15 +73,18 @@ class TableStore:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
         try:
             self._kept = {batch: _read_manifest(self._manifest(batch)) for batch in self._batches()}
+            self._batch = max(self._kept, default=0)
+            self.files: Files = self._kept.get(self._batch, _EMPTY)
+            """The files of each table as the current batch sees them."""
             for name in TABLES:
                 (self.directory / name).mkdir(exist_ok=True)
+                for path in self.paths(name):
+                    if not Path(path).exists():
+                        raise StoreError(f"the store in {self.directory} is damaged: {path} is gone")
             self._sweep()
         except BaseException:
             os.close(self._lock)
             raise
-        self._batch = max(self._kept, default=0)
-        self.files: Files = self._kept.get(self._batch, dict.fromkeys(TABLES, ()))
-        """The files of each table as the current batch sees them."""
 
     def append(self, table: str, rows: pa.Table) -> None:
         """Adds rows to a table, as part of the current batch."""
@@ -112,7 +119,7 @@ class TableStore:
     def rollback(self) -> None:
         """Forgets what came since the last commit."""
         self._buffers.clear()
-        self.files = self._kept.get(self._batch, dict.fromkeys(TABLES, ()))
+        self.files = self._kept.get(self._batch, _EMPTY)
 
     def commit(self) -> None:
         """Writes the current batch and makes it visible."""
@@ -129,8 +136,8 @@ class TableStore:
     def close(self) -> None:
         """Lets others open the store."""
         os.close(self._lock)
-        if self._temporary:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def _written(self, table: str, batch: int) -> tuple[DataFile, ...]:
         rows = self.fresh(table)
