@@ -16,6 +16,13 @@ DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
 """What a directory holds that is a store of the one engine or of the other."""
 
 
+RESULT = pa.schema(
+    [("qid", pa.int64()), ("docid1", pa.int64()), ("docid2", pa.int64()), ("nodes", pa.list_(pa.int64()))]
+)
+"""What a join gives: the id of a row of R_T, its documents (docid2 is null for a filter's), and the nodes by the
+template's numbering."""
+
+
 @contextmanager
 def whole_batch(store: JoinEngine) -> Iterator[None]:
     """A batch that is committed if all goes well and rolled back otherwise."""
@@ -65,7 +72,7 @@ class JoinEngine(Protocol):
         """Adds the witnesses to the join state and answers all templates for them.
 
         The batch's documents have ids from `first_docid` on, greater than all earlier ones; `window` is the largest
-        of any query, in microseconds. Returns (qid of the row, docid1, docid2, nodes by the template's numbering).
+        of any query, in microseconds. Returns rows of RESULT.
         """
 
     def evict(self, before: int) -> None:

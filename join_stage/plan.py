@@ -6,7 +6,7 @@ as it was before. So each pair of documents with a new one in it is met exactly 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from templates.catalog import INFINITE
@@ -90,10 +90,23 @@ def template_statement(template: TemplateTable, side: Orientation, array: str) -
     return query.sql(tables, select, conditions)
 
 
-def batch_statement(templates: Sequence[TemplateTable], array: str, *, with_old: bool) -> str:
-    """The statement that answers all templates for a batch; `with_old` asks for the second orientation too."""
-    selects = []
+def batch_statements(
+    templates: Sequence[TemplateTable], array: str, *, with_old: bool, joins: int | None = None
+) -> Iterator[str]:
+    """The union-all statement that answers all templates for a batch; `with_old` asks for the second orientation too.
+
+    An engine that runs all branches of a union at once bounds the `joins` of a statement, and gets a second one for
+    what is past it.
+    """
+    selects: list[str] = []
+    count = 0
     for template in templates:
+        more = len(timed_query(template)[0].body) - 1
         for side in (NEW_RIGHT, NEW_LEFT) if with_old and template.shape.joins else (NEW_RIGHT,):
+            if selects and joins is not None and count + more > joins:
+                yield "\nUNION ALL\n".join(selects)
+                selects, count = [], 0
             selects.append(template_statement(template, side, array))
-    return "\nUNION ALL\n".join(selects)
+            count += more
+    if selects:
+        yield "\nUNION ALL\n".join(selects)

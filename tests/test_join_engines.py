@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from join_stage import duckdb_engine
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.engine import JoinEngine, StoreError
 from join_stage.tables import STATE, TABLES
@@ -242,6 +243,19 @@ def test_eviction_changes_no_pair_within_the_window(open_engine: Opener):
         assert 4 <= oldest <= 10, "the first batch went, what the window reaches is there"
     plain.close()
     evicting.close()
+
+
+def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.MonkeyPatch):
+    case = random_join_case(7, templates=60, batches=2, documents=10, in_order=True)
+    monkeypatch.setattr(duckdb_engine, "MEMORY_LIMIT", "500MB")
+    together = DuckDBEngine()
+    expected = run_case(together, case)
+    together.close()
+    assert len({row[0] // 3 for row in expected[1]}) > 20, "few templates matched"
+    monkeypatch.setattr(duckdb_engine, "JOINS", 1)
+    apart = DuckDBEngine()
+    assert run_case(apart, case) == expected
+    apart.close()
 
 
 def test_a_store_of_the_other_engine_is_refused(open_engine: Opener, tmp_path: Path):

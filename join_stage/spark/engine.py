@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statement, value_pairs_statement
+from join_stage.engine import RESULT
+from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.spark.store import TableStore
 from join_stage.spark.tables import TableViews
 from join_stage.tables import STATE
@@ -32,10 +33,6 @@ _SETTINGS = {
     # A table is read from dozens of files, in a job that lists them only if there are thousands.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
 }
-
-_RESULT = pa.schema(
-    [("qid", pa.int64()), ("docid1", pa.int64()), ("docid2", pa.int64()), ("nodes", pa.list_(pa.int64()))]
-)
 
 
 TASK_ROWS = 100_000
@@ -129,12 +126,12 @@ class SparkEngine:
         self._refresh_rows()
         templates = list(self._templates.values())
         if not templates:
-            return _RESULT.empty_table()
+            return RESULT.empty_table()
         with ExitStack() as cached:
             if any(template.shape.joins for template in templates):
                 self._prepare(before, window, cached)
-            statement = batch_statement(templates, "array({})", with_old=bool(before))
-            return self._session.sql(statement).toArrow().cast(_RESULT)
+            (statement,) = batch_statements(templates, "array({})", with_old=bool(before))
+            return self._session.sql(statement).toArrow().cast(RESULT)
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
         """The batch's rows of the join state: r_bin with a row for each edge of each group."""
