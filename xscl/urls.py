@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 _WEB = frozenset({"http", "https"})
 _DEFAULT_PORTS = frozenset({80, 443})
 _TRACKING = frozenset({"fbclid", "gclid", "mc_cid", "mc_eid", "igshid", "ref_src"})
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_DOTS = re.compile("[\u3002\uff0e\uff61]")  # that IDNA takes for dots
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _SAFE = "%/:@!$&'()*+,;=~?"
 
@@ -26,18 +28,18 @@ def canonical_url(text: str) -> str:
     stripped = text.strip()
     try:
         parts = urlsplit(stripped)
-        if parts.scheme not in _WEB or not parts.hostname:
-            return stripped
         host = _ascii_host(parts)
+        if parts.scheme not in _WEB or host.split() != [host]:  # no host, or not one
+            return stripped
         if ":" in host:
             host = f"[{host}]"
         port = f":{parts.port}" if parts.port is not None and parts.port not in _DEFAULT_PORTS else ""
-        user = parts.netloc.rpartition("@")[0]
+        user = _encoded(parts.netloc.rpartition("@")[0])
         path = _encoded(parts.path).rstrip("/")
         query = "&".join(sorted(_encoded(item) for item in parts.query.split("&") if item and not _tracks(item)))
     except ValueError:
         return stripped
-    return f"https://{_encoded(user) + '@' if user else ''}{host}{port}{path}{'?' + query if query else ''}"
+    return f"https://{user + '@' if user else ''}{host}{port}{path}{'?' + query if query else ''}"
 
 
 def url_host(text: str) -> str:
@@ -53,13 +55,11 @@ def url_host(text: str) -> str:
 
 
 def _ascii_host(parts: SplitResult) -> str:
-    host = (parts.hostname or "").rstrip(".")
-    if host.isascii():
-        return host
-    try:
-        return host.encode("idna").decode("ascii").lower()
-    except UnicodeError:
-        return host
+    host = _DOTS.sub(".", parts.hostname or "").rstrip(".")
+    if not host.isascii():
+        with suppress(UnicodeError):
+            host = host.encode("idna").decode("ascii").lower()
+    return host.rstrip(".")
 
 
 def _tracks(parameter: str) -> bool:
