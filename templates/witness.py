@@ -22,7 +22,10 @@ R_DOC = pa.schema([("docid", pa.int64()), ("node", pa.int64()), ("strval", pa.st
 R_DOCTS = pa.schema([("docid", pa.int64()), ("t0", pa.int64()), ("t1", pa.int64())])
 """Interval timestamps of the documents, UTC microseconds."""
 
-_ATTRIBUTE_SHIFT, _FUNCTION_SHIFT = 32, 52
+ATTRIBUTE_SHIFT = 32
+"""How far an attribute's place is shifted in its node id."""
+
+_FUNCTION_SHIFT = 52
 _MOST_CHAINS = (1 << 63 - _FUNCTION_SHIFT) - 1
 _chains: dict[tuple[str, ...], int] = {}
 
@@ -46,9 +49,9 @@ def node_id(element: int, attribute: int = 0, functions: tuple[str, ...] = ()) -
     function = _chains.setdefault(functions, len(_chains) + 1) if functions else 0
     if function > _MOST_CHAINS:
         raise ValueError(f"more than {_MOST_CHAINS} different chains of functions")
-    return element | attribute << _ATTRIBUTE_SHIFT | function << _FUNCTION_SHIFT
+    return element | attribute << ATTRIBUTE_SHIFT | function << _FUNCTION_SHIFT
 
 
 def plain_node(node: int) -> tuple[int, int]:
     """(element, attribute) of a node id, without its function."""
-    return node & 0xFFFFFFFF, node >> _ATTRIBUTE_SHIFT & 0xFFFFF
+    return node & 0xFFFFFFFF, node >> ATTRIBUTE_SHIFT & 0xFFFFF

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -21,6 +22,7 @@ from xpath_stage import filters
 from xpath_stage.binder import bindings
 from xpath_stage.evaluator import StreamDocument, XPathStage
 from xpath_stage.parse import ParsedDocument, parse_document
+from xpath_stage.shapes import TRIAL
 from xscl import parse_script, to_xscl
 from xscl.pattern import PatternBuilder, PatternNode
 from xscl.syntax import Block, Script
@@ -28,6 +30,10 @@ from xscl.syntax import Block, Script
 
 def parsed(documents: Iterable[Document]) -> list[StreamDocument]:
     return [StreamDocument(i, d.stream, 0, 0, parse_document(as_bytes(d.xml))) for i, d in enumerate(documents)]
+
+
+def in_stream_s(texts: Iterable[str]) -> list[StreamDocument]:
+    return [StreamDocument(i, "S", 0, 0, parse_document(text.encode())) for i, text in enumerate(texts)]
 
 
 def as_bytes(xml: bytes | str) -> bytes:
@@ -86,6 +92,46 @@ def test_patterns_come_and_go_and_states_are_flushed(
     assert not nothing.values
 
 
+@given(cases(max_queries=4), st.sampled_from([1, 3, 1000]), st.booleans())
+def test_the_shape_cache_changes_nothing(case: tuple[Script, list[Document]], max_shapes: int, together: bool):
+    cached, walked = Stage(XPathStage(max_shapes=max_shapes)), Stage(XPathStage(max_shapes=0))
+    for stage in (cached, walked):
+        stage.add(conjuncts_of(case[0]))
+    once = parsed(case[1])
+    again = [replace(document, docid=document.docid + len(once)) for document in parsed(case[1])]
+    batches = [once + again] if together else [once, again]
+    for batch in batches:
+        assert cached.named(cached.evaluate(batch)) == walked.named(walked.evaluate(batch))
+    counters = cached.stage.counters()
+    assert counters["shape_hits"] + counters["shape_misses"] <= 2 * len(once)
+    assert walked.stage.counters()["shape_hits"] == 0
+
+
+def test_shapes_are_hit_missed_and_flushed():
+    stage = Stage(XPathStage(max_shapes=4))
+    stage.add(conjuncts_of(parse_script('S//a->x[./@m]; S//b->y[. = "1"]')))
+    texts = ["<a><b>1</b></a>", "<a><b>2</b></a>", "<a><b>3</b></a>", '<a m=""><b>1</b></a>', '<a m="2"><b>1</b></a>']
+
+    def counts(texts: list[str]) -> list[int]:
+        before = stage.stage.counters()
+        stage.check(in_stream_s(texts))
+        after = stage.stage.counters()
+        return [after[name] - before[name] for name in ("shape_hits", "shape_misses")]
+
+    assert counts(texts) == [2, 3]
+    assert counts(texts) == [5, 0]
+    assert counts([f"<a>{'<b>1</b>' * n}</a>" for n in range(9)]) == [0, 9]
+    assert stage.stage.counters()["flushes"] > 2
+
+
+def test_the_shape_cache_rests_where_it_does_not_hit():
+    stage = Stage()
+    stage.add(conjuncts_of(parse_script("S//a->x")))
+    texts = [f"<a>{'<b/>' * (n % 500)}</a>" for n in range(2000)]
+    stage.evaluate(in_stream_s(texts))
+    assert stage.stage.counters()["shape_misses"] == TRIAL
+
+
 def test_a_flush_of_states_or_of_the_filters_memo_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     script, documents = cases_of(Random(1))
     wide, narrow = Stage(), Stage(XPathStage(max_states=1))
@@ -93,7 +139,7 @@ def test_a_flush_of_states_or_of_the_filters_memo_changes_nothing(monkeypatch: p
         stage.add(conjuncts_of(script))
     expected = wide.named(wide.evaluate(parsed(documents)))
     assert wide.stage.counters()["flushes"] == 0
-    monkeypatch.setattr(filters, "MEMO_LIMIT", 1)
+    monkeypatch.setattr(filters, "MAX_CLASSES", 1)
     assert narrow.named(narrow.evaluate(parsed(documents))) == expected
     assert narrow.stage.counters()["flushes"] > 2
 

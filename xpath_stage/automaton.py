@@ -1,46 +1,53 @@
 """The shared automaton: all registered steps of all streams, made deterministic lazily over (name, satisfied filters).
 
 A state stands for the path of labels from the document to a node. It knows which steps (shared variables) the node
-matches, and which groups of edges bind there, with the depth of the ancestor that each binds; so a node costs a
-dictionary look-up, however many patterns are registered. States are made on demand and thrown away past a limit.
+matches, and so which groups of edges bind there; a node costs a dictionary look-up, however many patterns are
+registered. States are made on demand and thrown away past a limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from templates.catalog import Change, Edge, Step
-from xpath_stage.filters import FilterBank
+from templates.witness import node_id
+from xpath_stage import filters
+from xpath_stage.emissions import MAX_EMISSIONS, BoundGroup, Emissions, Walk
+from xpath_stage.filters import FilterBank, NodeClass, Tests
 from xpath_stage.masks import MaskIndex
+from xpath_stage.names import Owners, Vocabulary, decrease, split_name
+from xpath_stage.parse import ParsedDocument
 from xscl.pattern import Test
 
 MAX_STATES = 100_000
 
-
-@dataclass(frozen=True, slots=True)
-class BoundGroup:
-    """A group of edges that bind at a node: `depth` is that of the ancestor node1 (elements from 0);
-    `functions1` and `functions2` derive the values of the two nodes, () for the nodes themselves."""
-
-    group: int
-    depth: int
-    functions1: tuple[str, ...]
-    functions2: tuple[str, ...]
+Label = str | NodeClass
+"""What a state's node is told apart from its siblings by: its tag, or with filters its class."""
 
 
-class State:
-    """A state of the automaton. `steps` match at the node; `rows` bind there; `values` are wanted of it."""
+class State(dict[Label, "State"]):
+    """A state of the automaton: leads on from labels of children to their states.
 
-    __slots__ = ("above", "by_label", "depth", "needs", "rows", "steps", "values")
+    `steps` match at the node, `emission` is the number of what binds there and of the values wanted of it, and
+    `reads_attributes` tells whether its attributes have states.
+    """
 
-    def __init__(self, above: State | None, steps: frozenset[int]) -> None:
-        self.above, self.steps = above, steps
+    __slots__ = ("above", "automaton", "by_label", "depth", "emission", "needs", "reads_attributes", "steps", "stream")
+
+    def __init__(self, automaton: Automaton, stream: str, above: State | None, steps: frozenset[int]) -> None:
+        super().__init__()
+        self.automaton, self.stream, self.above, self.steps = automaton, stream, above, steps
         self.depth: int = -1 if above is None else above.depth + 1
         self.needs: dict[tuple[str, str], int] = {}
         self.by_label: dict[tuple[str, str, int], State] = {}
-        self.rows: tuple[BoundGroup, ...] = ()
-        self.values: tuple[tuple[str, ...], ...] = ()
+        self.emission = 0
+        self.reads_attributes = False
+
+    def __missing__(self, label: Label) -> State:
+        return self.automaton.enter(self, label)
 
     def path(self) -> Iterator[State]:
         """This state and those above it, down to the document's own."""
@@ -49,25 +56,42 @@ class State:
             yield state
             state = state.above
 
+    def forget(self) -> None:
+        """Forgets all states below this one."""
+        self.clear()
+        self.by_label.clear()
+
+
+_Key = tuple[str, int | None, str]
+"""(stream, step above or None, axis)"""
+
+_Name = tuple[str, str, str]
+"""(kind, namespace, local name), each of the latter two possibly `*`"""
+
 
 class Automaton:
     """Steps, edges and wanted values, and the states made of them so far."""
 
-    def __init__(self, filters: FilterBank, max_states: int) -> None:
-        self._filters = filters
+    def __init__(self, max_states: int) -> None:
+        self._vocabulary = Vocabulary()
+        self._filters = FilterBank(self._vocabulary)
         self._max_states = max_states
         self._steps: dict[int, Step] = {}
-        self._below: dict[tuple[str, int | None, str], dict[Test, MaskIndex[int]]] = {}
+        self._below: dict[_Key, dict[_Name, MaskIndex[int]]] = {}
         self._self_steps: dict[int, set[int]] = {}
         self._edges_to: dict[int, set[Edge]] = {}
+        self._attribute_keys: Counter[_Key] = Counter()
+        self._owners = Owners()
         self._wanted: set[int] = set()
         self._groups: dict[frozenset[Edge], int] = {}
         self._roots: dict[str, State] = {}
         self._new_groups: list[tuple[int, Edge]] = []
         self._unsaved_groups: list[tuple[int, Edge]] = []
-        self.has_attributes = False
+        self.emissions = Emissions()
         self.states = 0
         self.flushes = 0
+        self.version = 0
+        """Changes with what is registered, and when emissions get new numbers."""
 
     # ------------------------------------------------------------ registration
 
@@ -79,14 +103,16 @@ class Automaton:
                 assert step.parent is not None
                 self._self_steps.setdefault(step.parent, set()).add(step.id)
                 continue
-            key = (step.stream, step.parent, step.node.axis)
-            required = self._filters.require(step.node)
-            self._below.setdefault(key, {}).setdefault(step.node.test, MaskIndex()).add(step.id, required)
-            self.has_attributes |= step.node.test.kind == "attribute"
+            key, required = _key(step), self._filters.require(step.node)
+            self._below.setdefault(key, {}).setdefault(_name(step.node.test), MaskIndex()).add(step.id, required)
+            if step.node.test.kind == "attribute":
+                self._attribute_keys[key] += 1
+                self._owners.add(self._owner_test(step))
         for edge in change.edges:
             self._edges_to.setdefault(edge[1], set()).add(edge)
         self._wanted.update(change.values)
-        self.reset()
+        if change.steps or change.edges or change.values:
+            self.reset()
 
     def remove(self, change: Change) -> None:
         """Drops what `add` added."""
@@ -95,20 +121,39 @@ class Automaton:
             if not self._edges_to[edge[1]]:
                 del self._edges_to[edge[1]]
         for step in change.steps:
-            del self._steps[step.id]
             if step.node.axis == ".":
                 assert step.parent is not None
                 self._self_steps[step.parent].discard(step.id)
                 continue
-            self._below[step.stream, step.parent, step.node.axis][step.node.test].remove(step.id)
+            key, by_name = _key(step), self._below[_key(step)]
+            index = by_name[_name(step.node.test)]
+            index.remove(step.id)
+            if not index:
+                del by_name[_name(step.node.test)]
+            if not by_name:
+                del self._below[key]
+            if step.node.test.kind == "attribute":
+                decrease(self._attribute_keys, key)
+                self._owners.remove(self._owner_test(step))
             self._filters.release(step.node)
+        for step in change.steps:
+            del self._steps[step.id]
         self._wanted.difference_update(change.values)
-        self.reset()
+        if change.steps or change.edges or change.values:
+            self.reset()
+
+    def _owner_test(self, step: Step) -> Test | None:
+        """What the owner of an attribute step must pass; None: any element."""
+        parent = None if step.parent is None else self._steps.get(step.parent)
+        return parent.node.test if parent is not None and step.node.axis == "/" else None
 
     def reset(self) -> None:
-        """Forgets all states."""
+        """Forgets all states, classes and emissions: for what is registered has changed."""
+        self.version += 1
+        self._filters.forget()
         self._roots.clear()
         self.states = 0
+        self.emissions = Emissions()
 
     def restore_groups(self, groups: Iterable[tuple[int, frozenset[Edge]]]) -> None:
         """Takes over the groups' numbers from an earlier run."""
@@ -126,66 +171,128 @@ class Automaton:
             self._new_groups = self._unsaved_groups + self._new_groups
         self._unsaved_groups = []
 
-    # ------------------------------------------------------------ states
+    # ------------------------------------------------------------ walks
 
-    def root(self, stream: str) -> State:
-        """The state of a document of `stream`, above its root element."""
-        if self.states > self._max_states:
-            self.reset()
+    def walk(self, stream: str, document: ParsedDocument) -> Walk:
+        """What binds at each node of a document."""
+        self._bound_memory()
+        labels: Sequence[Label] = self._filters.element_classes(document) if self._filters else document.tags
+        if not self._attribute_keys:
+            return Walk(emissions_of(self._root(stream), labels, document.counts), ())
+        found: list[tuple[int, int, int]] = []
+        owners: list[tuple[int, State]] = []
+        elements = emissions_of(self._root(stream), labels, document.counts, owners)
+        for owner, state in owners:
+            element = document.elements[owner]
+            for place, (name, value) in enumerate(element.items(), 1):
+                label = self._filters.attribute_class(str(name), str(value), element, place)
+                found.append((state[label].emission, owner, place))
+        return Walk(elements, found)
+
+    def looks_at(self, tag: str) -> Tests:
+        """What is looked at in elements with this tag, beside their children."""
+        tests = self._filters.tests_of(tag)
+        return replace(tests, attributes=tests.attributes or tag in self._owners)
+
+    def bound_emissions(self) -> None:
+        """Starts the emissions anew if there are too many. For between batches: those of walks lose their meaning."""
+        if len(self.emissions) > MAX_EMISSIONS:
             self.flushes += 1
+            self.reset()
+
+    def _bound_memory(self) -> None:
+        if self.states > self._max_states or self._filters.classes >= filters.MAX_CLASSES:
+            self.flushes += 1
+            self.states = 0
+            self._roots.clear()
+            self._filters.forget()
+
+    def _root(self, stream: str) -> State:
+        """The state of a document of `stream`, above its root element."""
         state = self._roots.get(stream)
         if state is None:
-            state = self._roots[stream] = State(None, frozenset())
+            state = self._roots[stream] = State(self, stream, None, frozenset())
         return state
 
-    def enter(self, stream: str, state: State, kind: str, name: str, mask: int) -> State:
-        """The state of a child element, or of an attribute, with the filters in `mask`."""
-        need = state.needs.get((kind, name))
+    def enter(self, above: State, label: Label) -> State:
+        """The state of a child that `above` does not lead to yet."""
+        if isinstance(label, NodeClass):
+            kind, name, mask = label.kind, label.name, label.mask
+        else:
+            kind, name, mask = "element", self._vocabulary.canonical(label), 0
+        need = above.needs.get((kind, name))
         if need is None:
             need = 0
-            for index in self._indexes(stream, state, kind, name):
+            for index in self._indexes(above, kind, name):
                 need |= index.need
-            state.needs[kind, name] = need
-        label = (kind, name, mask & need)
-        found = state.by_label.get(label)
+            above.needs[kind, name] = need
+        key = (kind, name, mask & need)
+        found = above.by_label.get(key)
         if found is None:
-            found = state.by_label[label] = self._expand(stream, state, kind, name, mask)
+            if self.states > self._max_states:
+                self._flush_below(above)
+            found = above.by_label[key] = self._expand(above, kind, name, mask)
+        self.states += 1
+        above[label] = found
         return found
 
-    def _indexes(self, stream: str, state: State, kind: str, name: str) -> Iterator[MaskIndex[int]]:
-        """The steps that a node of this name below `state` may match, by what leads to them."""
-        for ancestor in state.path():
+    def _flush_below(self, state: State) -> None:
+        """Forgets all states but those on the way to `state`, in the middle of a document."""
+        self.flushes += 1
+        self._roots.clear()
+        for above in state.path():
+            above.forget()
+        self.states = state.depth + 1
+
+    def _indexes(self, above: State, kind: str, name: str) -> Iterator[MaskIndex[int]]:
+        """The steps that a node of this name below `above` may match, by what leads to them."""
+        uri, local = split_name(name)
+        names = ((kind, uri, local), (kind, uri, "*"), (kind, "*", local), (kind, "*", "*"))
+        for ancestor in above.path():
             parents: Iterable[int | None] = ancestor.steps if ancestor.above is not None else (None,)
             for parent in parents:
-                for axis in ("/", "//") if ancestor is state else ("//",):
-                    for test, index in self._below.get((stream, parent, axis), {}).items():
-                        if test.kind == kind and test.accepts(name):
-                            yield index
+                for axis in ("/", "//") if ancestor is above else ("//",):
+                    by_name = self._below.get((above.stream, parent, axis))
+                    if by_name:
+                        for test in names:
+                            index = by_name.get(test)
+                            if index is not None:
+                                yield index
 
-    def _expand(self, stream: str, above: State, kind: str, name: str, mask: int) -> State:
+    def _expand(self, above: State, kind: str, name: str, mask: int) -> State:
         matched: set[int] = set()
-        for index in self._indexes(stream, above, kind, name):
+        for index in self._indexes(above, kind, name):
             matched.update(index.satisfied(mask))
         for step in list(matched):
             matched |= self._self_steps.get(step, set())
-        state = State(above, frozenset(matched))
-        self.states += 1
+        state = State(self, above.stream, above, frozenset(matched))
         path = list(state.path())[::-1][1:]
-        bound: dict[tuple[int, tuple[str, ...], tuple[str, ...]], set[Edge]] = {}
+        bound: dict[tuple[int, int, int], set[Edge]] = {}
         for step in matched:
-            functions = self._steps[step].node.functions
+            derived = node_id(0, 0, self._steps[step].node.functions)
             for edge in self._edges_to.get(step, ()):
                 if edge[0] == edge[1]:
-                    bound.setdefault((state.depth, functions, functions), set()).add(edge)
+                    bound.setdefault((state.depth, derived, derived), set()).add(edge)
                     continue
                 for depth in self._depths(edge, path):
-                    bound.setdefault((depth, (), functions), set()).add(edge)
-        state.rows = tuple(
-            BoundGroup(self._group(frozenset(edges)), depth, functions1, functions2)
-            for (depth, functions1, functions2), edges in bound.items()
-        )
-        state.values = tuple({self._steps[step].node.functions for step in matched & self._wanted})
+                    bound.setdefault((depth, 0, derived), set()).add(edge)
+        rows = [BoundGroup(self._group(frozenset(edges)), *place) for place, edges in bound.items()]
+        values = {self._steps[step].node.functions for step in matched & self._wanted}
+        state.emission = self.emissions.number(state.depth, tuple(sorted(rows)), tuple(sorted(values)))
+        state.reads_attributes = kind == "element" and self._leads_to_attributes(state)
         return state
+
+    def _leads_to_attributes(self, state: State) -> bool:
+        keys = self._attribute_keys
+        if not keys:
+            return False
+        below = ((state.stream, step, "/") for step in state.steps)
+        inside = (
+            (state.stream, step, "//")
+            for ancestor in state.path()
+            for step in (ancestor.steps if ancestor.above is not None else (None,))
+        )
+        return any(key in keys for key in chain(below, inside))
 
     def _depths(self, edge: Edge, path: list[State]) -> set[int]:
         """The depths at which the edge's ancestor binds in some chain of steps that ends in its child at path's end."""
@@ -213,3 +320,33 @@ class Automaton:
             number = self._groups[edges] = len(self._groups)
             self._new_groups += [(number, edge) for edge in edges]
         return number
+
+
+def emissions_of(
+    root: State, labels: Iterable[Label], counts: Iterable[int], owners: list[tuple[int, State]] | None = None
+) -> list[int]:
+    """The emission of each element, in document order; `owners` gets the elements whose attributes have states."""
+    emissions: list[int] = []
+    waiting: list[tuple[State, int]] = []
+    state, left = root, 1
+    for label, count in zip(labels, counts, strict=True):
+        below = state[label]
+        emissions.append(below.emission)
+        if owners is not None and below.reads_attributes:
+            owners.append((len(emissions) - 1, below))
+        left -= 1
+        if count:
+            if left:
+                waiting.append((state, left))
+            state, left = below, count
+        elif not left and waiting:
+            state, left = waiting.pop()
+    return emissions
+
+
+def _key(step: Step) -> _Key:
+    return step.stream, step.parent, step.node.axis
+
+
+def _name(test: Test) -> _Name:
+    return test.kind, test.uri, test.local

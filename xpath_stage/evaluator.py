@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
-from lxml import etree
 
 from templates.catalog import Change, Edge
-from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses, node_id
-from xpath_stage.automaton import MAX_STATES, Automaton, State
-from xpath_stage.filters import FilterBank, Masks
-from xpath_stage.parse import ParsedDocument, text_of
+from templates.witness import ATTRIBUTE_SHIFT, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses, node_id
+from xpath_stage.automaton import MAX_STATES, Automaton
+from xpath_stage.emissions import Emissions, Ints, ranges, witness_rows
+from xpath_stage.parse import ParsedDocument
+from xpath_stage.shapes import MAX_SHAPES, Found, ShapeCache
 from xscl.functions import derive
+
+CHUNK = 200_000
+"""Elements after which what was found is turned into columns."""
+
+_OWN: tuple[tuple[str, ...], ...] = ((),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +36,20 @@ class StreamDocument:
 class XPathStage:
     """The shared XPath evaluator: registered patterns change by `add` and `remove`, `evaluate` matches documents.
 
-    `groups` are those of an earlier run; past `max_states` the automaton forgets its states and makes them anew.
+    `groups` are those of an earlier run. Past `max_states` the automaton forgets its states and makes them anew, past
+    `max_shapes` the shape cache does; with 0 there is no shape cache.
     """
 
-    def __init__(self, groups: Iterable[tuple[int, frozenset[Edge]]] = (), *, max_states: int = MAX_STATES) -> None:
-        self._filters = FilterBank()
-        self._automaton = Automaton(self._filters, max_states)
+    def __init__(
+        self,
+        groups: Iterable[tuple[int, frozenset[Edge]]] = (),
+        *,
+        max_states: int = MAX_STATES,
+        max_shapes: int = MAX_SHAPES,
+    ) -> None:
+        self._automaton = Automaton(max_states)
         self._automaton.restore_groups(groups)
+        self._shapes = ShapeCache(self._automaton, self._walk, max_shapes)
 
     def add(self, change: Change) -> None:
         self._automaton.add(change)
@@ -45,8 +58,14 @@ class XPathStage:
         self._automaton.remove(change)
 
     def counters(self) -> dict[str, int]:
-        """States of the automaton, and how often they were flushed."""
-        return {"states": self._automaton.states, "flushes": self._automaton.flushes}
+        """States of the automaton; how often they, or the shapes, were flushed; documents with a shape met before or
+        not."""
+        return {
+            "states": self._automaton.states,
+            "flushes": self._automaton.flushes + self._shapes.flushes,
+            "shape_hits": self._shapes.hits,
+            "shape_misses": self._shapes.misses,
+        }
 
     def finish_batch(self, *, committed: bool) -> None:
         """Tells whether the groups that `evaluate` handed out are stored for good; else it hands them out again."""
@@ -54,71 +73,92 @@ class XPathStage:
 
     def evaluate(self, documents: Iterable[StreamDocument]) -> Witnesses:
         """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
-        walk = _Walk(self._automaton, self._filters)
-        times = []
+        times: list[tuple[int, int, int]] = []
+        r_bin, r_doc = [R_BIN.empty_table()], [R_DOC.empty_table()]
+        found = _Batch()
+        self._automaton.bound_emissions()
         for document in documents:
             times.append((document.docid, document.t0, document.t1))
-            walk.document(document)
+            found.add(document.docid, document.tree, self._shapes.found(document.stream, document.tree))
+            if found.elements > CHUNK:
+                r_bin.append(found.r_bin(self._automaton.emissions))
+                r_doc.append(found.r_doc())
+                found = _Batch()
+                self._automaton.bound_emissions()
+        r_bin.append(found.r_bin(self._automaton.emissions))
+        r_doc.append(found.r_doc())
         groups = [(group, *edge) for group, edge in self._automaton.take_groups()]
         return Witnesses(
-            _table(walk.r_bin, R_BIN), _table(groups, R_GROUP), _table(walk.r_doc, R_DOC), _table(times, R_DOCTS)
+            pa.concat_tables(r_bin), _table(groups, R_GROUP), pa.concat_tables(r_doc), _table(times, R_DOCTS)
+        )
+
+    def _walk(self, stream: str, document: ParsedDocument) -> Found:
+        walk = self._automaton.walk(stream, document)
+        values, counts = self._automaton.emissions.values, document.counts
+        leaves: list[int] = []
+        others: list[tuple[int, int, tuple[str, ...]]] = []
+        for i in [i for i, emission in enumerate(walk.elements) if values[emission]]:
+            wanted = values[walk.elements[i]]
+            if counts[i] or wanted != _OWN:
+                others += [(i, 0, functions) for functions in wanted]
+            else:
+                leaves.append(i)
+        for emission, owner, place in walk.attributes:
+            others += [(owner, place, functions) for functions in values[emission]]
+        return Found(walk, leaves, others, [*leaves, *(node_id(*other) for other in others)])
+
+
+class _Batch:
+    """What was found in some documents, on its way into columns."""
+
+    def __init__(self) -> None:
+        self._docids: list[int] = []
+        self._founds: list[Found] = []
+        self._numbers: list[int] = []
+        self._nodes: list[int] = []
+        self._texts: list[str] = []
+        self._counts: list[int] = []
+        self.elements = 0
+
+    def add(self, docid: int, tree: ParsedDocument, found: Found) -> None:
+        if found.batch is not self:
+            found.batch, found.number = self, len(self._founds)
+            self._founds.append(found)
+        elements = tree.elements
+        self.elements += len(elements)
+        self._docids.append(docid)
+        self._numbers.append(found.number)
+        self._counts.append(len(found.nodes))
+        self._nodes += found.nodes
+        self._texts += [elements[i].text or "" for i in found.leaves]
+        for element, place, functions in found.others:
+            value = tree.string_value(element, place)
+            for name in functions:
+                value = derive(name, value)
+            self._texts.append(value)
+
+    def r_bin(self, emissions: Emissions) -> pa.Table:
+        if not self._founds:
+            return R_BIN.empty_table()
+        rows = witness_rows(emissions, [found.walk for found in self._founds], ATTRIBUTE_SHIFT)
+        walks = np.arange(len(self._founds) + 1)
+        starts = np.searchsorted(rows.walk, walks)
+        numbers = np.array(self._numbers, np.int64)
+        counts = (starts[1:] - starts[:-1])[numbers]
+        docids = np.repeat(np.array(self._docids, np.int64), counts)
+        columns: list[Ints] = [rows.group.astype(np.int32), rows.node1, rows.node2]
+        if len(self._founds) < len(self._docids):
+            picked = ranges(starts[numbers], counts)
+            columns = [column[picked] for column in columns]
+        return pa.table([pa.array(docids), *map(pa.array, columns)], R_BIN)
+
+    def r_doc(self) -> pa.Table:
+        docids = np.repeat(np.array(self._docids, np.int64), np.array(self._counts, np.int64))
+        return pa.table(
+            [pa.array(docids), pa.array(np.array(self._nodes, np.int64)), pa.array(self._texts, pa.string())], R_DOC
         )
 
 
 def _table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
-
-
-class _Walk:
-    """The top-down pass over documents, which collects rows."""
-
-    def __init__(self, automaton: Automaton, filters: FilterBank) -> None:
-        self._automaton, self._filters = automaton, filters
-        self.r_bin: list[tuple[object, ...]] = []
-        self.r_doc: list[tuple[object, ...]] = []
-
-    def document(self, document: StreamDocument) -> None:
-        masks = self._filters.masks(document.tree) if self._filters else None
-        root = self._automaton.root(document.stream)
-        self._docid, self._stream, self._masks = document.docid, document.stream, masks
-        self._count = 0
-        self._element(document.tree.elements[0], root, [])
-
-    def _element(self, element: etree._Element, above: State, path: list[int]) -> None:
-        number = self._count
-        self._count += 1
-        masks: Masks | None = self._masks
-        mask = masks.elements[number] if masks else 0
-        state = self._automaton.enter(self._stream, above, "element", str(element.tag), mask)
-        path.append(number)
-        if state.rows:
-            self._emit(state, path)
-        if state.values:
-            self._values(state, number, text_of(element))
-        if self._automaton.has_attributes and element.attrib:
-            for place, (name, value) in enumerate(element.attrib.items(), 1):
-                mask = masks.attributes.get((number, place), 0) if masks else 0
-                of_attribute = self._automaton.enter(self._stream, state, "attribute", str(name), mask)
-                if of_attribute.rows or of_attribute.values:
-                    node = node_id(number, place)
-                    path.append(node)
-                    self._emit(of_attribute, path)
-                    self._values(of_attribute, node, str(value))
-                    path.pop()
-        for child in element:
-            self._element(child, state, path)
-        path.pop()
-
-    def _emit(self, state: State, path: list[int]) -> None:
-        for row in state.rows:
-            node1 = path[row.depth] | node_id(0, 0, row.functions1)
-            node2 = path[-1] | node_id(0, 0, row.functions2)
-            self.r_bin.append((self._docid, row.group, node1, node2))
-
-    def _values(self, state: State, node: int, text: str) -> None:
-        for functions in state.values:
-            value = text
-            for name in functions:
-                value = derive(name, value)
-            self.r_doc.append((self._docid, node | node_id(0, 0, functions), value))

@@ -25,6 +25,12 @@ class MaskIndex(Generic[T]):
         self._by_bit: dict[int, dict[T, int]] = {}
         self._bit_of: dict[T, int] = {}
 
+    def __contains__(self, item: T) -> bool:
+        return item in self._bit_of
+
+    def __bool__(self) -> bool:
+        return bool(self._bit_of)
+
     def add(self, item: T, required: int) -> None:
         self.need |= required
         # The least crowded bit: a literal that few patterns ask for, rather than a branch that most do.

@@ -22,6 +22,16 @@ class ParsedDocument:
     elements: list[etree._Element]
 
     @cached_property
+    def tags(self) -> tuple[str, ...]:
+        """The name of each element, `{uri}local` or `local`."""
+        return tuple([element.tag for element in self.elements])
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """How many elements are children of each element."""
+        return tuple(map(len, self.elements))
+
+    @cached_property
     def number(self) -> dict[etree._Element, int]:
         """Element -> its number."""
         return {element: i for i, element in enumerate(self.elements)}

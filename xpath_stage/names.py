@@ -1,0 +1,70 @@
+"""Names as the registered tests can tell them apart, so that a million tags that no query mentions are one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeVar
+
+from xscl.pattern import Test
+
+T = TypeVar("T")
+
+OTHER = "\0"
+"""Stands for a local name or a namespace that no test mentions; no XML name has it."""
+
+
+class Vocabulary:
+    """The registered name tests, counted."""
+
+    def __init__(self) -> None:
+        self._locals: Counter[str] = Counter()
+        self._uris: Counter[str] = Counter()
+
+    def add(self, test: Test) -> None:
+        self._locals[test.local] += 1
+        self._uris[test.uri] += 1
+
+    def remove(self, test: Test) -> None:
+        decrease(self._locals, test.local)
+        decrease(self._uris, test.uri)
+
+    def canonical(self, name: str) -> str:
+        """A name that passes the same tests; there are as many of them as the tests can tell apart."""
+        uri, local = split_name(name)
+        if local not in self._locals:
+            local = OTHER
+        if uri and uri not in self._uris:
+            uri = OTHER
+        return f"{{{uri}}}{local}" if uri else local
+
+
+class Owners:
+    """Which elements have attributes that matter, counted: only of those are the attributes read."""
+
+    def __init__(self) -> None:
+        self._tests: Counter[Test | None] = Counter()
+
+    def add(self, test: Test | None) -> None:
+        """Attributes matter of elements that pass `test`, of all elements if it is None."""
+        self._tests[test] += 1
+
+    def remove(self, test: Test | None) -> None:
+        decrease(self._tests, test)
+
+    def __contains__(self, tag: str) -> bool:
+        return any(test is None or test.accepts(tag) for test in self._tests)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """(namespace, local name) of lxml's `{uri}local`."""
+    if name.startswith("{"):
+        uri, local = name[1:].split("}", 1)
+        return uri, local
+    return "", name
+
+
+def decrease(counter: Counter[T], item: T) -> None:
+    """Counts one less, and forgets what is down to none."""
+    counter[item] -= 1
+    if not counter[item]:
+        del counter[item]
