@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from join_stage.engine import DUCKDB_FILE, RESULT, SPARK_MANIFESTS, StoreError
+from join_stage.engine import DUCKDB_FILE, RESULT, SPARK_MANIFESTS, Scope, StoreError
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.tables import STATE, TABLES
 from templates.catalog import Row
@@ -70,6 +70,7 @@ class DuckDBEngine:
         run(f"SET memory_limit = '{MEMORY_LIMIT}'")
         run(f"SET threads = {min(THREADS, os.cpu_count() or 1)}")
         run("SET preserve_insertion_order = false")
+        run("SET enable_progress_bar = false")  # it would show in a notebook
         # The statements name their joins in the order in which they are to be run: the optimizer, which knows
         # nothing of how many documents share a value, was seen to choose orders a thousand times slower.
         run("SET disabled_optimizers = 'join_order'")
@@ -123,12 +124,12 @@ class DuckDBEngine:
         with self._registered(views or {}):
             return self._connection.sql(sql).to_arrow_table()
 
-    def join(self, batch: Witnesses, first_docid: int, window: int) -> pa.Table:
+    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> pa.Table:
         run = self._connection.execute
         self.append("groups", batch.r_group)
         sources = {
             "r_bin": "SELECT docid, var1, var2, node1, node2 FROM witnesses JOIN groups USING (grp)",
-            "r_doc": "SELECT docid, node, strval FROM witnesses",
+            "r_doc": "SELECT docid, node, strval, stream FROM witnesses",
             "r_docts": "SELECT docid, t0 AS timestamp, t0, t1 FROM witnesses",
         }
         for name, source in sources.items():
@@ -139,7 +140,8 @@ class DuckDBEngine:
             run(f"CREATE OR REPLACE TEMP VIEW {name}_old AS SELECT * FROM {name} WHERE docid < {first_docid}")
         old = run(f"SELECT EXISTS (FROM r_docts WHERE docid < {first_docid})").fetchall() == [(True,)]
         for side in (NEW_RIGHT, NEW_LEFT) if old else (NEW_RIGHT,):
-            run(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {value_pairs_statement(side, window)}")
+            with self._registered({"joined_streams": scope.joined_streams()}):
+                run(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {value_pairs_statement(side, scope.window)}")
         statements = batch_statements(list(self._templates.values()), "[{}]", with_old=old, joins=JOINS)
         results = [self._connection.sql(statement).to_arrow_table() for statement in statements]
         return pa.concat_tables([RESULT.empty_table(), *results])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -21,6 +22,23 @@ RESULT = pa.schema(
 )
 """What a join gives: the id of a row of R_T, its documents (docid2 is null for a filter's), and the nodes by the
 template's numbering."""
+
+
+JOINED_STREAMS = pa.schema([("stream1", pa.string()), ("stream2", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What any query joins at the most: documents of these pairs of streams, left and right, no further apart than
+    `window` microseconds."""
+
+    window: int
+    streams: frozenset[tuple[str, str]]
+
+    def joined_streams(self) -> pa.Table:
+        """The pairs of streams as a relation."""
+        rows = [dict(zip(JOINED_STREAMS.names, pair, strict=True)) for pair in sorted(self.streams)]
+        return pa.Table.from_pylist(rows, schema=JOINED_STREAMS)
 
 
 @contextmanager
@@ -68,11 +86,10 @@ class JoinEngine(Protocol):
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         """Answers a query over the tables, the current batch's rows included, and over `views` given along."""
 
-    def join(self, batch: Witnesses, first_docid: int, window: int) -> pa.Table:
+    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> pa.Table:
         """Adds the witnesses to the join state and answers all templates for them.
 
-        The batch's documents have ids from `first_docid` on, greater than all earlier ones; `window` is the largest
-        of any query, in microseconds. Returns rows of RESULT.
+        The batch's documents have ids from `first_docid` on, greater than all earlier ones. Returns rows of RESULT.
         """
 
     def evict(self, before: int) -> None:

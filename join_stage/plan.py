@@ -51,7 +51,8 @@ class TemplateTable:
 
 
 def value_pairs_statement(side: Orientation, window: int) -> str:
-    """R_vj: the pairs of nodes of two documents with equal string values, no further apart than the largest `window`.
+    """R_vj: the pairs of nodes with equal string values of two documents that some query may join: their streams are
+    a pair of `joined_streams`, and they are no further apart than the largest `window`.
 
     `span` is the time that both documents cover, `apart` tells that the left one ends before the right one begins.
     """
@@ -59,7 +60,8 @@ def value_pairs_statement(side: Orientation, window: int) -> str:
     within = "" if window == INFINITE else f" AND {span} <= {window}"
     return f"""SELECT a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2,
   {span} AS span, l.t1 < r.t0 AS apart
-FROM r_doc{side.left} a JOIN r_doc{side.right} b ON a.strval = b.strval
+FROM r_doc{side.left} a JOIN joined_streams s ON s.stream1 = a.stream
+JOIN r_doc{side.right} b ON b.strval = a.strval AND b.stream = s.stream2
 JOIN r_docts{side.left} l ON l.docid = a.docid JOIN r_docts{side.right} r ON r.docid = b.docid
 WHERE a.docid <> b.docid{within}"""
 

@@ -241,7 +241,7 @@ class Engine:
             self._records.add(record)
         self._ledger.next_docid += len(records)
         witnesses = self._stage1.evaluate(StreamDocument(r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
-        return self._store.join(witnesses, first, self._registry.window)
+        return self._store.join(witnesses, first, self._registry.scope)
 
     def _deliver(self, delivery: Delivery, chunk: pa.RecordBatch, outputs: list[Output]) -> list[Record]:
         """Delivers matches: appends to `outputs`, notes the matches, and returns the documents that are published."""

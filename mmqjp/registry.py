@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from join_stage.engine import JoinEngine
+from join_stage.engine import JoinEngine, Scope
 from join_stage.plan import TemplateTable
 from templates.catalog import INFINITE, Catalog, Placement, Row
 from xpath_stage.evaluator import XPathStage
@@ -67,6 +67,7 @@ class Registry:
         self._by_row: dict[int, dict[Target, None]] = {}
         self._hidden: dict[str, HiddenStream] = {}
         self._windows: Counter[int] = Counter()
+        self._joined: Counter[tuple[str, str]] = Counter()
         self._readers: Counter[str] = Counter()
         self._pending: dict[int, dict[int, Row]] = {}
         self._live: set[int] = set()
@@ -75,6 +76,11 @@ class Registry:
     def window(self) -> int:
         """The largest window of any query, microseconds."""
         return max(self._windows, default=0)
+
+    @property
+    def scope(self) -> Scope:
+        """What any query joins at the most."""
+        return Scope(self.window, frozenset(self._joined))
 
     def streams(self) -> set[str]:
         """The streams that queries read."""
@@ -186,6 +192,8 @@ class Registry:
             owner.targets.append(target)
             self._by_row.setdefault(placement.row, {})[target] = None
             self._windows[width] += 1
+            if conjunct.right is not None:
+                self._joined[conjunct.left.stream, conjunct.right.stream] += 1
 
     def _displace(self, owner: Subscription | HiddenStream) -> None:
         for target in owner.targets:
@@ -202,6 +210,8 @@ class Registry:
             if not self._by_row[placement.row]:
                 del self._by_row[placement.row]
             _decrease(self._windows, target.window)
+            if target.conjunct.right is not None:
+                _decrease(self._joined, (target.conjunct.left.stream, target.conjunct.right.stream))
             for side in target.conjunct.sides():
                 _decrease(self._readers, side.stream)
                 if side.hidden is not None:

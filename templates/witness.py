@@ -16,8 +16,8 @@ R_BIN = pa.schema([("docid", pa.int64()), ("grp", pa.int32()), ("node1", pa.int6
 R_GROUP = pa.schema([("grp", pa.int32()), ("var1", pa.int32()), ("var2", pa.int32())])
 """The edges of each group of edges that always bind together."""
 
-R_DOC = pa.schema([("docid", pa.int64()), ("node", pa.int64()), ("strval", pa.string())])
-"""String values of the nodes that some value join reads."""
+R_DOC = pa.schema([("docid", pa.int64()), ("node", pa.int64()), ("strval", pa.string()), ("stream", pa.string())])
+"""String values of the nodes that some value join reads, with the document's stream: only some streams are joined."""
 
 R_DOCTS = pa.schema([("docid", pa.int64()), ("t0", pa.int64()), ("t1", pa.int64())])
 """Interval timestamps of the documents, UTC microseconds."""

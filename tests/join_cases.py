@@ -9,7 +9,7 @@ from random import Random
 
 import pyarrow as pa
 
-from join_stage.engine import JoinEngine
+from join_stage.engine import JoinEngine, Scope
 from join_stage.plan import TemplateTable
 from templates.catalog import INFINITE, Row
 from templates.template import Shape
@@ -29,6 +29,11 @@ class JoinCase:
     templates: list[tuple[TemplateTable, list[Row]]]
     batches: list[tuple[int, Witnesses]]
     window: int
+
+    @property
+    def scope(self) -> Scope:
+        """Documents of T stand on the right only."""
+        return Scope(self.window, frozenset({("S", "S"), ("S", "T")}))
 
 
 def random_join_case(
@@ -80,7 +85,7 @@ def run_case(engine: JoinEngine, case: JoinCase) -> list[Result]:
     results = []
     for first, witnesses in case.batches:
         engine.begin()
-        results.append(sorted_rows(engine.join(witnesses, first, case.window)))
+        results.append(sorted_rows(engine.join(witnesses, first, case.scope)))
         engine.commit()
     return results
 
@@ -110,10 +115,11 @@ def _row(rng: Random, number: int, template: int, shape: Shape, window: int) -> 
 
 def _document(
     rng: Random, docid: int, start: int, groups: list[int]
-) -> tuple[tuple[int, int, int], list[tuple[int, ...]], list[tuple[int, int, str]]]:
+) -> tuple[tuple[int, int, int], list[tuple[int, ...]], list[tuple[int, int, str, str]]]:
     edges = {(rng.choice(groups), *sorted(rng.choices(range(NODES), k=2))) for _ in range(2 * NODES)}
     edges |= {(group, node, node) for node in range(NODES) for group in groups if rng.random() < 0.5}
-    values = [(docid, node, rng.choice(VALUES)) for node in range(NODES)]
+    stream = rng.choice("SSST")
+    values = [(docid, node, rng.choice(VALUES), stream) for node in range(NODES)]
     return (
         (docid, start * SECOND, (start + rng.randrange(2)) * SECOND),
         [(docid, *edge) for edge in sorted(edges)],
@@ -122,7 +128,7 @@ def _document(
 
 
 def _witnesses(
-    documents: list[tuple[tuple[int, int, int], list[tuple[int, ...]], list[tuple[int, int, str]]]],
+    documents: list[tuple[tuple[int, int, int], list[tuple[int, ...]], list[tuple[int, int, str, str]]]],
     groups: list[tuple[int, int, int]],
 ) -> Witnesses:
     return Witnesses(

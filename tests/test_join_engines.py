@@ -12,7 +12,6 @@ from join_stage import duckdb_engine
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.engine import JoinEngine, StoreError
 from join_stage.tables import STATE, TABLES
-from templates.catalog import INFINITE
 from tests.join_cases import JoinCase, random_join_case, run_case, sorted_rows
 
 Opener = Callable[..., JoinEngine]
@@ -140,10 +139,10 @@ def test_a_join_that_is_rolled_back_leaves_no_state(open_engine: Opener):
         engine.put_rows(template, rows)
     for (first, witnesses), wanted in zip(case.batches, expected, strict=True):
         engine.begin()
-        assert sorted_rows(engine.join(witnesses, first, case.window)) == wanted
+        assert sorted_rows(engine.join(witnesses, first, case.scope)) == wanted
         engine.rollback()
         engine.begin()
-        assert sorted_rows(engine.join(witnesses, first, case.window)) == wanted
+        assert sorted_rows(engine.join(witnesses, first, case.scope)) == wanted
         engine.commit()
     assert engine.select("SELECT count(*) AS n FROM r_docts")["n"].to_pylist() == [12]
     engine.close()
@@ -164,7 +163,7 @@ def test_state_is_joined_after_reopening_and_by_a_later_level_of_a_batch(open_en
     for template, rows in case.templates:
         engine.put_rows(template, rows)
     engine.begin()  # both of the rest in one batch: the later one meets the earlier
-    assert [sorted_rows(engine.join(witnesses, first, case.window)) for first, witnesses in tail] == expected[1:]
+    assert [sorted_rows(engine.join(witnesses, first, case.scope)) for first, witnesses in tail] == expected[1:]
     engine.commit()
     engine.close()
 
@@ -177,7 +176,7 @@ def test_rows_are_put_replaced_and_dropped(open_engine: Opener):
 
     def matching() -> set[int]:
         engine.begin()
-        result = engine.join(witnesses, first, INFINITE)
+        result = engine.join(witnesses, first, case.scope)
         engine.rollback()
         return set(result["qid"].to_pylist())
 
@@ -234,7 +233,7 @@ def test_eviction_changes_no_pair_within_the_window(open_engine: Opener):
     evicting.commit()
     for (first, witnesses), wanted in zip(case.batches, expected, strict=True):
         evicting.begin()
-        assert sorted_rows(evicting.join(witnesses, first, case.window)) == wanted
+        assert sorted_rows(evicting.join(witnesses, first, case.scope)) == wanted
         greatest = max(witnesses.r_docts["t1"].to_pylist())
         evicting.evict(greatest - case.window)
         evicting.commit()

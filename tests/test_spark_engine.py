@@ -11,6 +11,7 @@ import pytest
 from join_stage.engine import StoreError
 from join_stage.spark import store as store_module
 from join_stage.spark.store import MERGE, TableStore
+from join_stage.spark.tables import local_frame
 from join_stage.tables import TABLES
 from mmqjp import Engine
 from tests.agreement import Delivery, assert_agrees, run
@@ -20,7 +21,8 @@ from xscl import parse_script
 
 
 def settings(*batches: int) -> pa.Table:
-    return pa.table({"key": ["k"] * len(batches), "value": [str(b) for b in batches], "batch": list(batches)})
+    rows = [{"key": "k", "value": str(b), "batch": b} for b in batches]
+    return pa.Table.from_pylist(rows, schema=TABLES["settings"])
 
 
 def kept(store: TableStore) -> list[int]:
@@ -198,6 +200,12 @@ def test_a_temporary_store_goes_when_it_is_closed():
     assert on_disk(store.directory)
     store.close()
     assert not store.directory.exists()
+
+
+def test_no_row_after_an_empty_chunk_is_lost(spark):
+    empty = settings()
+    rows = pa.concat_tables([empty, empty, settings(1), empty, empty, settings(2, 3)])
+    assert local_frame(spark, rows).count() == 3
 
 
 # ------------------------------------------------------------ the whole system on Spark

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from join_stage.duckdb_engine import DuckDBEngine
+from join_stage.engine import Scope
 from join_stage.plan import TemplateTable
 from mmqjp import Document, Engine
 from templates.catalog import Catalog, Placement, Row
@@ -110,8 +111,13 @@ def test_table_6_4_a_r_t(example: Example):
     assert all(row.ordered for row in example.rows)
 
 
+def values(r_doc: pa.Table) -> list[tuple[object, ...]]:
+    assert set(r_doc["stream"].to_pylist()) == {"S"}
+    return sorted(tuple(row.values()) for row in r_doc.drop_columns("stream").to_pylist())
+
+
 def test_table_6_4_b_r_doc(example: Example):
-    assert sorted(tuple(row.values()) for row in example.batches[0].r_doc.to_pylist()) == [
+    assert values(example.batches[0].r_doc) == [
         (1, 2, "Danny Ayers"),
         (1, 3, "Andrew Watt"),
         (1, 4, "Beginning RSS and Atom Programming"),
@@ -131,7 +137,7 @@ def test_table_6_4_c_r_bin(example: Example):
 
 
 def test_table_6_4_d_r_doc_w(example: Example):
-    assert sorted(tuple(row.values()) for row in example.batches[1].r_doc.to_pylist()) == [
+    assert values(example.batches[1].r_doc) == [
         (2, 2, "Danny Ayers"),
         (2, 3, "Beginning RSS and Atom Programming"),
         (2, 4, "Book Announcement"),
@@ -176,7 +182,9 @@ def test_table_6_4_f_r_out_by_the_engine(example: Example):
     (shape,) = example.catalog.templates
     engine = DuckDBEngine()
     engine.put_rows(TemplateTable(0, shape), example.rows)
-    first, second = (engine.join(batch, docid, T3) for docid, batch in enumerate(example.batches, 1))
+    first, second = (
+        engine.join(batch, docid, Scope(T3, frozenset({("S", "S")}))) for docid, batch in enumerate(example.batches, 1)
+    )
     engine.close()
     assert first.num_rows == 0
     found = sorted((row["qid"], row["docid1"], row["docid2"], *row["nodes"]) for row in second.to_pylist())

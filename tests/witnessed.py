@@ -30,7 +30,7 @@ class Witnessed:
                 assert (node1, node2) not in rows, "a witness is given once"
                 rows.add((node1, node2))
         self.values: dict[tuple[int, int], str] = {}
-        for docid, node, value in zip(*batch.r_doc.to_pydict().values(), strict=True):
+        for docid, node, value, _ in zip(*batch.r_doc.to_pydict().values(), strict=True):
             assert (docid, node) not in self.values, "a value is given once"
             self.values[docid, node] = value
 

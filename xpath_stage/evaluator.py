@@ -79,7 +79,7 @@ class XPathStage:
         self._automaton.bound_emissions()
         for document in documents:
             times.append((document.docid, document.t0, document.t1))
-            found.add(document.docid, document.tree, self._shapes.found(document.stream, document.tree))
+            found.add(document, self._shapes.found(document.stream, document.tree))
             if found.elements > CHUNK:
                 r_bin.append(found.r_bin(self._automaton.emissions))
                 r_doc.append(found.r_doc())
@@ -113,6 +113,7 @@ class _Batch:
 
     def __init__(self) -> None:
         self._docids: list[int] = []
+        self._streams: list[str] = []
         self._founds: list[Found] = []
         self._numbers: list[int] = []
         self._nodes: list[int] = []
@@ -120,19 +121,20 @@ class _Batch:
         self._counts: list[int] = []
         self.elements = 0
 
-    def add(self, docid: int, tree: ParsedDocument, found: Found) -> None:
+    def add(self, document: StreamDocument, found: Found) -> None:
         if found.batch is not self:
             found.batch, found.number = self, len(self._founds)
             self._founds.append(found)
-        elements = tree.elements
+        elements = document.tree.elements
         self.elements += len(elements)
-        self._docids.append(docid)
+        self._docids.append(document.docid)
+        self._streams.append(document.stream)
         self._numbers.append(found.number)
         self._counts.append(len(found.nodes))
         self._nodes += found.nodes
         self._texts += [elements[i].text or "" for i in found.leaves]
         for element, place, functions in found.others:
-            value = tree.string_value(element, place)
+            value = document.tree.string_value(element, place)
             for name in functions:
                 value = derive(name, value)
             self._texts.append(value)
@@ -153,10 +155,10 @@ class _Batch:
         return pa.table([pa.array(docids), *map(pa.array, columns)], R_BIN)
 
     def r_doc(self) -> pa.Table:
-        docids = np.repeat(np.array(self._docids, np.int64), np.array(self._counts, np.int64))
-        return pa.table(
-            [pa.array(docids), pa.array(np.array(self._nodes, np.int64)), pa.array(self._texts, pa.string())], R_DOC
-        )
+        of_document = np.repeat(np.arange(len(self._docids)), np.array(self._counts, np.int64))
+        docids, nodes = np.array(self._docids, np.int64)[of_document], np.array(self._nodes, np.int64)
+        streams = pa.array(self._streams, pa.string()).take(pa.array(of_document))
+        return pa.table([pa.array(docids), pa.array(nodes), pa.array(self._texts, pa.string()), streams], R_DOC)
 
 
 def _table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:

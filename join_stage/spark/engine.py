@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from join_stage.engine import RESULT
+from join_stage.engine import RESULT, Scope
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.spark.store import TableStore
-from join_stage.spark.tables import TableViews
+from join_stage.spark.tables import TableViews, local_frame
 from join_stage.tables import STATE
 from templates.catalog import Row
 from templates.witness import Witnesses
@@ -117,7 +117,7 @@ class SparkEngine:
             for name in views or {}:
                 self._session.catalog.dropTempView(name)
 
-    def join(self, batch: Witnesses, first_docid: int, window: int) -> pa.Table:
+    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> pa.Table:
         self._store.append("groups", batch.r_group)
         before = {name: self._views.frame(name) for name in STATE} if self._store.has_rows("r_docts") else {}
         for name, rows in self._state_rows(batch).items():
@@ -129,7 +129,7 @@ class SparkEngine:
             return RESULT.empty_table()
         with ExitStack() as cached:
             if any(template.shape.joins for template in templates):
-                self._prepare(before, window, cached)
+                self._prepare(before, scope, cached)
             (statement,) = batch_statements(templates, "array({})", with_old=bool(before))
             return self._session.sql(statement).toArrow().cast(RESULT)
 
@@ -142,7 +142,7 @@ class SparkEngine:
             "r_docts": times.add_column(1, "timestamp", times["t0"]),
         }
 
-    def _prepare(self, before: Mapping[str, DataFrame], window: int, cached: ExitStack) -> None:
+    def _prepare(self, before: Mapping[str, DataFrame], scope: Scope, cached: ExitStack) -> None:
         """Makes the views that the statement of a batch reads beside the batch's own.
 
         `before` is the join state from before the batch, if there is any. Of it only documents that share a value with
@@ -164,8 +164,9 @@ class SparkEngine:
             self._views.forget(name)
         for name, frame in joined.items():
             frame.createOrReplaceTempView(name)
+        self._view("joined_streams", scope.joined_streams())
         for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
-            joined[side.pairs] = _persisted(session.sql(value_pairs_statement(side, window)), cached)
+            joined[side.pairs] = _persisted(session.sql(value_pairs_statement(side, scope.window)), cached)
         # One job fills the caches: Spark plans by size, and knows that of a cached frame once it has been computed.
         streamed = {name: frame for name, frame in joined.items() if name.startswith(("r_vj", "r_bin"))}
         size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in streamed.values()]).count()
@@ -173,7 +174,7 @@ class SparkEngine:
             frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
 
     def _view(self, name: str, rows: pa.Table) -> None:
-        self._session.createDataFrame(rows).createOrReplaceTempView(name)
+        local_frame(self._session, rows).createOrReplaceTempView(name)
 
 
 def _persisted(frame: DataFrame, cached: ExitStack) -> DataFrame:

@@ -30,6 +30,11 @@ _WORD = re.compile(r"\w+")
 _ROW_VIEW = re.compile(r"r_t_(\d{1,9})")
 
 
+def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
+    """Rows as a data frame. In one chunk: of a table with an empty chunk in it PySpark 4.3 drops what follows."""
+    return session.createDataFrame(rows.combine_chunks())
+
+
 class TableViews:
     """Keeps a session's temporary views of the tables; a view is made anew only when its table has changed."""
 
@@ -44,7 +49,7 @@ class TableViews:
             parts.append(self._session.read.schema(_columns(TABLES[table])).parquet(*paths))
         fresh = self._store.fresh(table)
         if len(fresh) or not parts:
-            parts.append(self._session.createDataFrame(fresh))
+            parts.append(local_frame(self._session, fresh))
         return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
 
     def forget(self, table: str) -> None:
