@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+
+OWN: tuple[tuple[str, ...], ...] = ((),)
+"""The one value wanted is the node's own."""
 
 MAX_EMISSIONS = 200_000
 """Most emissions that are kept numbered; past it the numbers start anew."""
@@ -31,6 +35,23 @@ class BoundGroup(NamedTuple):
     derived2: int
 
 
+_TABLE_DEPTH = 16
+"""Trees less deep have their ancestors in a table of all depths and nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Of each emission its depth, and where its rows start and how many there are; the rows' attributes."""
+
+    own_depth: Ints
+    start: Ints
+    count: Ints
+    group: Ints
+    depth: Ints
+    derived1: Ints
+    derived2: Ints
+
+
 class Emissions:
     """The emissions that are known, numbered."""
 
@@ -41,7 +62,7 @@ class Emissions:
         self._depths: list[int] = []
         self._starts: list[int] = [0]
         self._rows: list[BoundGroup] = []
-        self._columns: tuple[Ints, Ints, Ints] | None = None
+        self._columns: Columns | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -52,18 +73,21 @@ class Emissions:
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = len(self.values)
-            self.values.append(values)
+            self.values.append(OWN if values == OWN else values)
             self._depths.append(depth)
             self._rows += rows
             self._starts.append(len(self._rows))
             self._columns = None
         return found
 
-    def columns(self) -> tuple[Ints, Ints, Ints]:
-        """(depth of each emission, start of its rows and one more, the rows: group, depth, derived1, derived2)."""
+    def columns(self) -> Columns:
+        """The emissions as columns."""
         if self._columns is None:
             rows = np.array(self._rows, np.int64).reshape(-1, len(BoundGroup._fields))
-            self._columns = np.array(self._depths, np.int64), np.array(self._starts, np.int64), rows
+            starts = np.array(self._starts, np.int64)
+            self._columns = Columns(
+                np.array(self._depths, np.int64), starts[:-1], np.diff(starts), *map(np.ascontiguousarray, rows.T)
+            )
         return self._columns
 
 
@@ -90,38 +114,42 @@ class WitnessRows:
 
 def witness_rows(emissions: Emissions, walks: Sequence[Walk], attribute_shift: int) -> WitnessRows:
     """The rows of R_bin that the walks stand for; an attribute's place is shifted into its node id."""
-    depth_of, start_of, bound = emissions.columns()
+    columns = emissions.columns()
     lengths = np.array([len(walk.elements) for walk in walks], np.int64)
     first = np.concatenate([[0], np.cumsum(lengths)])
-    emission = np.fromiter((e for walk in walks for e in walk.elements), np.int64, int(first[-1]))
+    emission = np.fromiter(chain.from_iterable(walk.elements for walk in walks), np.int64, int(first[-1]))
+    levels = _Levels(columns.own_depth[emission])
     owner = np.arange(len(emission))
-    extra = np.zeros(len(emission), np.int64)
     walk_of = np.repeat(np.arange(len(walks)), lengths)
-    depth = depth_of[emission]
-    levels = _Levels(depth)
-    attributes = np.array([(i, *found) for i, walk in enumerate(walks) for found in walk.attributes], np.int64).reshape(
-        -1, 4
-    )
-    if len(attributes):
-        walk_of = np.concatenate([walk_of, attributes[:, 0]])
-        emission = np.concatenate([emission, attributes[:, 1]])
-        owner = np.concatenate([owner, attributes[:, 2] + first[attributes[:, 0]]])
-        extra = np.concatenate([extra, attributes[:, 3] << attribute_shift])
+    attribute: Ints | None = None
+    found = [(i, *three) for i, walk in enumerate(walks) if walk.attributes for three in walk.attributes]
+    if found:
+        of_walk, its_emission, its_owner, place = np.array(found, np.int64).T
+        walk_of = np.concatenate([walk_of, of_walk])
         order = np.argsort(walk_of, kind="stable")
-        walk_of, emission, owner, extra = walk_of[order], emission[order], owner[order], extra[order]
-        depth = depth_of[emission]
-    counts = start_of[emission + 1] - start_of[emission]
-    bearing = np.flatnonzero(counts)
-    counts = counts[bearing]
-    node = np.repeat(bearing, counts)
-    row = bound[ranges(start_of[emission[bearing]], counts)]
-    # At the node's own depth it is the node itself that binds, elsewhere the last element before it at that depth.
-    above = levels.last(owner[node], row[:, 1])
-    start = first[walk_of[node]]
-    itself = row[:, 1] == depth[node]
-    node1 = np.where(itself, owner[node], above) - start | np.where(itself, extra[node], 0) | row[:, 2]
-    node2 = owner[node] - start | extra[node] | row[:, 3]
-    return WitnessRows(walk_of[node], row[:, 0], node1, node2)
+        walk_of = walk_of[order]
+        emission = np.concatenate([emission, its_emission])[order]
+        owner = np.concatenate([owner, its_owner + first[of_walk]])[order]
+        attribute = np.concatenate([np.zeros(len(owner) - len(place), np.int64), place << attribute_shift])[order]
+    counts = columns.count[emission]
+    node = np.repeat(np.arange(len(emission)), counts)
+    row = ranges(columns.start[emission], counts)
+    group, depth = columns.group[row], columns.depth[row]
+    node2 = owner[node]
+    # An element's own depth leads to itself, one above it to its ancestor.
+    node1 = levels.last(node2, depth)
+    walk = walk_of[node]
+    if len(walks) > 1:
+        start = first[walk]
+        node1, node2 = node1 - start, node2 - start
+    if attribute is not None:
+        extra = attribute[node]
+        # At an attribute's own depth it is the attribute itself that binds, not its owner.
+        own = extra * (depth == columns.own_depth[emission[node]])
+        node1, node2 = np.where(own, node2, node1) | own, node2 | extra
+    if columns.derived2.any():
+        node1, node2 = node1 | columns.derived1[row], node2 | columns.derived2[row]
+    return WitnessRows(walk, group, node1, node2)
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
@@ -134,10 +162,18 @@ class _Levels:
     """The elements at each depth, in document order."""
 
     def __init__(self, depth: Ints) -> None:
-        self._order = np.argsort(depth.astype(np.int16), kind="stable")
-        self._size = max(len(depth), 1)
-        self._keys = depth[self._order] * self._size + self._order
+        self._depth = depth
 
     def last(self, node: Ints, depth: Ints) -> Ints:
         """For each node the last one at that depth that is not after it: with its own depth or less, its ancestor."""
-        return self._order[np.searchsorted(self._keys, depth * self._size + node, side="right") - 1]
+        size, deepest = len(self._depth), int(depth.max(initial=0))
+        if deepest < _TABLE_DEPTH:
+            table = np.empty((deepest + 1, size), np.int64)
+            numbers = np.arange(size)
+            for level in range(deepest + 1):
+                np.maximum.accumulate(np.where(self._depth == level, numbers, 0), out=table[level])
+            found: Ints = table.ravel()[depth * size + node]
+            return found
+        order = np.argsort(self._depth.astype(np.int16), kind="stable")
+        keys = self._depth[order] * size + order
+        return order[np.searchsorted(keys, depth * size + node, side="right") - 1]

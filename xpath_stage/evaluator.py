@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress, count
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from templates.catalog import Change, Edge
 from templates.witness import ATTRIBUTE_SHIFT, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses, node_id
 from xpath_stage.automaton import MAX_STATES, Automaton
-from xpath_stage.emissions import Emissions, Ints, ranges, witness_rows
+from xpath_stage.emissions import OWN, Emissions, Ints, ranges, witness_rows
 from xpath_stage.parse import ParsedDocument
 from xpath_stage.shapes import MAX_SHAPES, Found, ShapeCache
 from xscl.functions import derive
@@ -19,10 +20,8 @@ from xscl.functions import derive
 CHUNK = 200_000
 """Elements after which what was found is turned into columns."""
 
-_OWN: tuple[tuple[str, ...], ...] = ((),)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamDocument:
     """A parsed document on its way through stage 1. Times in UTC microseconds."""
 
@@ -95,17 +94,18 @@ class XPathStage:
     def _walk(self, stream: str, document: ParsedDocument) -> Found:
         walk = self._automaton.walk(stream, document)
         values, counts = self._automaton.emissions.values, document.counts
-        leaves: list[int] = []
+        elements: list[int] = []
         others: list[tuple[int, int, tuple[str, ...]]] = []
-        for i in [i for i, emission in enumerate(walk.elements) if values[emission]]:
+        for i in compress(count(), map(values.__getitem__, walk.elements)):
             wanted = values[walk.elements[i]]
-            if counts[i] or wanted != _OWN:
-                others += [(i, 0, functions) for functions in wanted]
+            if wanted is OWN:
+                elements.append(i)
             else:
-                leaves.append(i)
+                others += [(i, 0, functions) for functions in wanted]
         for emission, owner, place in walk.attributes:
             others += [(owner, place, functions) for functions in values[emission]]
-        return Found(walk, leaves, others, [*leaves, *(node_id(*other) for other in others)])
+        leaves = not any(map(counts.__getitem__, elements))
+        return Found(walk, elements, leaves, others, [*elements, *(node_id(*other) for other in others)])
 
 
 class _Batch:
@@ -125,14 +125,13 @@ class _Batch:
         if found.batch is not self:
             found.batch, found.number = self, len(self._founds)
             self._founds.append(found)
-        elements = document.tree.elements
-        self.elements += len(elements)
+        self.elements += len(document.tree.tags)
         self._docids.append(document.docid)
         self._streams.append(document.stream)
         self._numbers.append(found.number)
         self._counts.append(len(found.nodes))
         self._nodes += found.nodes
-        self._texts += [elements[i].text or "" for i in found.leaves]
+        self._texts += document.tree.string_values(found.elements, leaves=found.leaves)
         for element, place, functions in found.others:
             value = document.tree.string_value(element, place)
             for name in functions:

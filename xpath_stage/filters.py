@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lxml import etree
 
@@ -56,12 +56,12 @@ class _Name:
     xpaths: MaskIndex[_Guarded] = field(default_factory=MaskIndex)
     branches: list[MaskIndex[_Branch]] = field(default_factory=list)
     reads_attributes: bool = False
-    conditional: bool = False
+    by_literals: dict[int, NodeClass] = field(default_factory=dict)
 
     @property
     def by_name_alone(self) -> bool:
         """Whether its nodes' class follows from the name and the children alone."""
-        return not self.conditional and not self.reads_attributes
+        return not (self.literals or self.xpaths or self.reads_attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,13 @@ class NodeClass:
 class _Below(dict[_Upward, "_Below"]):
     """What some children satisfy for their parent; leads on to what one more child makes of it."""
 
-    __slots__ = ("bank", "by_name", "upward")
+    __slots__ = ("bank", "by_literals", "by_name", "upward")
 
     def __init__(self, bank: FilterBank, upward: _Upward) -> None:
         super().__init__()
         self.bank, self.upward = bank, upward
         self.by_name: dict[str, NodeClass] = {}
+        self.by_literals: dict[tuple[str, int], NodeClass] = {}
 
     def __missing__(self, child: _Upward) -> _Below:
         return self.bank.joined(self, child)
@@ -228,8 +229,14 @@ class FilterBank:
 
     def attribute_class(self, name: str, value: str, owner: etree._Element, place: int) -> NodeClass:
         """The class of an attribute, the one at `place` (from 1) among its owner's."""
-        known = self._name("attribute", name)
-        return self._intern("attribute", known, self._own(known, 0, value, owner, place), 0)
+        known = self._names.get(("attribute", name)) or self._name("attribute", name)
+        if known.xpaths:
+            return self._intern("attribute", known, self._own(known, 0, value, owner, place), 0)
+        own = known.literals.get(value, 0)
+        found = known.by_literals.get(own)
+        if found is None:
+            found = known.by_literals[own] = self._intern("attribute", known, own, 0)
+        return found
 
     def tests_of(self, tag: str) -> Tests:
         """What is looked at in elements with this tag, beside their children."""
@@ -253,18 +260,24 @@ class FilterBank:
         return found
 
     def _class_of(self, tag: str, below: _Below, element: etree._Element) -> NodeClass:
-        known = self._name("element", tag)
-        attributes = element.items() if known.reads_attributes else ()
-        for place, (name, value) in enumerate(attributes, 1):
-            below = below[self.attribute_class(str(name), str(value), element, place).upward]
+        known = self._names.get(("element", tag)) or self._name("element", tag)
+        if known.reads_attributes:
+            for place, (name, value) in enumerate(element.items(), 1):
+                below = below[self.attribute_class(name, value, element, place).upward]  # type: ignore[arg-type]
         mask = below.upward.child | below.upward.any
-        if known.conditional:
-            text = text_of(element) if known.literals else ""
-            mask = self._own(known, mask, text, element, 0)
-        node = self._intern("element", known, mask, below.upward.any)
-        if known.by_name_alone and self.classes < MAX_CLASSES:
-            below.by_name[tag] = node
-            self.classes += 1
+        text = text_of(element) if known.literals else ""
+        if known.xpaths:
+            return self._intern("element", known, self._own(known, mask, text, element, 0), below.upward.any)
+        own = known.literals.get(text, 0)
+        # The tag alone is looked for before anything is read of the element.
+        memo: dict[Any, NodeClass] = below.by_name if known.by_name_alone else below.by_literals
+        key = tag if known.by_name_alone else (tag, own)
+        node = memo.get(key)
+        if node is None:
+            node = self._intern("element", known, mask | own, below.upward.any)
+            if self.classes < MAX_CLASSES:
+                memo[key] = node
+                self.classes += 1
         return node
 
     def _own(self, name: _Name, below: int, value: str, element: etree._Element, place: int) -> int:
@@ -332,7 +345,6 @@ class FilterBank:
             name.branches.append(index)
         for need in _accepting(self._needs, kind, label):
             name.need |= need
-        name.conditional = bool(name.literals or name.xpaths)
         name.reads_attributes = kind == "element" and label in self._owners
         return name
 

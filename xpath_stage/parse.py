@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
+from itertools import compress
 
 from lxml import etree
 
@@ -11,25 +12,50 @@ MAX_BYTES = 16 << 20
 """Largest document from outside: its tree takes up to 75 times as much memory."""
 
 
+LARGE = 1 << 15
+"""Bytes of a document whose elements are not kept."""
+
+_STRING = etree.XPath("string()", smart_strings=False)
+
+
 class DocumentError(ValueError):
     """A document that cannot be read: the message tells the place and the cause."""
 
 
-@dataclass(eq=False)
 class ParsedDocument:
-    """A document as stage 1 sees it: its elements in document order, numbered from 0."""
+    """A document as stage 1 sees it: its elements in document order, numbered from 0.
 
-    elements: list[etree._Element]
+    A large document's elements are not kept until they are asked for: as Python objects they take longer to make and
+    to throw away than to visit once more.
+    """
 
-    @cached_property
-    def tags(self) -> tuple[str, ...]:
+    def __init__(self, root: etree._Element, *, large: bool = False) -> None:
+        self.root = root
+        kept = None if large else list(root.iter())
+        self._elements = kept
+        self.tags: tuple[str, ...] = tuple([element.tag for element in kept or root.iter()])
         """The name of each element, `{uri}local` or `local`."""
-        return tuple([element.tag for element in self.elements])
-
-    @cached_property
-    def counts(self) -> tuple[int, ...]:
+        self.counts: tuple[int, ...] = tuple(map(len, kept or root.iter()))
         """How many elements are children of each element."""
-        return tuple(map(len, self.elements))
+
+    @property
+    def elements(self) -> list[etree._Element]:
+        """The elements."""
+        if self._elements is None:
+            self._elements = list(self.root.iter())
+        return self._elements
+
+    def string_values(self, chosen: Sequence[int], *, leaves: bool) -> list[str]:
+        """The string values of some elements, given by ascending numbers; `leaves` tells that none has children."""
+        elements: Iterable[etree._Element]
+        if self._elements is not None:
+            elements = map(self._elements.__getitem__, chosen)
+        else:
+            flags = bytearray(len(self.tags))
+            for number in chosen:
+                flags[number] = 1
+            elements = compress(self.root.iter(), flags)
+        return [element.text or "" for element in elements] if leaves else list(map(text_of, elements))
 
     @cached_property
     def number(self) -> dict[etree._Element, int]:
@@ -66,7 +92,7 @@ def text_of(element: etree._Element) -> str:
     """The string value of an element."""
     if len(element) == 0:
         return element.text or ""
-    return "".join(map(str, element.itertext()))
+    return str(_STRING(element))
 
 
 def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
@@ -76,7 +102,21 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
     """
     if not trusted and len(xml) > MAX_BYTES:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB")
-    parser = etree.XMLParser(
+    try:
+        root = etree.fromstring(xml, _parser(trusted))
+    except etree.XMLSyntaxError as error:
+        line, column = error.position
+        cause = (error.msg or "not well-formed").split(", line ")[0].strip()
+        raise DocumentError(f"line {line}, column {column}: {cause}") from None
+    except ValueError as error:
+        raise DocumentError(str(error)) from None
+    _refuse_external_entities(root)
+    return ParsedDocument(root, large=len(xml) > LARGE)
+
+
+@cache
+def _parser(trusted: bool) -> etree.XMLParser:
+    return etree.XMLParser(
         resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only bool
         no_network=True,
         load_dtd=False,
@@ -85,16 +125,6 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
         remove_pis=True,
         strip_cdata=True,
     )
-    try:
-        root = etree.fromstring(xml, parser)
-    except etree.XMLSyntaxError as error:
-        line, column = error.position
-        cause = (error.msg or "not well-formed").split(", line ")[0].strip()
-        raise DocumentError(f"line {line}, column {column}: {cause}") from None
-    except ValueError as error:
-        raise DocumentError(str(error)) from None
-    _refuse_external_entities(root)
-    return ParsedDocument(list(root.iter("*")))
 
 
 def _refuse_external_entities(root: etree._Element) -> None:

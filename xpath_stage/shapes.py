@@ -26,12 +26,13 @@ TRIAL, PAUSE = 256, 2048
 
 @dataclass(slots=True, eq=False)
 class Found:
-    """A walk, and where the values are that it wants: `leaves` are elements without children whose own text is wanted,
-    `others` (element, place of the attribute or 0, functions); `nodes` are the ids of the values' nodes, in this order.
+    """A walk, and where the values are that it wants: those of `elements`, of which none has children if `leaves`, and
+    of `others` (element, place of the attribute or 0, functions); `nodes` are their nodes' ids, in this order.
     """
 
     walk: Walk
-    leaves: list[int]
+    elements: list[int]
+    leaves: bool
     others: list[tuple[int, int, tuple[str, ...]]]
     nodes: list[int]
     batch: object = None
@@ -64,7 +65,7 @@ class ShapeCache:
         if self._version != self._automaton.version:
             self._clear()
             self._version = self._automaton.version
-        if self._paused or len(document.elements) > MAX_ELEMENTS or not self._limit:
+        if self._paused or len(document.tags) > MAX_ELEMENTS or not self._limit:
             self._paused -= self._paused > 0
             return self._walk(stream, document)
         key = (stream, document.tags, document.counts)
