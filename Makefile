@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test lint bench bench-stage1 soak clean
 
 demo: $(READY)
 	$(BIN)/mmqjp demo --engine $(ENGINE)
@@ -23,6 +23,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+bench-stage1: $(READY)
+	$(BIN)/python -m bench.stage1
 
 soak: $(READY)
 	$(PYTEST) -m "" --hypothesis-profile=soak

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.stage1_reference import Edge
 from feeds.document import Document
 from templates.witness import node_id, plain_node
 from tests.conjuncts import conjuncts_of
@@ -17,7 +18,7 @@ from tests.generate_blocks import BlockMaker
 from tests.generate_documents import NAMESPACE, document_xml
 from tests.oracle_match import Matcher, Node, Tree
 from tests.strategies import cases, random_case
-from tests.witnessed import Edge, Stage
+from tests.witnessed import Stage
 from xpath_stage import filters
 from xpath_stage.binder import bindings
 from xpath_stage.evaluator import StreamDocument, XPathStage
