@@ -50,8 +50,8 @@ def test_readme_and_makefile_name_the_same_targets():
     declared = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert declared is not None
     targets = set(declared[1].split())
-    assert set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE)) == targets
-    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) == targets
+    assert set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE)) == targets
+    assert set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", README, re.MULTILINE)) == targets
 
 
 def test_readme_describes_every_package():

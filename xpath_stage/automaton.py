@@ -90,8 +90,6 @@ class Automaton:
         self.emissions = Emissions()
         self.states = 0
         self.flushes = 0
-        self.version = 0
-        """Changes with what is registered, and when emissions get new numbers."""
 
     # ------------------------------------------------------------ registration
 
@@ -149,7 +147,6 @@ class Automaton:
 
     def reset(self) -> None:
         """Forgets all states, classes and emissions: for what is registered has changed."""
-        self.version += 1
         self._filters.forget()
         self._roots.clear()
         self.states = 0
@@ -194,11 +191,13 @@ class Automaton:
         tests = self._filters.tests_of(tag)
         return replace(tests, attributes=tests.attributes or tag in self._owners)
 
-    def bound_emissions(self) -> None:
-        """Starts the emissions anew if there are too many. For between batches: those of walks lose their meaning."""
-        if len(self.emissions) > MAX_EMISSIONS:
-            self.flushes += 1
-            self.reset()
+    def bound_emissions(self) -> bool:
+        """Starts the emissions anew if there are too many, and tells so: those of earlier walks mean nothing then."""
+        if len(self.emissions) <= MAX_EMISSIONS:
+            return False
+        self.flushes += 1
+        self.reset()
+        return True
 
     def _bound_memory(self) -> None:
         if self.states > self._max_states or self._filters.classes >= filters.MAX_CLASSES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, count
+from itertools import chain, compress, count
 
 import numpy as np
 import pyarrow as pa
@@ -52,9 +52,11 @@ class XPathStage:
 
     def add(self, change: Change) -> None:
         self._automaton.add(change)
+        self._shapes.forget()
 
     def remove(self, change: Change) -> None:
         self._automaton.remove(change)
+        self._shapes.forget()
 
     def counters(self) -> dict[str, int]:
         """States of the automaton; how often they, or the shapes, were flushed; documents with a shape met before or
@@ -74,22 +76,25 @@ class XPathStage:
         """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
         times: list[tuple[int, int, int]] = []
         r_bin, r_doc = [R_BIN.empty_table()], [R_DOC.empty_table()]
-        found = _Batch()
-        self._automaton.bound_emissions()
+        found = self._batch()
         for document in documents:
             times.append((document.docid, document.t0, document.t1))
             found.add(document, self._shapes.found(document.stream, document.tree))
             if found.elements > CHUNK:
                 r_bin.append(found.r_bin(self._automaton.emissions))
                 r_doc.append(found.r_doc())
-                found = _Batch()
-                self._automaton.bound_emissions()
+                found = self._batch()
         r_bin.append(found.r_bin(self._automaton.emissions))
         r_doc.append(found.r_doc())
         groups = [(group, *edge) for group, edge in self._automaton.take_groups()]
         return Witnesses(
             pa.concat_tables(r_bin), _table(groups, R_GROUP), pa.concat_tables(r_doc), _table(times, R_DOCTS)
         )
+
+    def _batch(self) -> _Batch:
+        if self._automaton.bound_emissions():
+            self._shapes.forget()
+        return _Batch()
 
     def _walk(self, stream: str, document: ParsedDocument) -> Found:
         walk = self._automaton.walk(stream, document)
@@ -116,24 +121,21 @@ class _Batch:
         self._streams: list[str] = []
         self._founds: list[Found] = []
         self._numbers: list[int] = []
-        self._nodes: list[int] = []
         self._texts: list[str] = []
-        self._counts: list[int] = []
         self.elements = 0
 
     def add(self, document: StreamDocument, found: Found) -> None:
         if found.batch is not self:
             found.batch, found.number = self, len(self._founds)
             self._founds.append(found)
-        self.elements += len(document.tree.tags)
+        tree = document.tree
+        self.elements += len(tree.tags)
         self._docids.append(document.docid)
         self._streams.append(document.stream)
         self._numbers.append(found.number)
-        self._counts.append(len(found.nodes))
-        self._nodes += found.nodes
-        self._texts += document.tree.string_values(found.elements, leaves=found.leaves)
+        self._texts += tree.string_values(found.elements, leaves=found.leaves)
         for element, place, functions in found.others:
-            value = document.tree.string_value(element, place)
+            value = tree.string_value(element, place)
             for name in functions:
                 value = derive(name, value)
             self._texts.append(value)
@@ -142,22 +144,26 @@ class _Batch:
         if not self._founds:
             return R_BIN.empty_table()
         rows = witness_rows(emissions, [found.walk for found in self._founds], ATTRIBUTE_SHIFT)
-        walks = np.arange(len(self._founds) + 1)
-        starts = np.searchsorted(rows.walk, walks)
-        numbers = np.array(self._numbers, np.int64)
-        counts = (starts[1:] - starts[:-1])[numbers]
-        docids = np.repeat(np.array(self._docids, np.int64), counts)
+        starts = np.searchsorted(rows.walk, np.arange(len(self._founds) + 1))
+        picked, of_document = self._picked(starts)
+        docids = np.array(self._docids, np.int64)[of_document]
         columns: list[Ints] = [rows.group.astype(np.int32), rows.node1, rows.node2]
-        if len(self._founds) < len(self._docids):
-            picked = ranges(starts[numbers], counts)
-            columns = [column[picked] for column in columns]
-        return pa.table([pa.array(docids), *map(pa.array, columns)], R_BIN)
+        return pa.table([pa.array(docids), *(pa.array(column[picked]) for column in columns)], R_BIN)
 
     def r_doc(self) -> pa.Table:
-        of_document = np.repeat(np.arange(len(self._docids)), np.array(self._counts, np.int64))
-        docids, nodes = np.array(self._docids, np.int64)[of_document], np.array(self._nodes, np.int64)
+        starts = np.cumsum([0, *(len(found.nodes) for found in self._founds)])
+        nodes = np.fromiter(chain.from_iterable(found.nodes for found in self._founds), np.int64, int(starts[-1]))
+        picked, of_document = self._picked(starts)
+        docids = np.array(self._docids, np.int64)[of_document]
         streams = pa.array(self._streams, pa.string()).take(pa.array(of_document))
-        return pa.table([pa.array(docids), pa.array(nodes), pa.array(self._texts, pa.string()), streams], R_DOC)
+        texts = pa.array(self._texts, pa.string())
+        return pa.table([pa.array(docids), pa.array(nodes[picked]), texts, streams], R_DOC)
+
+    def _picked(self, starts: Ints) -> tuple[Ints, Ints]:
+        """Rows of what was found, for each document those of its walk, and the places of the documents."""
+        numbers = np.array(self._numbers, np.int64)
+        counts = np.diff(starts)[numbers]
+        return ranges(starts[numbers], counts), np.repeat(np.arange(len(numbers)), counts)
 
 
 def _table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from xpath_stage.automaton import Automaton
 from xpath_stage.emissions import Walk
@@ -21,7 +22,7 @@ MAX_ELEMENTS = 500
 """Elements of the largest document that is cached."""
 
 TRIAL, PAUSE = 256, 2048
-"""The cache is left alone for PAUSE documents after TRIAL documents of which fewer than one in eight was a hit."""
+"""At every TRIAL-th miss the cache is left alone for PAUSE documents if since the last fewer than one in eight hit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,12 +42,20 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Shape:
+class _Tested:
     """What has to be looked at in documents with one tree of tags: attributes' names, and values that are tested."""
 
     owners: list[int]
-    tested: list[tuple[int, dict[str, int]]]
+    values: list[tuple[int, dict[str, int]]]
     found: dict[object, Found] = field(default_factory=dict)
+
+    def outcome(self, document: ParsedDocument) -> object:
+        """What tells the document apart from others with its tree of tags."""
+        elements = document.elements
+        return (
+            tuple([tuple(elements[i].keys()) for i in self.owners]),
+            tuple([literals.get(text_of(elements[i]), 0) for i, literals in self.values]),
+        )
 
 
 class ShapeCache:
@@ -54,49 +63,63 @@ class ShapeCache:
 
     def __init__(self, automaton: Automaton, walk: Callable[[str, ParsedDocument], Found], limit: int) -> None:
         self._automaton, self._walk, self._limit = automaton, walk, limit
-        self._shapes: dict[object, _Shape | None] = {}
+        self._shapes: dict[object, Found | _Tested | None] = {}
         self._size = 0
-        self._version = -1
-        self._tried = self._hits_before = self._paused = 0
+        self._hits_before = self._misses_before = self._paused = 0
         self.hits = self.misses = self.flushes = 0
+
+    def forget(self) -> None:
+        """Forgets all shapes: for what is registered has changed, or what the walks' numbers mean."""
+        self._shapes.clear()
+        self._size = 0
 
     def found(self, stream: str, document: ParsedDocument) -> Found:
         """What a walk over the document finds."""
-        if self._version != self._automaton.version:
-            self._clear()
-            self._version = self._automaton.version
-        if self._paused or len(document.tags) > MAX_ELEMENTS or not self._limit:
-            self._paused -= self._paused > 0
+        if len(document.tags) > MAX_ELEMENTS:
             return self._walk(stream, document)
         key = (stream, document.tags, document.counts)
         shape = self._shapes.get(key, self)
+        if shape.__class__ is Found:
+            self.hits += 1
+            return shape
+        if self._paused or not self._limit:
+            self._paused -= self._paused > 0
+            return self._walk(stream, document)
         if shape is self:
-            shape = self._automaton_shape(document)
+            shape = self._tested(document)
+            if isinstance(shape, _Tested) and not (shape.owners or shape.values):
+                return self._missed(self._shapes, key, stream, document)
             self._make_room()
             self._shapes[key] = shape
-        assert not isinstance(shape, ShapeCache)
-        if shape is None:
+        if not isinstance(shape, _Tested):
             return self._walk(stream, document)
-        rest: object = None
-        if shape.owners or shape.tested:
-            elements = document.elements
-            rest = (
-                tuple([tuple(elements[i].keys()) for i in shape.owners]),
-                tuple([literals.get(text_of(elements[i]), 0) for i, literals in shape.tested]),
-            )
-        found = shape.found.get(rest)
+        outcome = shape.outcome(document)
+        found = shape.found.get(outcome)
         if found is None:
-            self.misses += 1
-            self._make_room()
-            found = shape.found[rest] = self._walk(stream, document)
-        else:
-            self.hits += 1
-        self._judge()
+            return self._missed(shape.found, outcome, stream, document)
+        self.hits += 1
         return found
 
-    def _automaton_shape(self, document: ParsedDocument) -> _Shape | None:
+    def _missed(self, known: dict[object, Any], key: object, stream: str, document: ParsedDocument) -> Found:
+        self.misses += 1
+        self._make_room()
+        found = known[key] = self._walk(stream, document)
+        if self.misses - self._misses_before == TRIAL:
+            if (self.hits - self._hits_before) * 7 < TRIAL:
+                self._paused = PAUSE
+                self.forget()
+            self._hits_before, self._misses_before = self.hits, self.misses
+        return found
+
+    def _make_room(self) -> None:
+        if self._size >= self._limit:
+            self.forget()
+            self.flushes += 1
+        self._size += 1
+
+    def _tested(self, document: ParsedDocument) -> _Tested | None:
         """None if the shape depends on conditions in XPath or on attributes' values."""
-        owners, tested = [], []
+        owners, values = [], []
         for i, tag in enumerate(document.tags):
             looked_at = self._automaton.looks_at(tag)
             if looked_at.elsewhere:
@@ -104,23 +127,5 @@ class ShapeCache:
             if looked_at.attributes:
                 owners.append(i)
             if looked_at.literals:
-                tested.append((i, looked_at.literals))
-        return _Shape(owners, tested)
-
-    def _judge(self) -> None:
-        self._tried += 1
-        if self._tried == TRIAL:
-            if (self.hits - self._hits_before) * 8 < TRIAL:
-                self._paused = PAUSE
-                self._clear()
-            self._tried, self._hits_before = 0, self.hits
-
-    def _make_room(self) -> None:
-        if self._size >= self._limit:
-            self._clear()
-            self.flushes += 1
-        self._size += 1
-
-    def _clear(self) -> None:
-        self._shapes.clear()
-        self._size = 0
+                values.append((i, looked_at.literals))
+        return _Tested(owners, values)
