@@ -21,6 +21,9 @@ CHUNK = 200_000
 """Elements after which what was found is turned into columns."""
 
 
+_serials = count()
+
+
 @dataclass(slots=True)
 class StreamDocument:
     """A parsed document on its way through stage 1. Times in UTC microseconds."""
@@ -117,6 +120,7 @@ class _Batch:
     """What was found in some documents, on its way into columns."""
 
     def __init__(self) -> None:
+        self._serial = next(_serials)
         self._docids: list[int] = []
         self._streams: list[str] = []
         self._founds: list[Found] = []
@@ -125,8 +129,8 @@ class _Batch:
         self.elements = 0
 
     def add(self, document: StreamDocument, found: Found) -> None:
-        if found.batch is not self:
-            found.batch, found.number = self, len(self._founds)
+        if found.batch != self._serial:
+            found.batch, found.number = self._serial, len(self._founds)
             self._founds.append(found)
         tree = document.tree
         self.elements += len(tree.tags)

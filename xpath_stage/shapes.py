@@ -36,9 +36,9 @@ class Found:
     leaves: bool
     others: list[tuple[int, int, tuple[str, ...]]]
     nodes: list[int]
-    batch: object = None
+    batch: int = -1
     number: int = 0
-    """The walk's place among those of `batch`."""
+    """The walk's place among those of the batch with the number `batch`."""
 
 
 @dataclass(slots=True)
