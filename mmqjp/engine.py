@@ -275,6 +275,11 @@ class Engine:
         """Totals since the engine was opened."""
         return self._counters
 
+    def stage1_counters(self) -> dict[str, int]:
+        """Of stage 1: `states` of the automaton that are kept; `flushes` of them and of shapes; documents whose shape
+        was met before, `shape_hits`, or was not, `shape_misses`."""
+        return self._stage1.counters()
+
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
         return self._ledger.undelivered()

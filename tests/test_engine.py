@@ -319,3 +319,12 @@ def test_memory_holds_no_trees_between_batches(engine: Engine):
     engine.subscribe(PAIRS)
     engine.process([doc(1), doc(2)])
     assert not any("tree" in vars(record) for record in engine.records._records.values())
+
+
+def test_documents_of_one_shape_are_walked_once(engine: Engine):
+    engine.subscribe(PAIRS)
+    for number in range(3):
+        engine.process([doc(number)])
+    counters = engine.stage1_counters()
+    assert (counters["shape_misses"], counters["shape_hits"], counters["flushes"]) == (1, 2, 0)
+    assert counters["states"] > 0
