@@ -139,8 +139,8 @@ class DuckDBEngine:
             run(f"INSERT INTO {name} SELECT * FROM {name}_w")
             run(f"CREATE OR REPLACE TEMP VIEW {name}_old AS SELECT * FROM {name} WHERE docid < {first_docid}")
         old = run(f"SELECT EXISTS (FROM r_docts WHERE docid < {first_docid})").fetchall() == [(True,)]
-        for side in (NEW_RIGHT, NEW_LEFT) if old else (NEW_RIGHT,):
-            with self._registered({"joined_streams": scope.joined_streams()}):
+        with self._registered({"joined_streams": scope.joined_streams()}):
+            for side in (NEW_RIGHT, NEW_LEFT) if old else (NEW_RIGHT,):
                 run(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {value_pairs_statement(side, scope.window)}")
         statements = batch_statements(list(self._templates.values()), "[{}]", with_old=old, joins=JOINS)
         results = [self._connection.sql(statement).to_arrow_table() for statement in statements]

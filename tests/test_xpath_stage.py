@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from random import Random
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from tests.generate_documents import NAMESPACE, document_xml
 from tests.oracle_match import Matcher, Node, Tree
 from tests.strategies import cases, random_case
 from tests.witnessed import Stage
-from xpath_stage import filters
+from xpath_stage import automaton, emissions, evaluator, filters, parse, shapes
 from xpath_stage.binder import bindings
 from xpath_stage.evaluator import StreamDocument, XPathStage
 from xpath_stage.parse import ParsedDocument, parse_document
@@ -131,6 +132,30 @@ def test_the_shape_cache_rests_where_it_does_not_hit():
     texts = [f"<a>{'<b/>' * (n % 500)}</a>" for n in range(2000)]
     stage.evaluate(in_stream_s(texts))
     assert stage.stage.counters()["shape_misses"] == TRIAL
+
+
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [
+        (parse, "LARGE"),
+        (emissions, "MAX_TABLE"),
+        (evaluator, "CHUNK"),
+        (automaton, "MAX_EMISSIONS"),
+        (shapes, "MAX_ELEMENTS"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_limits_change_nothing(seed: int, module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch):
+    script, documents = cases_of(Random(seed))
+    texts = [f"{'<a>' * 40}{as_bytes(document.xml).decode()}{'</a>' * 40}" for document in documents]
+    found = []
+    for value in (getattr(module, limit), 0):
+        monkeypatch.setattr(module, limit, value)
+        stage = Stage()
+        stage.add(conjuncts_of(script))
+        batches = (parsed(documents), in_stream_s(texts), in_stream_s(texts))
+        found.append([stage.named(stage.evaluate(batch)) for batch in batches])
+    assert found[0] == found[1]
 
 
 def test_a_flush_of_states_or_of_the_filters_memo_changes_nothing(monkeypatch: pytest.MonkeyPatch):

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from templates.witness import ATTRIBUTE_SHIFT
+
 Ints = NDArray[np.int64]
 
 OWN: tuple[tuple[str, ...], ...] = ((),)
@@ -35,8 +37,8 @@ class BoundGroup(NamedTuple):
     derived2: int
 
 
-_TABLE_DEPTH = 16
-"""Trees less deep have their ancestors in a table of all depths and nodes."""
+MAX_TABLE = 1 << 22
+"""Entries of a table of all depths and elements, of 8 bytes each; ancestors in trees past it are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,8 @@ class WitnessRows:
     node2: Ints
 
 
-def witness_rows(emissions: Emissions, walks: Sequence[Walk], attribute_shift: int) -> WitnessRows:
-    """The rows of R_bin that the walks stand for; an attribute's place is shifted into its node id."""
+def witness_rows(emissions: Emissions, walks: Sequence[Walk]) -> WitnessRows:
+    """The rows of R_bin that the walks stand for."""
     columns = emissions.columns()
     lengths = np.array([len(walk.elements) for walk in walks], np.int64)
     first = np.concatenate([[0], np.cumsum(lengths)])
@@ -130,7 +132,7 @@ def witness_rows(emissions: Emissions, walks: Sequence[Walk], attribute_shift: i
         walk_of = walk_of[order]
         emission = np.concatenate([emission, its_emission])[order]
         owner = np.concatenate([owner, its_owner + first[of_walk]])[order]
-        attribute = np.concatenate([np.zeros(len(owner) - len(place), np.int64), place << attribute_shift])[order]
+        attribute = np.concatenate([np.zeros(len(owner) - len(place), np.int64), place << ATTRIBUTE_SHIFT])[order]
     counts = columns.count[emission]
     node = np.repeat(np.arange(len(emission)), counts)
     row = ranges(columns.start[emission], counts)
@@ -167,7 +169,7 @@ class _Levels:
     def last(self, node: Ints, depth: Ints) -> Ints:
         """For each node the last one at that depth that is not after it: with its own depth or less, its ancestor."""
         size, deepest = len(self._depth), int(depth.max(initial=0))
-        if deepest < _TABLE_DEPTH:
+        if (deepest + 1) * size <= MAX_TABLE:
             table = np.empty((deepest + 1, size), np.int64)
             numbers = np.arange(size)
             for level in range(deepest + 1):

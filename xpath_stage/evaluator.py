@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from templates.catalog import Change, Edge
-from templates.witness import ATTRIBUTE_SHIFT, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses, node_id
+from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses, node_id
 from xpath_stage.automaton import MAX_STATES, Automaton
 from xpath_stage.emissions import OWN, Emissions, Ints, ranges, witness_rows
 from xpath_stage.parse import ParsedDocument
@@ -147,7 +147,7 @@ class _Batch:
     def r_bin(self, emissions: Emissions) -> pa.Table:
         if not self._founds:
             return R_BIN.empty_table()
-        rows = witness_rows(emissions, [found.walk for found in self._founds], ATTRIBUTE_SHIFT)
+        rows = witness_rows(emissions, [found.walk for found in self._founds])
         starts = np.searchsorted(rows.walk, np.arange(len(self._founds) + 1))
         picked, of_document = self._picked(starts)
         docids = np.array(self._docids, np.int64)[of_document]
