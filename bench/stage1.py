@@ -29,8 +29,8 @@ from bench.stage1_reference import Witnessed, check_side
 from bench.stage1_workload import STREAM, VOCABULARIES, documents, patterns
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses
-from xpath_stage.evaluator import StreamDocument, XPathStage
-from xpath_stage.parse import parse_document, xml_parser
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.parse import StreamDocument, parse_document, xml_parser
 from xscl.normal import Conjunct
 from xscl.pattern import PatternNode
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses, node_id, plain_node
 from xpath_stage.binder import bindings
-from xpath_stage.evaluator import StreamDocument
+from xpath_stage.parse import StreamDocument
 from xscl.functions import derive
 from xscl.normal import Conjunct
 from xscl.pattern import PatternNode

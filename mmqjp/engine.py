@@ -22,7 +22,8 @@ from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.records import Record, Records
 from mmqjp.registry import Registry, Subscription
 from templates.catalog import INFINITE, Catalog
-from xpath_stage.evaluator import StreamDocument, XPathStage
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.parse import StreamDocument
 from xscl import Script, parse_script, to_xscl
 from xscl.normal import normalize
 

@@ -21,8 +21,8 @@ from templates.catalog import Catalog, Placement, Row
 from templates.conjunctive import conjunctive_query, executable_query
 from templates.enumeration import count_templates, templates
 from templates.witness import Witnesses
-from xpath_stage.evaluator import StreamDocument, XPathStage
-from xpath_stage.parse import parse_document
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.parse import StreamDocument, parse_document
 from xscl import parse_script
 from xscl.normal import normalize
 

@@ -22,8 +22,8 @@ from tests.strategies import cases, random_case
 from tests.witnessed import Stage
 from xpath_stage import automaton, emissions, evaluator, filters, parse, shapes
 from xpath_stage.binder import bindings
-from xpath_stage.evaluator import StreamDocument, XPathStage
-from xpath_stage.parse import ParsedDocument, parse_document
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.parse import ParsedDocument, StreamDocument, parse_document
 from xpath_stage.shapes import TRIAL
 from xscl import parse_script, to_xscl
 from xscl.pattern import PatternBuilder, PatternNode

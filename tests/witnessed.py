@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from bench.stage1_reference import Edge, Witnessed, check_side
 from templates.catalog import Catalog, Placement
-from xpath_stage.evaluator import StreamDocument, XPathStage
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.parse import StreamDocument
 from xscl.normal import Conjunct
 
 

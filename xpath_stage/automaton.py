@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 
 from templates.catalog import Change, Edge, Step
 from templates.witness import node_id
 from xpath_stage import filters
+from xpath_stage.columns import Columns
 from xpath_stage.emissions import MAX_EMISSIONS, BoundGroup, Emissions, Walk
 from xpath_stage.filters import FilterBank, NodeClass, Tests
 from xpath_stage.masks import MaskIndex
-from xpath_stage.names import Owners, Vocabulary, decrease, split_name
-from xpath_stage.parse import ParsedDocument
+from xpath_stage.names import Memo, Tags, Vocabulary, decrease, split_name
 from xscl.pattern import Test
 
 MAX_STATES = 100_000
@@ -31,11 +31,14 @@ Label = str | NodeClass
 class State(dict[Label, "State"]):
     """A state of the automaton: leads on from labels of children to their states.
 
-    `steps` match at the node, `emission` is the number of what binds there and of the values wanted of it, and
-    `reads_attributes` tells whether its attributes have states.
+    `steps` match at the node, `emission` is the number of what binds there and of the values wanted of it (`leaf` and
+    `inner` are the same as in `Walk.elements`), and `reads_attributes` tells whether its attributes have states.
     """
 
-    __slots__ = ("above", "automaton", "by_label", "depth", "emission", "needs", "reads_attributes", "steps", "stream")
+    __slots__ = (
+        "above", "automaton", "by_label", "depth", "emission", "inner", "leaf", "needs", "reads_attributes", "steps",
+        "stream",
+    )  # fmt: skip
 
     def __init__(self, automaton: Automaton, stream: str, above: State | None, steps: frozenset[int]) -> None:
         super().__init__()
@@ -43,7 +46,7 @@ class State(dict[Label, "State"]):
         self.depth: int = -1 if above is None else above.depth + 1
         self.needs: dict[tuple[str, str], int] = {}
         self.by_label: dict[tuple[str, str, int], State] = {}
-        self.emission = 0
+        self.emission = self.leaf = self.inner = 0
         self.reads_attributes = False
 
     def __missing__(self, label: Label) -> State:
@@ -81,15 +84,15 @@ class Automaton:
         self._self_steps: dict[int, set[int]] = {}
         self._edges_to: dict[int, set[Edge]] = {}
         self._attribute_keys: Counter[_Key] = Counter()
-        self._owners = Owners()
+        self._owners = Tags()
         self._wanted: set[int] = set()
+        self._valued = Tags()
         self._groups: dict[frozenset[Edge], int] = {}
         self._roots: dict[str, State] = {}
         self._new_groups: list[tuple[int, Edge]] = []
         self._unsaved_groups: list[tuple[int, Edge]] = []
-        self.emissions = Emissions()
-        self.states = 0
         self.flushes = 0
+        self.reset()
 
     # ------------------------------------------------------------ registration
 
@@ -109,6 +112,8 @@ class Automaton:
         for edge in change.edges:
             self._edges_to.setdefault(edge[1], set()).add(edge)
         self._wanted.update(change.values)
+        for value in change.values:
+            self._valued.add(self._test_of(value))
         if change.steps or change.edges or change.values:
             self.reset()
 
@@ -134,11 +139,21 @@ class Automaton:
                 decrease(self._attribute_keys, key)
                 self._owners.remove(self._owner_test(step))
             self._filters.release(step.node)
+        for value in change.values:
+            self._valued.remove(self._test_of(value))
+        self._wanted.difference_update(change.values)
         for step in change.steps:
             del self._steps[step.id]
-        self._wanted.difference_update(change.values)
         if change.steps or change.edges or change.values:
             self.reset()
+
+    def _test_of(self, step_id: int) -> Test:
+        """What nodes that a step matches pass."""
+        step = self._steps[step_id]
+        while step.node.axis == ".":
+            assert step.parent is not None
+            step = self._steps[step.parent]
+        return step.node.test
 
     def _owner_test(self, step: Step) -> Test | None:
         """What the owner of an attribute step must pass; None: any element."""
@@ -150,6 +165,8 @@ class Automaton:
         self._filters.forget()
         self._roots.clear()
         self.states = 0
+        self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, filters.MAX_CLASSES)
+        self._of_values: Memo[str, bool] = Memo(self._reads_value, filters.MAX_CLASSES)
         self.emissions = Emissions()
 
     def restore_groups(self, groups: Iterable[tuple[int, frozenset[Edge]]]) -> None:
@@ -170,26 +187,34 @@ class Automaton:
 
     # ------------------------------------------------------------ walks
 
-    def walk(self, stream: str, document: ParsedDocument) -> Walk:
-        """What binds at each node of a document."""
+    def columns(self) -> Columns:
+        """Empty columns for documents that are to be walked."""
+        owners = self._of_attributes if self._owners or self._filters.owners else None
+        return Columns(owners, self._of_values, keeps_trees=self._filters.reads_trees)
+
+    def walk(self, streams: Iterable[str], columns: Columns) -> Walk:
+        """What binds at each node of some documents, each of a stream."""
         self._bound_memory()
-        labels: Sequence[Label] = self._filters.element_classes(document) if self._filters else document.tags
-        if not self._attribute_keys:
-            return Walk(emissions_of(self._root(stream), labels, document.counts), ())
-        found: list[tuple[int, int, int]] = []
-        owners: list[tuple[int, State]] = []
-        elements = emissions_of(self._root(stream), labels, document.counts, owners)
-        for owner, state in owners:
-            element = document.elements[owner]
-            for place, (name, value) in enumerate(element.items(), 1):
-                label = self._filters.attribute_class(str(name), str(value), element, place)
-                found.append((state[label].emission, owner, place))
-        return Walk(elements, found)
+        attributes = self._filters.attribute_classes(columns)
+        labels: Sequence[Label] = self._filters.classes(columns, attributes) if self._filters else columns.tags
+        elements: list[int] = []
+        states: list[State] | None = [] if attributes else None
+        forest = zip(labels, columns.counts, strict=True)
+        for stream, documents in groupby(streams):
+            _walk(self._root(stream), sum(1 for _ in documents), forest, elements, states)
+        if states is None:
+            return Walk(elements, (), (), ())
+        owners = zip(map(states.__getitem__, columns.owners), attributes, strict=True)
+        found = [state[node].emission if state.reads_attributes else 0 for state, node in owners]
+        return Walk(elements, found, columns.owners, columns.places)
 
     def looks_at(self, tag: str) -> Tests:
         """What is looked at in elements with this tag, beside their children."""
         tests = self._filters.tests_of(tag)
         return replace(tests, attributes=tests.attributes or tag in self._owners)
+
+    def _reads_value(self, tag: str) -> bool:
+        return tag in self._valued or bool(self._filters.tests_of(tag).literals)
 
     def bound_emissions(self) -> bool:
         """Starts the emissions anew if there are too many, and tells so: those of earlier walks mean nothing then."""
@@ -200,7 +225,7 @@ class Automaton:
         return True
 
     def _bound_memory(self) -> None:
-        if self.states > self._max_states or self._filters.classes >= filters.MAX_CLASSES:
+        if self.states > self._max_states or self._filters.made >= filters.MAX_CLASSES:
             self.flushes += 1
             self.states = 0
             self._roots.clear()
@@ -277,7 +302,9 @@ class Automaton:
                     bound.setdefault((depth, 0, derived), set()).add(edge)
         rows = [BoundGroup(self._group(frozenset(edges)), *place) for place, edges in bound.items()]
         values = {self._steps[step].node.functions for step in matched & self._wanted}
-        state.emission = self.emissions.number(state.depth, tuple(sorted(rows)), tuple(sorted(values)))
+        if rows or values or kind == "element":
+            state.emission = self.emissions.number(state.depth, tuple(sorted(rows)), tuple(sorted(values)))
+        state.leaf, state.inner = state.emission * 2, state.emission * 2 + 1
         state.reads_attributes = kind == "element" and self._leads_to_attributes(state)
         return state
 
@@ -321,26 +348,32 @@ class Automaton:
         return number
 
 
-def emissions_of(
-    root: State, labels: Iterable[Label], counts: Iterable[int], owners: list[tuple[int, State]] | None = None
-) -> list[int]:
-    """The emission of each element, in document order; `owners` gets the elements whose attributes have states."""
-    emissions: list[int] = []
+def _walk(
+    root: State, documents: int, forest: Iterator[tuple[Label, int]], found: list[int], states: list[State] | None
+) -> None:
+    """Walks over the next documents of a forest of (label, number of children): appends to `found`, and to `states`."""
     waiting: list[tuple[State, int]] = []
     state, left = root, 1
-    for label, count in zip(labels, counts, strict=True):
+    for label, children in forest:
         below = state[label]
-        emissions.append(below.emission)
-        if owners is not None and below.reads_attributes:
-            owners.append((len(emissions) - 1, below))
+        if states is not None:
+            states.append(below)
         left -= 1
-        if count:
+        if children:
+            found.append(below.inner)
             if left:
                 waiting.append((state, left))
-            state, left = below, count
-        elif not left and waiting:
-            state, left = waiting.pop()
-    return emissions
+            state, left = below, children
+        else:
+            found.append(below.leaf)
+            if not left:
+                if waiting:
+                    state, left = waiting.pop()
+                else:
+                    documents -= 1
+                    if not documents:
+                        return
+                    state, left = root, 1
 
 
 def _key(step: Step) -> _Key:

@@ -7,8 +7,9 @@ a row.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,8 +20,13 @@ from templates.witness import ATTRIBUTE_SHIFT
 
 Ints = NDArray[np.int64]
 
-OWN: tuple[tuple[str, ...], ...] = ((),)
+Functions = tuple[str, ...]
+
+_OWN: tuple[Functions, ...] = ((),)
 """The one value wanted is the node's own."""
+
+NOTHING, ITS_OWN, OTHERS = range(3)
+"""What an emission wants of its node: no value, its own, or others, perhaps with its own."""
 
 MAX_EMISSIONS = 200_000
 """Most emissions that are kept numbered; past it the numbers start anew."""
@@ -42,9 +48,13 @@ MAX_TABLE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Of each emission its depth, and where its rows start and how many there are; the rows' attributes."""
+class EmissionTable:
+    """Of each emission its depth, which values it wants, and where its rows start and how many there are; the rows'
+    columns."""
 
+    derives: bool
+    """Whether some row is about a derived value."""
+    wants: NDArray[np.int8]
     own_depth: Ints
     start: Ints
     count: Ints
@@ -55,103 +65,119 @@ class Columns:
 
 
 class Emissions:
-    """The emissions that are known, numbered."""
+    """The emissions that are known, numbered; that of number 0 is nothing."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[int, tuple[BoundGroup, ...], tuple[tuple[str, ...], ...]], int] = {}
-        self.values: list[tuple[tuple[str, ...], ...]] = []
+        self._numbers: dict[tuple[int, tuple[BoundGroup, ...], tuple[Functions, ...]], int] = {}
+        self.values: list[tuple[Functions, ...]] = []
         """For each emission the values wanted of its node, as the functions that derive them, () for its own."""
-        self._depths: list[int] = []
-        self._starts: list[int] = [0]
-        self._rows: list[BoundGroup] = []
-        self._columns: Columns | None = None
+        self._wants = array("b")
+        self._depths = array("q")
+        self._starts = array("q", [0])
+        self._rows = array("q")
+        self._table: EmissionTable | None = None
+        self.number(0, (), ())
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def number(self, depth: int, rows: tuple[BoundGroup, ...], values: tuple[tuple[str, ...], ...]) -> int:
+    def number(self, depth: int, rows: tuple[BoundGroup, ...], values: tuple[Functions, ...]) -> int:
         """The number of an emission of nodes at `depth`."""
         key = (depth, rows, values)
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = len(self.values)
-            self.values.append(OWN if values == OWN else values)
+            self.values.append(values)
+            self._wants.append(NOTHING if not values else ITS_OWN if values == _OWN else OTHERS)
             self._depths.append(depth)
-            self._rows += rows
-            self._starts.append(len(self._rows))
-            self._columns = None
+            self._rows.extend(chain.from_iterable(rows))
+            self._starts.append(self._starts[-1] + len(rows))
+            self._table = None
         return found
 
-    def columns(self) -> Columns:
+    def table(self) -> EmissionTable:
         """The emissions as columns."""
-        if self._columns is None:
+        if self._table is None:
             rows = np.array(self._rows, np.int64).reshape(-1, len(BoundGroup._fields))
             starts = np.array(self._starts, np.int64)
-            self._columns = Columns(
-                np.array(self._depths, np.int64), starts[:-1], np.diff(starts), *map(np.ascontiguousarray, rows.T)
+            self._table = EmissionTable(
+                bool(rows[:, 2:].any()),
+                np.array(self._wants, np.int8),
+                np.array(self._depths, np.int64),
+                starts[:-1],
+                np.diff(starts),
+                *map(np.ascontiguousarray, rows.T),
             )
-        return self._columns
+        return self._table
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Walk:
-    """What was found on a walk over a document's tree: an emission for each element in document order.
-
-    `attributes` holds (emission, owner, place from 1) of the attributes that have one.
-    """
+    """What was found on a walk over trees: the emission of each element times two, plus one if the element has
+    children; that of each attribute, 0 where nothing binds, with the attribute's owner and its place there, from 1."""
 
     elements: Sequence[int]
-    attributes: Sequence[tuple[int, int, int]]
+    attributes: Sequence[int]
+    owners: Sequence[int]
+    places: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class WitnessRows:
-    """Rows (walk, group, node1, node2), ordered by walk."""
+    """Rows (document, group, node1, node2); documents are numbered in the order of the walk."""
 
-    walk: Ints
+    document: Ints
     group: Ints
     node1: Ints
     node2: Ints
 
+    @staticmethod
+    def concatenated(parts: Sequence[WitnessRows]) -> WitnessRows:
+        columns = ([getattr(part, field.name) for part in parts] for field in fields(WitnessRows))
+        return WitnessRows(*map(np.concatenate, columns))
 
-def witness_rows(emissions: Emissions, walks: Sequence[Walk]) -> WitnessRows:
-    """The rows of R_bin that the walks stand for."""
-    columns = emissions.columns()
-    lengths = np.array([len(walk.elements) for walk in walks], np.int64)
-    first = np.concatenate([[0], np.cumsum(lengths)])
-    emission = np.fromiter(chain.from_iterable(walk.elements for walk in walks), np.int64, int(first[-1]))
-    levels = _Levels(columns.own_depth[emission])
-    owner = np.arange(len(emission))
-    walk_of = np.repeat(np.arange(len(walks)), lengths)
-    attribute: Ints | None = None
-    found = [(i, *three) for i, walk in enumerate(walks) if walk.attributes for three in walk.attributes]
-    if found:
-        of_walk, its_emission, its_owner, place = np.array(found, np.int64).T
-        walk_of = np.concatenate([walk_of, of_walk])
-        order = np.argsort(walk_of, kind="stable")
-        walk_of = walk_of[order]
-        emission = np.concatenate([emission, its_emission])[order]
-        owner = np.concatenate([owner, its_owner + first[of_walk]])[order]
-        attribute = np.concatenate([np.zeros(len(owner) - len(place), np.int64), place << ATTRIBUTE_SHIFT])[order]
-    counts = columns.count[emission]
-    node = np.repeat(np.arange(len(emission)), counts)
-    row = ranges(columns.start[emission], counts)
-    group, depth = columns.group[row], columns.depth[row]
-    node2 = owner[node]
+
+def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
+    """The rows of R_bin that a walk over documents stands for.
+
+    `first` holds the number of the first element of each document, and at the end that of all elements.
+    """
+    table = emissions.table()
+    emission = np.array(walk.elements, np.int64) >> 1
+    levels = _Levels(table.own_depth[emission])
+    rows = _rows(table, levels, first, emission, np.arange(len(emission)), None)
+    if not walk.attributes:
+        return rows
+    emission = np.array(walk.attributes, np.int64)
+    place = np.array(walk.places, np.int64) << ATTRIBUTE_SHIFT
+    return WitnessRows.concatenated(
+        [rows, _rows(table, levels, first, emission, np.array(walk.owners, np.int64), place)]
+    )
+
+
+def _rows(
+    table: EmissionTable, levels: _Levels, first: Ints, emission: Ints, owner: Ints, attribute: Ints | None
+) -> WitnessRows:
+    """The rows of nodes: elements, or attributes, whose `attribute` makes of their owner's number their own."""
+    counts = table.count[emission]
+    node2 = np.repeat(owner, counts)
+    row = ranges(table.start[emission], counts)
+    depth = table.depth[row]
     # An element's own depth leads to itself, one above it to its ancestor.
     node1 = levels.last(node2, depth)
-    walk = walk_of[node]
-    if len(walks) > 1:
-        start = first[walk]
+    if len(first) > 2:
+        document = np.repeat(np.arange(len(first) - 1), np.diff(first))[node2]
+        start = first[document]
         node1, node2 = node1 - start, node2 - start
+    else:
+        document = np.zeros(len(node2), np.int64)
     if attribute is not None:
-        extra = attribute[node]
+        node2 = node2 | np.repeat(attribute, counts)
         # At an attribute's own depth it is the attribute itself that binds, not its owner.
-        own = extra * (depth == columns.own_depth[emission[node]])
-        node1, node2 = np.where(own, node2, node1) | own, node2 | extra
-    if columns.derived2.any():
-        node1, node2 = node1 | columns.derived1[row], node2 | columns.derived2[row]
-    return WitnessRows(walk, group, node1, node2)
+        node1 = np.where(depth == np.repeat(table.own_depth[emission], counts), node2, node1)
+    if table.derives:
+        node1, node2 = node1 | table.derived1[row], node2 | table.derived2[row]
+    return WitnessRows(document, table.group[row], node1, node2)
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain, compress, count
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from templates.catalog import Change, Edge
-from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses, node_id
+from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import MAX_STATES, Automaton
-from xpath_stage.emissions import OWN, Emissions, Ints, ranges, witness_rows
-from xpath_stage.parse import ParsedDocument
+from xpath_stage.columns import Columns
+from xpath_stage.parse import StreamDocument
+from xpath_stage.relations import Documents, OfShapes, arrow_table, walked_tables
 from xpath_stage.shapes import MAX_SHAPES, Found, ShapeCache
-from xscl.functions import derive
+from xpath_stage.wanted import wanted
 
-CHUNK = 200_000
+CHUNK = 50_000
 """Elements after which what was found is turned into columns."""
-
-
-_serials = count()
-
-
-@dataclass(slots=True)
-class StreamDocument:
-    """A parsed document on its way through stage 1. Times in UTC microseconds."""
-
-    docid: int
-    stream: str
-    t0: int
-    t1: int
-    tree: ParsedDocument
 
 
 class XPathStage:
@@ -51,6 +36,7 @@ class XPathStage:
     ) -> None:
         self._automaton = Automaton(max_states)
         self._automaton.restore_groups(groups)
+        self._max_shapes = max_shapes
         self._shapes = ShapeCache(self._automaton, self._walk, max_shapes)
 
     def add(self, change: Change) -> None:
@@ -77,99 +63,70 @@ class XPathStage:
 
     def evaluate(self, documents: Iterable[StreamDocument]) -> Witnesses:
         """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
-        times: list[tuple[int, int, int]] = []
-        r_bin, r_doc = [R_BIN.empty_table()], [R_DOC.empty_table()]
-        found = self._batch()
-        for document in documents:
-            times.append((document.docid, document.t0, document.t1))
-            found.add(document, self._shapes.found(document.stream, document.tree))
-            if found.elements > CHUNK:
-                r_bin.append(found.r_bin(self._automaton.emissions))
-                r_doc.append(found.r_doc())
-                found = self._batch()
-        r_bin.append(found.r_bin(self._automaton.emissions))
-        r_doc.append(found.r_doc())
+        times: list[int] = []
+        found = [(R_BIN.empty_table(), R_DOC.empty_table())]
+        waiting, more = iter(documents), True
+        while more:
+            if self._automaton.bound_emissions():
+                self._shapes.forget()
+            chunk = _Chunk(self._automaton, self._shapes if self._max_shapes else None)
+            more = chunk.fill(waiting, times)
+            found += chunk.tables()
+        r_bin, r_doc = map(pa.concat_tables, zip(*found, strict=True))
         groups = [(group, *edge) for group, edge in self._automaton.take_groups()]
         return Witnesses(
-            pa.concat_tables(r_bin), _table(groups, R_GROUP), pa.concat_tables(r_doc), _table(times, R_DOCTS)
+            r_bin,
+            arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP),
+            r_doc,
+            arrow_table(np.array(times, np.int64).reshape(-1, len(R_DOCTS)), R_DOCTS),
         )
 
-    def _batch(self) -> _Batch:
-        if self._automaton.bound_emissions():
-            self._shapes.forget()
-        return _Batch()
-
-    def _walk(self, stream: str, document: ParsedDocument) -> Found:
-        walk = self._automaton.walk(stream, document)
-        values, counts = self._automaton.emissions.values, document.counts
-        elements: list[int] = []
-        others: list[tuple[int, int, tuple[str, ...]]] = []
-        for i in compress(count(), map(values.__getitem__, walk.elements)):
-            wanted = values[walk.elements[i]]
-            if wanted is OWN:
-                elements.append(i)
-            else:
-                others += [(i, 0, functions) for functions in wanted]
-        for emission, owner, place in walk.attributes:
-            others += [(owner, place, functions) for functions in values[emission]]
-        leaves = not any(map(counts.__getitem__, elements))
-        return Found(walk, elements, leaves, others, [*elements, *(node_id(*other) for other in others)])
+    def _walk(self, stream: str, columns: Columns) -> Found:
+        walk = self._automaton.walk([stream], columns)
+        values = wanted(self._automaton.emissions, walk)
+        return Found(walk, values, values.nodes(columns)[0])
 
 
-class _Batch:
-    """What was found in some documents, on its way into columns."""
+class _Chunk:
+    """Some documents of a batch: those of known shapes apart from those that have to be walked over."""
 
-    def __init__(self) -> None:
-        self._serial = next(_serials)
+    def __init__(self, automaton: Automaton, shapes: ShapeCache | None) -> None:
+        self._automaton, self._shapes = automaton, shapes
+        self._known = OfShapes()
+        # The documents themselves are not kept: it takes long to give back so much memory at once.
         self._docids: list[int] = []
         self._streams: list[str] = []
-        self._founds: list[Found] = []
-        self._numbers: list[int] = []
-        self._texts: list[str] = []
-        self.elements = 0
+        self._columns = automaton.columns()
+        self._scratch = automaton.columns()
 
-    def add(self, document: StreamDocument, found: Found) -> None:
-        if found.batch != self._serial:
-            found.batch, found.number = self._serial, len(self._founds)
-            self._founds.append(found)
-        tree = document.tree
-        self.elements += len(tree.tags)
-        self._docids.append(document.docid)
-        self._streams.append(document.stream)
-        self._numbers.append(found.number)
-        self._texts += tree.string_values(found.elements, leaves=found.leaves)
-        for element, place, functions in found.others:
-            value = tree.string_value(element, place)
-            for name in functions:
-                value = derive(name, value)
-            self._texts.append(value)
+    def fill(self, documents: Iterator[StreamDocument], times: list[int]) -> bool:
+        """Takes documents till there are enough, and appends (docid, t0, t1) to `times`; whether there may be more."""
+        shapes, known, columns, scratch = self._shapes, self._known, self._columns, self._scratch
+        for document in documents:
+            tree = document.tree
+            times += document.docid, document.t0, document.t1
+            if shapes is None or tree.large:
+                columns.add(tree)
+            else:
+                scratch.hold(tree)
+                found = shapes.found(document.stream, scratch)
+                if found is not None:
+                    known.add(document, scratch, found)
+                    if known.size > CHUNK:
+                        return True
+                    continue
+                columns.add_held(scratch)
+            self._docids.append(document.docid)
+            self._streams.append(document.stream)
+            if columns.first[-1] > CHUNK:
+                return True
+        return False
 
-    def r_bin(self, emissions: Emissions) -> pa.Table:
-        if not self._founds:
-            return R_BIN.empty_table()
-        rows = witness_rows(emissions, [found.walk for found in self._founds])
-        starts = np.searchsorted(rows.walk, np.arange(len(self._founds) + 1))
-        picked, of_document = self._picked(starts)
-        docids = np.array(self._docids, np.int64)[of_document]
-        columns: list[Ints] = [rows.group.astype(np.int32), rows.node1, rows.node2]
-        return pa.table([pa.array(docids), *(pa.array(column[picked]) for column in columns)], R_BIN)
-
-    def r_doc(self) -> pa.Table:
-        starts = np.cumsum([0, *(len(found.nodes) for found in self._founds)])
-        nodes = np.fromiter(chain.from_iterable(found.nodes for found in self._founds), np.int64, int(starts[-1]))
-        picked, of_document = self._picked(starts)
-        docids = np.array(self._docids, np.int64)[of_document]
-        streams = pa.array(self._streams, pa.string()).take(pa.array(of_document))
-        texts = pa.array(self._texts, pa.string())
-        return pa.table([pa.array(docids), pa.array(nodes[picked]), texts, streams], R_DOC)
-
-    def _picked(self, starts: Ints) -> tuple[Ints, Ints]:
-        """Rows of what was found, for each document those of its walk, and the places of the documents."""
-        numbers = np.array(self._numbers, np.int64)
-        counts = np.diff(starts)[numbers]
-        return ranges(starts[numbers], counts), np.repeat(np.arange(len(numbers)), counts)
-
-
-def _table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
+    def tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """R_bin and R_doc."""
+        emissions = self._automaton.emissions
+        if self._known.size:
+            yield self._known.tables(emissions)
+        if self._docids:
+            walk = self._automaton.walk(self._streams, self._columns)
+            yield walked_tables(emissions, Documents(self._docids, self._streams), self._columns, walk)

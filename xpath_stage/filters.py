@@ -8,16 +8,17 @@ so that a node costs the same whatever the number of filters (the bottom-up stat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from itertools import compress, count
+from typing import TypeVar
 
 from lxml import etree
 
+from xpath_stage.columns import Columns
 from xpath_stage.conditions import holds
 from xpath_stage.masks import MaskIndex
-from xpath_stage.names import Owners, Vocabulary, decrease
-from xpath_stage.parse import ParsedDocument, text_of
+from xpath_stage.names import Memo, Tags, Vocabulary, decrease
 from xscl.pattern import PatternNode, Test
 
 T = TypeVar("T")
@@ -58,11 +59,6 @@ class _Name:
     reads_attributes: bool = False
     by_literals: dict[int, NodeClass] = field(default_factory=dict)
 
-    @property
-    def by_name_alone(self) -> bool:
-        """Whether its nodes' class follows from the name and the children alone."""
-        return not (self.literals or self.xpaths or self.reads_attributes)
-
 
 @dataclass(frozen=True, slots=True)
 class Tests:
@@ -77,10 +73,10 @@ class Tests:
 class _Upward:
     """What a node satisfies for those above it: filters on the child axis, and on the descendant axis."""
 
-    __slots__ = ("any", "child")
+    __slots__ = ("any", "child", "some")
 
     def __init__(self, child: int, any_: int) -> None:
-        self.child, self.any = child, any_
+        self.child, self.any, self.some = child, any_, bool(child or any_)
 
 
 class NodeClass:
@@ -92,16 +88,25 @@ class NodeClass:
         self.kind, self.name, self.mask, self.upward = kind, name, mask, upward
 
 
+class _Marked:
+    """An element that is told apart from others of its tag by its own value, the literals in `own`, or by what its
+    attributes satisfy."""
+
+    __slots__ = ("attributes", "own", "tag")
+
+    def __init__(self, tag: str, own: int, attributes: _Upward) -> None:
+        self.tag, self.own, self.attributes = tag, own, attributes
+
+
 class _Below(dict[_Upward, "_Below"]):
     """What some children satisfy for their parent; leads on to what one more child makes of it."""
 
-    __slots__ = ("bank", "by_literals", "by_name", "upward")
+    __slots__ = ("bank", "by_label", "upward")
 
     def __init__(self, bank: FilterBank, upward: _Upward) -> None:
         super().__init__()
         self.bank, self.upward = bank, upward
-        self.by_name: dict[str, NodeClass] = {}
-        self.by_literals: dict[tuple[str, int], NodeClass] = {}
+        self.by_label: dict[str | _Marked, NodeClass] = {}
 
     def __missing__(self, child: _Upward) -> _Below:
         return self.bank.joined(self, child)
@@ -118,13 +123,20 @@ class FilterBank:
         self._branch_of: dict[str, _Branch] = {}
         self._branches: dict[Test, MaskIndex[_Branch]] = {}
         self._literals: dict[Test, Counter[str]] = {}
+        self._element_literals: Counter[str | None] = Counter()
         self._guarded: dict[Test, Counter[_Guarded]] = {}
         self._needs: dict[Test, int] = {}
-        self._owners = Owners()
+        self.owners = Tags()
+        """Elements of which some filter reads the attributes."""
         self.forget()
 
     def __bool__(self) -> bool:
         return bool(self._bit_of)
+
+    @property
+    def reads_trees(self) -> bool:
+        """Whether some filter is in XPath."""
+        return any(self._guarded.values())
 
     # ------------------------------------------------------------ registration
 
@@ -136,7 +148,7 @@ class FilterBank:
             name = str(child)
             required = self.require(child)
             if child.test.kind == "attribute":
-                self._owners.add(owner_of(node, child))
+                self.owners.add(owner_of(node, child))
             bit = self._acquire("branch", name)
             if name not in self._branch_of:
                 branch = self._branch_of[name] = _Branch(bit, child.axis, required)
@@ -144,6 +156,8 @@ class FilterBank:
             mask |= 1 << bit
         for literal in _literals(node):
             self._literals.setdefault(node.test, Counter())[literal] += 1
+            if node.test.kind == "element":
+                self._element_literals[literal] += 1
             mask |= 1 << self._acquire("literal", literal)
         guard = mask
         for xpath in _xpaths(node):
@@ -160,11 +174,13 @@ class FilterBank:
             self._let_go("xpath", xpath)
         for literal in _literals(node):
             decrease(self._literals[node.test], literal)
+            if node.test.kind == "element":
+                decrease(self._element_literals, literal)
             self._let_go("literal", literal)
         for child in node.children:
             self.release(child)
             if child.test.kind == "attribute":
-                self._owners.remove(owner_of(node, child))
+                self.owners.remove(owner_of(node, child))
             if self._let_go("branch", str(child)):
                 self._branches[child.test].remove(self._branch_of.pop(str(child)))
         self._vocabulary.remove(node.test)
@@ -198,49 +214,86 @@ class FilterBank:
 
     def forget(self) -> None:
         """Forgets all classes."""
-        self.classes = 0
-        self._names: dict[tuple[str, str], _Name] = {}
+        self.made = 0
+        self._known_names: dict[tuple[str, str], _Name] = {}
+        self._element_names: Memo[str, _Name] = Memo(lambda tag: self._name("element", tag), MAX_CLASSES)
+        self._attribute_names: Memo[str, _Name] = Memo(lambda name: self._name("attribute", name), MAX_CLASSES)
+        self._marked: Memo[tuple[str, int, _Upward], _Marked] = Memo(lambda marks: _Marked(*marks), MAX_CLASSES)
         self._upward: dict[tuple[int, int], _Upward] = {}
         self._by_upward: dict[tuple[int, int], _Below] = {}
         self._interned: dict[tuple[str, str, int, _Upward], NodeClass] = {}
         self._leaf = self._below(0, 0)
 
-    def element_classes(self, document: ParsedDocument) -> list[NodeClass]:
-        """The class of each element of a document, in document order."""
-        tags, counts = document.tags, document.counts
+    def classes(self, columns: Columns, attributes: Sequence[NodeClass]) -> list[NodeClass]:
+        """The class of each element; `attributes` are those of the attributes in the columns."""
+        labels, counts = self._labels(columns, attributes), columns.counts
         found: list[NodeClass] = []
         waiting: list[_Upward] = []
-        leaf, leaves = self._leaf, self._leaf.by_name
+        leaf, leaves = self._leaf, self._leaf.by_label
         # Backwards, so that a node's children come before it.
-        for tag, count in zip(reversed(tags), reversed(counts), strict=True):
-            if count:
+        for label, children in zip(reversed(labels), reversed(counts), strict=True):
+            if children:
                 below = leaf
-                for _ in range(count):
+                for _ in range(children):
                     below = below[waiting.pop()]
-                node = below.by_name.get(tag)
+                node = below.by_label.get(label)
             else:
-                below, node = leaf, leaves.get(tag)
+                below, node = leaf, leaves.get(label)
             if node is None:
-                node = self._class_of(tag, below, document.elements[len(tags) - 1 - len(found)])
+                node = self._class_of(label, below, columns, len(labels) - 1 - len(found))
             found.append(node)
             waiting.append(node.upward)
         found.reverse()
         return found
 
-    def attribute_class(self, name: str, value: str, owner: etree._Element, place: int) -> NodeClass:
-        """The class of an attribute, the one at `place` (from 1) among its owner's."""
-        known = self._names.get(("attribute", name)) or self._name("attribute", name)
-        if known.xpaths:
-            return self._intern("attribute", known, self._own(known, 0, value, owner, place), 0)
-        own = known.literals.get(value, 0)
-        found = known.by_literals.get(own)
-        if found is None:
-            found = known.by_literals[own] = self._intern("attribute", known, own, 0)
+    def attribute_classes(self, columns: Columns) -> list[NodeClass]:
+        """The class of each attribute."""
+        known, found = self._attribute_names, []
+        for number, (label, value) in enumerate(zip(columns.names, columns.values, strict=True)):
+            name = known[label]
+            own = name.literals.get(value, 0)
+            node = name.by_literals.get(own)
+            if node is None:
+                if name.xpaths:
+                    own = self._own(name, own, columns.element(columns.owners[number]), columns.places[number])
+                node = self._intern("attribute", name, own, 0)
+                if not name.xpaths:
+                    name.by_literals[own] = node
+            found.append(node)
         return found
+
+    def _labels(self, columns: Columns, attributes: Sequence[NodeClass]) -> Sequence[str | _Marked]:
+        """What tells the elements apart beside their children."""
+        tags, names, nothing = columns.tags, self._element_names, self._leaf.upward
+        own = self._satisfied_literals(columns) if self._element_literals else {}
+        below: dict[int, _Below] = {}
+        for owner, node in zip(columns.owners, attributes, strict=True):
+            if node.upward.some and names[tags[owner]].reads_attributes:
+                below[owner] = below.get(owner, self._leaf)[node.upward]
+        if not (own or below):
+            return tags
+        labels: list[str | _Marked] = list(tags)
+        for number in own.keys() | below.keys():
+            upward = below[number].upward if number in below else nothing
+            labels[number] = self._marked[tags[number], own.get(number, 0), upward]
+        return labels
+
+    def _satisfied_literals(self, columns: Columns) -> dict[int, int]:
+        """The literals, as a mask, that the values of elements equal, where there are some."""
+        tags, counts, texts, names = columns.tags, columns.counts, columns.texts, self._element_names
+        candidates = set(compress(count(), map(self._element_literals.__contains__, texts)))
+        if "" in self._element_literals:
+            candidates |= {number for number, text in enumerate(texts) if not text}
+        candidates = {number for number in candidates if not counts[number]}
+        candidates.update(number for number in compress(count(), counts) if names[tags[number]].literals)
+        chosen = sorted(candidates)
+        values = zip(chosen, columns.string_values(chosen), strict=True)
+        masks = ((number, names[tags[number]].literals.get(value or "", 0)) for number, value in values)
+        return {number: mask for number, mask in masks if mask}
 
     def tests_of(self, tag: str) -> Tests:
         """What is looked at in elements with this tag, beside their children."""
-        name = self._name("element", tag)
+        name = self._element_names[tag]
         # Which attributes there are is not known: any of them may have conditions.
         elsewhere = bool(name.xpaths) or (name.reads_attributes and self._conditional_attributes())
         return Tests(name.reads_attributes, name.literals, elsewhere)
@@ -254,35 +307,27 @@ class FilterBank:
         """What `child` makes of `below`; remembered there."""
         upward = below.upward
         found = self._below(upward.child | child.child, upward.any | child.any)
-        if self.classes < MAX_CLASSES:
+        if self.made < MAX_CLASSES:
             below[child] = found
-            self.classes += 1
+            self.made += 1
         return found
 
-    def _class_of(self, tag: str, below: _Below, element: etree._Element) -> NodeClass:
-        known = self._names.get(("element", tag)) or self._name("element", tag)
-        if known.reads_attributes:
-            for place, (name, value) in enumerate(element.items(), 1):
-                below = below[self.attribute_class(name, value, element, place).upward]  # type: ignore[arg-type]
-        mask = below.upward.child | below.upward.any
-        text = text_of(element) if known.literals else ""
-        if known.xpaths:
-            return self._intern("element", known, self._own(known, mask, text, element, 0), below.upward.any)
-        own = known.literals.get(text, 0)
-        # The tag alone is looked for before anything is read of the element.
-        memo: dict[Any, NodeClass] = below.by_name if known.by_name_alone else below.by_literals
-        key = tag if known.by_name_alone else (tag, own)
-        node = memo.get(key)
-        if node is None:
-            node = self._intern("element", known, mask | own, below.upward.any)
-            if self.classes < MAX_CLASSES:
-                memo[key] = node
-                self.classes += 1
+    def _class_of(self, label: str | _Marked, below: _Below, columns: Columns, number: int) -> NodeClass:
+        if isinstance(label, _Marked):
+            name, own, joined = self._element_names[label.tag], label.own, below[label.attributes]
+        else:
+            name, own, joined = self._element_names[label], 0, below
+        mask = joined.upward.child | joined.upward.any | own
+        if name.xpaths:
+            return self._intern("element", name, self._own(name, mask, columns.element(number), 0), joined.upward.any)
+        node = self._intern("element", name, mask, joined.upward.any)
+        if self.made < MAX_CLASSES:
+            below.by_label[label] = node
+            self.made += 1
         return node
 
-    def _own(self, name: _Name, below: int, value: str, element: etree._Element, place: int) -> int:
-        """The filters that hold at a node: those of `below` and its own conditions."""
-        mask = below | name.literals.get(value, 0)
+    def _own(self, name: _Name, mask: int, element: etree._Element, place: int) -> int:
+        """The filters that hold at a node: those in `mask` and its conditions in XPath."""
         for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
             if holds(xpath, element, place):
                 mask |= 1 << self._bit_of["xpath", xpath]
@@ -299,40 +344,35 @@ class FilterBank:
         upward = self._upward.get((by_child, by_any))
         if upward is None:
             upward = _Upward(by_child, by_any)
-            if self.classes < MAX_CLASSES:
+            if self.made < MAX_CLASSES:
                 self._upward[by_child, by_any] = upward
-                self.classes += 1
+                self.made += 1
         key = (kind, name.name, mask & name.need, upward)
         found = self._interned.get(key)
         if found is None:
             found = NodeClass(*key)
-            if self.classes < MAX_CLASSES:
+            if self.made < MAX_CLASSES:
                 self._interned[key] = found
-                self.classes += 1
+                self.made += 1
         return found
 
     def _below(self, child: int, any_: int) -> _Below:
         found = self._by_upward.get((child, any_))
         if found is None:
             found = _Below(self, _Upward(child, any_))
-            if self.classes < MAX_CLASSES:
+            if self.made < MAX_CLASSES:
                 self._by_upward[child, any_] = found
-                self.classes += 1
+                self.made += 1
         return found
 
     def _name(self, kind: str, label: str) -> _Name:
-        found = self._names.get((kind, label))
+        label = self._vocabulary.canonical(label)
+        found = self._known_names.get((kind, label))
         if found is None:
-            canonical = self._vocabulary.canonical(label)
-            found = self._names.get((kind, canonical))
-            if found is None:
-                found = self._names[kind, canonical] = self._known(kind, canonical)
-            if self.classes < MAX_CLASSES:
-                self._names[kind, label] = found
-                self.classes += 1
+            found = self._known_names[kind, label] = self._made_name(kind, label)
         return found
 
-    def _known(self, kind: str, label: str) -> _Name:
+    def _made_name(self, kind: str, label: str) -> _Name:
         name = _Name(label)
         for literals in _accepting(self._literals, kind, label):
             for literal in literals:
@@ -345,7 +385,7 @@ class FilterBank:
             name.branches.append(index)
         for need in _accepting(self._needs, kind, label):
             name.need |= need
-        name.reads_attributes = kind == "element" and label in self._owners
+        name.reads_attributes = kind == "element" and label in self.owners
         return name
 
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TypeVar
 
 from xscl.pattern import Test
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 OTHER = "\0"
 """Stands for a local name or a namespace that no test mentions; no XML name has it."""
+
+
+class Memo(dict[K, T]):
+    """What a function gives for keys that were met before, as many of them as `limit`."""
+
+    __slots__ = ("_function", "_limit")
+
+    def __init__(self, function: Callable[[K], T], limit: int) -> None:
+        super().__init__()
+        self._function, self._limit = function, limit
+
+    def __missing__(self, key: K) -> T:
+        value = self._function(key)
+        if len(self) < self._limit:
+            self[key] = value
+        return value
 
 
 class Vocabulary:
@@ -38,18 +56,20 @@ class Vocabulary:
         return f"{{{uri}}}{local}" if uri else local
 
 
-class Owners:
-    """Which elements have attributes that matter, counted: only of those are the attributes read."""
+class Tags:
+    """The tags that pass one of some tests, which are counted. The test None lets all pass."""
 
     def __init__(self) -> None:
         self._tests: Counter[Test | None] = Counter()
 
     def add(self, test: Test | None) -> None:
-        """Attributes matter of elements that pass `test`, of all elements if it is None."""
         self._tests[test] += 1
 
     def remove(self, test: Test | None) -> None:
         decrease(self._tests, test)
+
+    def __bool__(self) -> bool:
+        return bool(self._tests)
 
     def __contains__(self, tag: str) -> bool:
         return any(test is None or test.accepts(tag) for test in self._tests)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache, cached_property
-from itertools import compress
+from dataclasses import dataclass
+from functools import cached_property
 
 from lxml import etree
 
@@ -12,9 +11,7 @@ MAX_BYTES = 16 << 20
 """Largest document from outside: its tree takes up to 75 times as much memory."""
 
 LARGE = 1 << 15
-"""Bytes of a document whose elements are not kept."""
-
-_STRING = etree.XPath("string()", smart_strings=False)
+"""Bytes of the largest document that is not `large`."""
 
 
 class DocumentError(ValueError):
@@ -22,39 +19,22 @@ class DocumentError(ValueError):
 
 
 class ParsedDocument:
-    """A document as stage 1 sees it: its elements in document order, numbered from 0.
+    """A document's tree: its elements are numbered in document order, from 0.
 
-    A large document's elements are not kept until they are asked for: as Python objects they take longer to make and
-    to throw away than to visit once more.
+    `large` tells that its elements should not all be held as Python objects at once: they take longer to make and to
+    throw away than to visit once more.
     """
 
-    def __init__(self, root: etree._Element, *, large: bool = False) -> None:
-        self.root = root
-        kept = None if large else list(root.iter())
-        self._elements = kept
-        self.tags: tuple[str, ...] = tuple([element.tag for element in kept or root.iter()])
-        """The name of each element, `{uri}local` or `local`."""
-        self.counts: tuple[int, ...] = tuple(map(len, kept or root.iter()))
-        """How many elements are children of each element."""
+    __slots__ = ("__dict__", "large", "root")
 
-    @property
+    def __init__(self, root: etree._Element, large: bool) -> None:
+        self.root = root
+        self.large = large
+
+    @cached_property
     def elements(self) -> list[etree._Element]:
         """The elements."""
-        if self._elements is None:
-            self._elements = list(self.root.iter())
-        return self._elements
-
-    def string_values(self, chosen: Sequence[int], *, leaves: bool) -> list[str]:
-        """The string values of some elements, given by ascending numbers; `leaves` tells that none has children."""
-        elements: Iterable[etree._Element]
-        if self._elements is not None:
-            elements = map(self._elements.__getitem__, chosen)
-        else:
-            flags = bytearray(len(self.tags))
-            for number in chosen:
-                flags[number] = 1
-            elements = compress(self.root.iter(), flags)
-        return [element.text or "" for element in elements] if leaves else list(map(text_of, elements))
+        return list(self.root.iter())
 
     @cached_property
     def number(self) -> dict[etree._Element, int]:
@@ -87,11 +67,22 @@ class ParsedDocument:
         return self.attribute(element, attribute)[1] if attribute else text_of(self.elements[element])
 
 
+@dataclass(slots=True)
+class StreamDocument:
+    """A parsed document on its way through stage 1. Times in UTC microseconds."""
+
+    docid: int
+    stream: str
+    t0: int
+    t1: int
+    tree: ParsedDocument
+
+
 def text_of(element: etree._Element) -> str:
     """The string value of an element."""
     if len(element) == 0:
         return element.text or ""
-    return str(_STRING(element))
+    return etree.tostring(element, method="text", encoding="unicode", with_tail=False)
 
 
 def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
@@ -102,20 +93,21 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
     if not trusted and len(xml) > MAX_BYTES:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB")
     try:
-        root = etree.fromstring(xml, xml_parser(trusted))
+        root = etree.fromstring(xml, _PARSERS[trusted])
     except etree.XMLSyntaxError as error:
         line, column = error.position
         cause = (error.msg or "not well-formed").split(", line ")[0].strip()
         raise DocumentError(f"line {line}, column {column}: {cause}") from None
     except ValueError as error:
         raise DocumentError(str(error)) from None
-    _refuse_external_entities(root)
-    return ParsedDocument(root, large=len(xml) > LARGE)
+    # A document that starts with its root element has no DOCTYPE, whatever its encoding: asking lxml takes longer.
+    if xml[0] != _LESS_THAN or not _FIRST_LETTER <= xml[1] <= _LAST_LETTER:
+        _refuse_external_entities(root)
+    return ParsedDocument(root, len(xml) > LARGE)
 
 
-@cache
-def xml_parser(trusted: bool) -> etree.XMLParser:
-    """The parser of all documents: it opens nothing, and drops comments and processing instructions."""
+def xml_parser(*, trusted: bool) -> etree.XMLParser:
+    """A parser as all documents are parsed with: it opens nothing, and drops comments and processing instructions."""
     return etree.XMLParser(
         resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only bool
         no_network=True,
@@ -125,6 +117,10 @@ def xml_parser(trusted: bool) -> etree.XMLParser:
         remove_pis=True,
         strip_cdata=True,
     )
+
+
+_PARSERS = {trusted: xml_parser(trusted=trusted) for trusted in (False, True)}
+_LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
 
 
 def _refuse_external_entities(root: etree._Element) -> None:

@@ -7,13 +7,15 @@ next to no document has a shape that was met before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from xpath_stage.automaton import Automaton
-from xpath_stage.emissions import Walk
-from xpath_stage.parse import ParsedDocument, text_of
+from xpath_stage.columns import Columns
+from xpath_stage.emissions import Ints, Walk
+from xpath_stage.wanted import Wanted
 
 MAX_SHAPES = 10_000
 """Most shapes that are remembered; past it the cache starts anew."""
@@ -25,43 +27,41 @@ TRIAL, PAUSE = 256, 2048
 """At every TRIAL-th miss the cache is left alone for PAUSE documents if since the last fewer than one in eight hit."""
 
 
-@dataclass(slots=True, eq=False)
 class Found:
-    """A walk, and where the values are that it wants: those of `elements`, of which none has children if `leaves`, and
-    of `others` (element, place of the attribute or 0, functions); `nodes` are their nodes' ids, in this order.
+    """What a walk over documents of one shape finds, and the values that it wants.
+
+    `size` counts the elements; `nodes` are the ids of the nodes of the values. If the values are those of two elements
+    or more, and no others, `take` gets them from the column of texts.
     """
 
-    walk: Walk
-    elements: list[int]
-    leaves: bool
-    others: list[tuple[int, int, tuple[str, ...]]]
-    nodes: list[int]
-    batch: int = -1
-    number: int = 0
-    """The walk's place among those of the batch with the number `batch`."""
+    __slots__ = ("nodes", "size", "take", "values", "walk")
+
+    def __init__(self, walk: Walk, values: Wanted, nodes: Ints) -> None:
+        self.walk, self.values, self.nodes = walk, values, nodes
+        self.size = len(walk.elements)
+        elements, others = values.elements, values.attributes or values.derived
+        self.take = itemgetter(*elements) if len(elements) > 1 and not others else None
 
 
 @dataclass(slots=True)
 class _Tested:
-    """What has to be looked at in documents with one tree of tags: attributes' names, and values that are tested."""
+    """What else has to be looked at in documents with one tree of tags: the literals that values may equal, for some
+    elements by number; and the attributes."""
 
-    owners: list[int]
+    attributes: bool
     values: list[tuple[int, dict[str, int]]]
     found: dict[object, Found] = field(default_factory=dict)
 
-    def outcome(self, document: ParsedDocument) -> object:
+    def outcome(self, columns: Columns) -> object:
         """What tells the document apart from others with its tree of tags."""
-        elements = document.elements
-        return (
-            tuple([tuple(elements[i].keys()) for i in self.owners]),
-            tuple([literals.get(text_of(elements[i]), 0) for i, literals in self.values]),
-        )
+        texts = columns.texts
+        return *columns.owners, *columns.names, *[literals.get(texts[i] or "", 0) for i, literals in self.values]
 
 
 class ShapeCache:
     """Walks by shape; `walk` makes those that are not known."""
 
-    def __init__(self, automaton: Automaton, walk: Callable[[str, ParsedDocument], Found], limit: int) -> None:
+    def __init__(self, automaton: Automaton, walk: Callable[[str, Columns], Found], limit: int) -> None:
         self._automaton, self._walk, self._limit = automaton, walk, limit
         self._shapes: dict[object, Found | _Tested | None] = {}
         self._size = 0
@@ -73,37 +73,37 @@ class ShapeCache:
         self._shapes.clear()
         self._size = 0
 
-    def found(self, stream: str, document: ParsedDocument) -> Found:
-        """What a walk over the document finds."""
-        if len(document.tags) > MAX_ELEMENTS:
-            return self._walk(stream, document)
-        key = (stream, document.tags, document.counts)
+    def found(self, stream: str, columns: Columns) -> Found | None:
+        """What a walk over the one document in the columns finds; None if it has to be walked over."""
+        key = (stream, *columns.tags, *columns.counts)
         shape = self._shapes.get(key, self)
         if shape.__class__ is Found:
             self.hits += 1
             return shape
-        if self._paused or not self._limit:
-            self._paused -= self._paused > 0
-            return self._walk(stream, document)
+        if self._paused:
+            self._paused -= 1
+            return None
+        if len(columns.tags) > MAX_ELEMENTS:
+            return None
         if shape is self:
-            shape = self._tested(document)
-            if isinstance(shape, _Tested) and not (shape.owners or shape.values):
-                return self._missed(self._shapes, key, stream, document)
+            shape = self._tested(columns.tags)
+            if isinstance(shape, _Tested) and not (shape.attributes or shape.values):
+                return self._missed(self._shapes, key, stream, columns)
             self._make_room()
             self._shapes[key] = shape
         if not isinstance(shape, _Tested):
-            return self._walk(stream, document)
-        outcome = shape.outcome(document)
+            return None
+        outcome = shape.outcome(columns)
         found = shape.found.get(outcome)
         if found is None:
-            return self._missed(shape.found, outcome, stream, document)
+            return self._missed(shape.found, outcome, stream, columns)
         self.hits += 1
         return found
 
-    def _missed(self, known: dict[object, Any], key: object, stream: str, document: ParsedDocument) -> Found:
+    def _missed(self, known: dict[object, Any], key: object, stream: str, columns: Columns) -> Found:
         self.misses += 1
         self._make_room()
-        found = known[key] = self._walk(stream, document)
+        found = known[key] = self._walk(stream, columns)
         if self.misses - self._misses_before == TRIAL:
             if (self.hits - self._hits_before) * 7 < TRIAL:
                 self._paused = PAUSE
@@ -117,15 +117,14 @@ class ShapeCache:
             self.flushes += 1
         self._size += 1
 
-    def _tested(self, document: ParsedDocument) -> _Tested | None:
+    def _tested(self, tags: Sequence[str]) -> _Tested | None:
         """None if the shape depends on conditions in XPath or on attributes' values."""
-        owners, values = [], []
-        for i, tag in enumerate(document.tags):
+        attributes, values = False, []
+        for i, tag in enumerate(tags):
             looked_at = self._automaton.looks_at(tag)
             if looked_at.elsewhere:
                 return None
-            if looked_at.attributes:
-                owners.append(i)
+            attributes |= looked_at.attributes
             if looked_at.literals:
                 values.append((i, looked_at.literals))
-        return _Tested(owners, values)
+        return _Tested(attributes, values)

@@ -1,0 +1,114 @@
+"""From walks to the witness relations R_bin and R_doc, as Arrow tables without a Python object a row.
+
+Documents come here in two ways: those of a shape that the cache knows share what was found, the others were walked over
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from templates.witness import R_BIN, R_DOC
+from xpath_stage.columns import Columns
+from xpath_stage.emissions import Emissions, Ints, Walk, WitnessRows, ranges, witness_rows
+from xpath_stage.parse import StreamDocument
+from xpath_stage.shapes import Found
+from xpath_stage.wanted import wanted
+
+
+class OfShapes:
+    """Documents of known shapes."""
+
+    def __init__(self) -> None:
+        self._docids: list[int] = []
+        self._streams: list[str] = []
+        self._founds: list[Found] = []
+        self._values: list[str | None] = []
+        self.size = 0
+        """Elements."""
+
+    def add(self, document: StreamDocument, columns: Columns, found: Found) -> None:
+        """Adds a document, with its columns, and what was found in another of its shape."""
+        self._docids.append(document.docid)
+        self._streams.append(document.stream)
+        self._founds.append(found)
+        take = found.take
+        self._values += found.values.read(columns) if take is None else take(columns.texts)
+        self.size += found.size
+
+    def tables(self, emissions: Emissions) -> tuple[pa.Table, pa.Table]:
+        """R_bin and R_doc."""
+        documents = Documents(self._docids, self._streams)
+        founds = list(dict.fromkeys(self._founds))
+        number_of = {found: number for number, found in enumerate(founds)}
+        numbers = np.array([number_of[found] for found in self._founds], np.int64)
+        first = np.cumsum([0, *(found.size for found in founds)])
+        rows = witness_rows(emissions, _joined([found.walk for found in founds], first), first)
+        order = np.argsort(rows.document, kind="stable")
+        picked, place = _picked(numbers, np.searchsorted(rows.document[order], np.arange(len(first))))
+        picked = order[picked]
+        r_bin = documents.r_bin(WitnessRows(place, rows.group[picked], rows.node1[picked], rows.node2[picked]))
+        nodes = [found.nodes for found in founds]
+        picked, place = _picked(numbers, np.cumsum([0, *map(len, nodes)]))
+        return r_bin, documents.r_doc(place, np.concatenate(nodes)[picked], self._values)
+
+
+def walked_tables(
+    emissions: Emissions, documents: Documents, columns: Columns, walk: Walk
+) -> tuple[pa.Table, pa.Table]:
+    """R_bin and R_doc of documents that were walked over."""
+    first = np.array(columns.first, np.int64)
+    r_bin = documents.r_bin(witness_rows(emissions, walk, first))
+    values = wanted(emissions, walk)
+    nodes, elements = values.nodes(columns)
+    place = np.searchsorted(first, elements, side="right") - 1
+    return r_bin, documents.r_doc(place, nodes - first[place], values.read(columns))
+
+
+class Documents:
+    """The documents that rows are about, by their places."""
+
+    def __init__(self, docids: Sequence[int], streams: Sequence[str]) -> None:
+        self._docids = np.array(docids, np.int64)
+        self._streams = streams
+
+    def r_bin(self, rows: WitnessRows) -> pa.Table:
+        columns: list[Ints] = [self._docids[rows.document], rows.group.astype(np.int32), rows.node1, rows.node2]
+        return pa.table([pa.array(column) for column in columns], R_BIN)
+
+    def r_doc(self, place: Ints, nodes: Ints, values: Sequence[str | None]) -> pa.Table:
+        if len(set(self._streams)) == 1:
+            streams = pa.repeat(self._streams[0], len(place))
+        else:
+            streams = pa.array(self._streams, pa.string()).take(pa.array(place))
+        texts = pc.fill_null(pa.array(values, pa.string()), "")
+        return pa.table([pa.array(self._docids[place]), pa.array(nodes), texts, streams], R_DOC)
+
+
+def arrow_table(rows: NDArray[np.signedinteger[Any]], schema: pa.Schema) -> pa.Table:
+    """Rows of numbers as a table."""
+    return pa.table([pa.array(np.ascontiguousarray(column)) for column in rows.T], schema)
+
+
+def _picked(numbers: Ints, starts: Ints) -> tuple[Ints, Ints]:
+    """For documents of shapes with these numbers, the rows of their shapes, which start there; and the documents."""
+    counts = np.diff(starts)[numbers]
+    return ranges(starts[numbers], counts), np.repeat(np.arange(len(numbers)), counts)
+
+
+def _joined(walks: Sequence[Walk], first: Ints) -> Walk:
+    """One walk over the documents of several, one after the other."""
+    starts = zip(walks, first.tolist(), strict=False)
+    return Walk(
+        list(chain.from_iterable(walk.elements for walk in walks)),
+        list(chain.from_iterable(walk.attributes for walk in walks)),
+        [owner + start for walk, start in starts for owner in walk.owners],
+        list(chain.from_iterable(walk.places for walk in walks)),
+    )

@@ -1,0 +1,67 @@
+"""Which string values a walk asks for, and where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from templates.witness import node_id
+from xpath_stage.columns import Columns
+from xpath_stage.emissions import ITS_OWN, OTHERS, Emissions, Functions, Ints, Walk
+from xscl.functions import derive
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Nodes whose values are wanted: the elements and the attributes (by their numbers in the columns) whose own are,
+    and those of which others are derived, (element or owner, attribute or None, functions)."""
+
+    elements: list[int]
+    attributes: list[int]
+    derived: list[tuple[int, int | None, Functions]]
+
+    def nodes(self, columns: Columns) -> tuple[Ints, Ints]:
+        """The ids of the nodes, over all documents, and the elements that they belong to."""
+        owners = [columns.owners[number] for number in self.attributes]
+        ids = [node_id(owner, columns.places[k]) for owner, k in zip(owners, self.attributes, strict=True)]
+        ids += [node_id(owner, 0 if k is None else columns.places[k], names) for owner, k, names in self.derived]
+        owners += [owner for owner, _, _ in self.derived]
+        return np.array(self.elements + ids, np.int64), np.array(self.elements + owners, np.int64)
+
+    def read(self, columns: Columns) -> list[str | None]:
+        """The values, in the order of `nodes`; None may stand for ''."""
+        values = columns.string_values(self.elements)
+        if self.attributes or self.derived:
+            values += self.read_others(columns)
+        return values
+
+    def read_others(self, columns: Columns) -> list[str | None]:
+        """The values that are not elements' own."""
+        values: list[str | None] = [columns.values[number] for number in self.attributes]
+        elements = [element for element, attribute, _ in self.derived if attribute is None]
+        texts = iter(columns.string_values(elements))
+        for _, attribute, functions in self.derived:
+            value = (next(texts) or "") if attribute is None else columns.values[attribute]
+            for name in functions:
+                value = derive(name, value)
+            values.append(value)
+        return values
+
+
+def wanted(emissions: Emissions, walk: Walk) -> Wanted:
+    """What a walk asks for."""
+    wants = emissions.table().wants
+    elements = wants[np.array(walk.elements, np.int64) >> 1]
+    attributes = wants[np.array(walk.attributes, np.int64)]
+    derived: list[tuple[int, int | None, Functions]] = [
+        (element, None, functions)
+        for element in np.flatnonzero(elements == OTHERS).tolist()
+        for functions in emissions.values[walk.elements[element] >> 1]
+    ]
+    derived += [
+        (walk.owners[attribute], attribute, functions)
+        for attribute in np.flatnonzero(attributes == OTHERS).tolist()
+        for functions in emissions.values[walk.attributes[attribute]]
+    ]
+    return Wanted(np.flatnonzero(elements == ITS_OWN).tolist(), np.flatnonzero(attributes == ITS_OWN).tolist(), derived)
