@@ -20,7 +20,7 @@ from tests.generate_documents import NAMESPACE, document_xml
 from tests.oracle_match import Matcher, Node, Tree
 from tests.strategies import cases, random_case
 from tests.witnessed import Stage
-from xpath_stage import automaton, emissions, evaluator, filters, parse, shapes
+from xpath_stage import automaton, columns, emissions, evaluator, filters, shapes
 from xpath_stage.binder import bindings
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import ParsedDocument, StreamDocument, parse_document
@@ -137,7 +137,8 @@ def test_the_shape_cache_rests_where_it_does_not_hit():
 @pytest.mark.parametrize(
     ("module", "limit"),
     [
-        (parse, "LARGE"),
+        (columns, "MOST_TEXT"),
+        (shapes, "MAX_SIZE"),
         (emissions, "MAX_TABLE"),
         (evaluator, "CHUNK"),
         (automaton, "MAX_EMISSIONS"),
@@ -149,7 +150,7 @@ def test_limits_change_nothing(seed: int, module: ModuleType, limit: str, monkey
     script, documents = cases_of(Random(seed))
     texts = [f"{'<a>' * 40}{as_bytes(document.xml).decode()}{'</a>' * 40}" for document in documents]
     found = []
-    for value in (getattr(module, limit), 0):
+    for value in (getattr(module, limit), -1):
         monkeypatch.setattr(module, limit, value)
         stage = Stage()
         stage.add(conjuncts_of(script))

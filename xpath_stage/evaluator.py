@@ -13,7 +13,7 @@ from xpath_stage.automaton import MAX_STATES, Automaton
 from xpath_stage.columns import Columns
 from xpath_stage.parse import StreamDocument
 from xpath_stage.relations import Documents, OfShapes, arrow_table, walked_tables
-from xpath_stage.shapes import MAX_SHAPES, Found, ShapeCache
+from xpath_stage.shapes import MAX_SHAPES, MAX_SIZE, Found, ShapeCache
 from xpath_stage.wanted import wanted
 
 CHUNK = 50_000
@@ -102,17 +102,19 @@ class _Chunk:
     def fill(self, documents: Iterator[StreamDocument], times: list[int]) -> bool:
         """Takes documents till there are enough, and appends (docid, t0, t1) to `times`; whether there may be more."""
         shapes, known, columns, scratch = self._shapes, self._known, self._columns, self._scratch
+        size = 0
         for document in documents:
             tree = document.tree
             times += document.docid, document.t0, document.t1
-            if shapes is None or tree.large:
+            if shapes is None or tree.size > MAX_SIZE:
                 columns.add(tree)
             else:
                 scratch.hold(tree)
                 found = shapes.found(document.stream, scratch)
                 if found is not None:
                     known.add(document, scratch, found)
-                    if known.size > CHUNK:
+                    size += found.size
+                    if size > CHUNK:
                         return True
                     continue
                 columns.add_held(scratch)
@@ -125,7 +127,7 @@ class _Chunk:
     def tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """R_bin and R_doc."""
         emissions = self._automaton.emissions
-        if self._known.size:
+        if self._known:
             yield self._known.tables(emissions)
         if self._docids:
             walk = self._automaton.walk(self._streams, self._columns)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, count
+from operator import not_
 from typing import TypeVar
 
 from lxml import etree
@@ -57,6 +58,7 @@ class _Name:
     xpaths: MaskIndex[_Guarded] = field(default_factory=MaskIndex)
     branches: list[MaskIndex[_Branch]] = field(default_factory=list)
     reads_attributes: bool = False
+    plain: NodeClass | None = None
     by_literals: dict[int, NodeClass] = field(default_factory=dict)
 
 
@@ -249,18 +251,28 @@ class FilterBank:
     def attribute_classes(self, columns: Columns) -> list[NodeClass]:
         """The class of each attribute."""
         known, found = self._attribute_names, []
-        for number, (label, value) in enumerate(zip(columns.names, columns.values, strict=True)):
+        for label, value in zip(columns.names, columns.values, strict=True):
             name = known[label]
-            own = name.literals.get(value, 0)
-            node = name.by_literals.get(own)
-            if node is None:
-                if name.xpaths:
-                    own = self._own(name, own, columns.element(columns.owners[number]), columns.places[number])
-                node = self._intern("attribute", name, own, 0)
-                if not name.xpaths:
-                    name.by_literals[own] = node
-            found.append(node)
+            mask = name.literals.get(value)
+            if mask is None and not name.xpaths:
+                found.append(name.plain or self._plain(name))
+            else:
+                found.append(self._attribute_class(name, mask or 0, columns, len(found)))
         return found
+
+    def _plain(self, name: _Name) -> NodeClass:
+        """The class of attributes of a name whose values equal no literal."""
+        name.plain = self._intern("attribute", name, 0, 0)
+        return name.plain
+
+    def _attribute_class(self, name: _Name, own: int, columns: Columns, number: int) -> NodeClass:
+        if name.xpaths:
+            own = self._own(name, own, columns.element(columns.owners[number]), columns.places[number])
+            return self._intern("attribute", name, own, 0)
+        node = name.by_literals.get(own)
+        if node is None:
+            node = name.by_literals[own] = self._intern("attribute", name, own, 0)
+        return node
 
     def _labels(self, columns: Columns, attributes: Sequence[NodeClass]) -> Sequence[str | _Marked]:
         """What tells the elements apart beside their children."""
@@ -280,16 +292,17 @@ class FilterBank:
 
     def _satisfied_literals(self, columns: Columns) -> dict[int, int]:
         """The literals, as a mask, that the values of elements equal, where there are some."""
-        tags, counts, texts, names = columns.tags, columns.counts, columns.texts, self._element_names
-        candidates = set(compress(count(), map(self._element_literals.__contains__, texts)))
-        if "" in self._element_literals:
-            candidates |= {number for number, text in enumerate(texts) if not text}
-        candidates = {number for number in candidates if not counts[number]}
-        candidates.update(number for number in compress(count(), counts) if names[tags[number]].literals)
-        chosen = sorted(candidates)
-        values = zip(chosen, columns.string_values(chosen), strict=True)
-        masks = ((number, names[tags[number]].literals.get(value or "", 0)) for number, value in values)
-        return {number: mask for number, mask in masks if mask}
+        tags, texts, names, literals = columns.tags, columns.texts, self._element_names, self._element_literals
+        columns.string_values(number for number in columns.unread() if names[tags[number]].literals)
+        masks: dict[int, int] = {}
+        for number in compress(count(), map(literals.__contains__, texts)):
+            if mask := names[tags[number]].literals.get(texts[number]):  # type: ignore[arg-type]
+                masks[number] = mask
+        if "" in literals:
+            for number in compress(count(), map(not_, texts)):
+                if mask := names[tags[number]].literals.get(""):
+                    masks[number] = mask
+        return masks
 
     def tests_of(self, tag: str) -> Tests:
         """What is looked at in elements with this tag, beside their children."""

@@ -10,9 +10,6 @@ from lxml import etree
 MAX_BYTES = 16 << 20
 """Largest document from outside: its tree takes up to 75 times as much memory."""
 
-LARGE = 1 << 15
-"""Bytes of the largest document that is not `large`."""
-
 
 class DocumentError(ValueError):
     """A document that cannot be read: the message tells the place and the cause."""
@@ -21,15 +18,13 @@ class DocumentError(ValueError):
 class ParsedDocument:
     """A document's tree: its elements are numbered in document order, from 0.
 
-    `large` tells that its elements should not all be held as Python objects at once: they take longer to make and to
-    throw away than to visit once more.
+    `size` is the length of its XML, in bytes.
     """
 
-    __slots__ = ("__dict__", "large", "root")
+    __slots__ = ("__dict__", "root", "size")
 
-    def __init__(self, root: etree._Element, large: bool) -> None:
-        self.root = root
-        self.large = large
+    def __init__(self, root: etree._Element, size: int) -> None:
+        self.root, self.size = root, size
 
     @cached_property
     def elements(self) -> list[etree._Element]:
@@ -103,7 +98,7 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
     # A document that starts with its root element has no DOCTYPE, whatever its encoding: asking lxml takes longer.
     if xml[0] != _LESS_THAN or not _FIRST_LETTER <= xml[1] <= _LAST_LETTER:
         _refuse_external_entities(root)
-    return ParsedDocument(root, len(xml) > LARGE)
+    return ParsedDocument(root, len(xml))
 
 
 def xml_parser(*, trusted: bool) -> etree.XMLParser:

@@ -31,8 +31,9 @@ class OfShapes:
         self._streams: list[str] = []
         self._founds: list[Found] = []
         self._values: list[str | None] = []
-        self.size = 0
-        """Elements."""
+
+    def __len__(self) -> int:
+        return len(self._docids)
 
     def add(self, document: StreamDocument, columns: Columns, found: Found) -> None:
         """Adds a document, with its columns, and what was found in another of its shape."""
@@ -41,7 +42,6 @@ class OfShapes:
         self._founds.append(found)
         take = found.take
         self._values += found.values.read(columns) if take is None else take(columns.texts)
-        self.size += found.size
 
     def tables(self, emissions: Emissions) -> tuple[pa.Table, pa.Table]:
         """R_bin and R_doc."""

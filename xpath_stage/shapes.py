@@ -23,6 +23,9 @@ MAX_SHAPES = 10_000
 MAX_ELEMENTS = 500
 """Elements of the largest document that is cached."""
 
+MAX_SIZE = 1 << 15
+"""Bytes of the largest document that is cached."""
+
 TRIAL, PAUSE = 256, 2048
 """At every TRIAL-th miss the cache is left alone for PAUSE documents if since the last fewer than one in eight hit."""
 
