@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,14 @@ from mmqjp.admission import EARLIEST, Admission, Admitted
 from mmqjp.delivery import Delivery, Match
 from mmqjp.ledger import Ledger
 from mmqjp.outputs import Output, sorted_outputs
+from mmqjp.preparation import Preparation
 from mmqjp.records import Record, Records
 from mmqjp.registry import Registry, Subscription
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import StreamDocument
-from xscl import Script, parse_script, to_xscl
-from xscl.normal import normalize
+from xscl import Script, parse_script
+from xscl.garbage import collector_paused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,8 +73,10 @@ class Engine:
             self._ledger = Ledger(self._store)
             self._stage1 = XPathStage(self._ledger.groups())
             self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
-            for subscription in self._ledger.subscriptions():
-                self._registry.add(subscription)
+            self._preparation = Preparation()
+            with collector_paused():
+                for subscription in self._ledger.subscriptions(self._preparation):
+                    self._registry.add(subscription)
             numbers = map(_NUMBERED.fullmatch, self._ledger.query_names())
             self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
             self._admission = Admission(self._store, lateness, self._registry.sources)
@@ -118,11 +122,13 @@ class Engine:
         Raises XsclErrors with every mistake in the text, and ValueError for a cycle of PUBLISHed names with queries
         registered earlier; then nothing is registered.
         """
-        return self._subscribe(parse_script(text), skip_known=False)
+        with collector_paused():
+            return self._subscribe(parse_script(text), skip_known=False)
 
     def ensure(self, script: Script) -> list[str]:
         """Registers the queries of a script that are not registered yet under the same name with the same text."""
-        return self._subscribe(script, skip_known=True)
+        with collector_paused():
+            return self._subscribe(script, skip_known=True)
 
     def unsubscribe(self, name: str) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""
@@ -147,18 +153,18 @@ class Engine:
         names: list[str] = []
         fresh: list[Subscription] = []
         for place, query in enumerate(script.queries, 1):
-            text = to_xscl(Script((query,), script.namespaces))
+            ready = self._preparation.prepared(query, script.namespaces)
+            text, normal = ready.text, ready.normal
             known = self._registry.equal(query.publish, text)
             occurrence = met[query.publish, text] + (0 if skip_known else len(known))
             met[query.publish, text] += 1
             if occurrence < len(known):
-                names.append(known[occurrence].name)
+                names.append(next(islice(known, occurrence, None)).name)
                 continue
             name = query.publish or f"q{max(place, self._highest_number + 1)}"
             if query.publish is None:
                 self._highest_number = int(name[1:])
             qid, since = self._ledger.next_qid + len(fresh), self._ledger.next_docid - 1
-            normal = normalize(query, dict(script.namespaces))
             fresh.append(Subscription(qid, name, text, occurrence, since, normal, query.publish is not None))
             names.append(name)
         self._register(fresh)

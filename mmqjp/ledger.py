@@ -12,11 +12,11 @@ import pyarrow as pa
 from join_stage.engine import JoinEngine, StoreError, whole_batch
 from join_stage.tables import TABLES
 from mmqjp.outputs import Output, sorted_outputs
+from mmqjp.preparation import Preparation
 from mmqjp.registry import Registry, Subscription
 from templates.catalog import Catalog, Edge
 from templates.template import Shape
 from xscl import parse_script
-from xscl.normal import normalize
 
 SCHEMA_VERSION = "1"
 
@@ -65,16 +65,16 @@ class Ledger:
             groups.setdefault(row["grp"], set()).add((row["var1"], row["var2"]))
         return ((number, frozenset(edges)) for number, edges in groups.items())
 
-    def subscriptions(self) -> Iterator[Subscription]:
+    def subscriptions(self, preparation: Preparation) -> Iterator[Subscription]:
         """The queries that were added and not removed."""
         removed = {row["qid"] for row in self._rows("SELECT qid FROM removed_queries")}
         for row in self._rows("SELECT * FROM added_queries ORDER BY qid"):
             if row["qid"] not in removed:
                 script = parse_script(row["text"])
-                normal = normalize(script.queries[0], dict(script.namespaces))
-                publishes = script.queries[0].publish is not None
+                ready = preparation.prepared(script.queries[0], script.namespaces)
+                publishes = ready.publish is not None
                 yield Subscription(
-                    row["qid"], row["name"], row["text"], row["occurrence"], row["since"], normal, publishes
+                    row["qid"], row["name"], row["text"], row["occurrence"], row["since"], ready.normal, publishes
                 )
 
     def query_names(self) -> list[str]:

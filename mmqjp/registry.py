@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,9 +112,10 @@ class Registry:
         """The queries of a name, in the order of their registration."""
         return list(self._by_name.get(name, ()))
 
-    def equal(self, published: str | None, text: str) -> list[Subscription]:
+    def equal(self, published: str | None, text: str) -> Collection[Subscription]:
         """The queries of a PUBLISH name (None: without one) and text, in the order of their registration."""
-        return list(self._by_text.get((published, text), ()))
+        found: Collection[Subscription] = self._by_text.get((published, text), ())
+        return found
 
     def _made_of(self, stream: str) -> set[str]:
         """The streams that the makers of a stream read; none for one that only comes from outside."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from templates.minor import Minor, minor
 from templates.template import Shape, canonical_row, canonical_shape, shape_of
@@ -78,6 +78,15 @@ class Placement:
     values: tuple[int, ...]
 
 
+@dataclass(slots=True)
+class _Placed:
+    """A conjunctive query that was added, so often, and where it stands."""
+
+    conjunct: Conjunct
+    placement: Placement
+    count: int = 0
+
+
 class _SharedRow:
     """A row of R_T with what its subscribers need: their windows and operators, counted."""
 
@@ -125,13 +134,31 @@ class Catalog:
     _rows: dict[tuple[object, ...], _SharedRow] = field(default_factory=dict, init=False)
     _row_keys: dict[int, tuple[object, ...]] = field(default_factory=dict, init=False)
     _next_row: int = field(default=0, init=False)
+    # By identity: two that are equal but not the same have places of their own, with the same row.
+    _placed: dict[int, _Placed] = field(default_factory=dict, init=False)
+    _by_placement: dict[int, _Placed] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for shape in self.known_templates:
             self._template(shape)
 
     def add(self, conjunct: Conjunct, window: int, ordered: bool) -> tuple[Placement, Change]:
-        """Registers a conjunctive query with its subscriber's window (microseconds) and whether it is FOLLOWED BY."""
+        """Registers a conjunctive query with its subscriber's window (microseconds) and whether it is FOLLOWED BY.
+
+        The same object registered again costs a look-up.
+        """
+        change = Change()
+        placed = self._placed.get(id(conjunct))
+        if placed is None:
+            placement, change = self._place(conjunct)
+            placed = self._placed[id(conjunct)] = self._by_placement[id(placement)] = _Placed(conjunct, placement)
+        placed.count += 1
+        shared = self._rows[self._row_keys[placed.placement.row]]
+        shared.subscribe(window, ordered)
+        return placed.placement, replace(change, rows=(shared.row(),))
+
+    def _place(self, conjunct: Conjunct) -> tuple[Placement, Change]:
+        """Finds a conjunctive query its place; what is new with it, but for its row."""
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
         for term in (*terms[0], *terms[1]):
             node_id(0, 0, term.functions)  # gives the chain of functions its number, or refuses it
@@ -148,7 +175,6 @@ class Catalog:
         edges = tuple((variables[parent], variables[child]) for parent, child in shape.binary_rows())
         leaves = tuple(variables[leaf] for join in shape.joins for leaf in join)
         shared, slots = self._row(shape, tuple(variables))
-        shared.subscribe(window, ordered)
         offset, by_side = 0, []
         for reduced in minors:
             by_side.append(slots[offset : offset + len(reduced.nodes)])
@@ -158,13 +184,28 @@ class Catalog:
             tuple(fresh),
             tuple(edge for edge in dict.fromkeys(edges) if not self._uses[edge]),
             tuple(leaf for leaf in dict.fromkeys(leaves) if not self._uses["value", leaf]),
-            (shared.row(),),
         )
         self._uses.update(_uses(placement))
         return placement, change
 
     def remove(self, placement: Placement, window: int, ordered: bool) -> tuple[Change, Change]:
         """Takes a conjunctive query away: what has to be dropped, and the row as it now is if others share it."""
+        key = self._row_keys[placement.row]
+        shared = self._rows[key]
+        is_shared = shared.unsubscribe(window, ordered)
+        placed = self._by_placement[id(placement)]
+        placed.count -= 1
+        if placed.count:
+            return Change(), Change(rows=(shared.row(),))
+        del self._by_placement[id(placement)], self._placed[id(placed.conjunct)]
+        gone = self._displace(placement)
+        if is_shared:
+            return gone, Change(rows=(shared.row(),))
+        del self._rows[key], self._row_keys[placement.row]
+        return replace(gone, rows=(shared.row(),)), Change()
+
+    def _displace(self, placement: Placement) -> Change:
+        """Gives back what a placement uses: what nothing uses any more."""
         uses = _uses(placement)
         self._uses.subtract(uses)
         gone = [use for use in dict.fromkeys(uses) if not self._uses[use]]
@@ -177,12 +218,7 @@ class Catalog:
                 steps.append(step)
         edges = tuple(use for use in gone if isinstance(use, tuple) and isinstance(use[0], int))
         values = tuple(use[1] for use in gone if isinstance(use, tuple) and use[0] == "value")
-        key = self._row_keys[placement.row]
-        shared = self._rows[key]
-        if shared.unsubscribe(window, ordered):
-            return Change(tuple(steps), edges, values), Change(rows=(shared.row(),))
-        del self._rows[key], self._row_keys[placement.row]
-        return Change(tuple(steps), edges, values, (shared.row(),)), Change()
+        return Change(tuple(steps), edges, values)
 
     def variables_of(self, row: int) -> tuple[int, ...]:
         """The variables of a shared row, in the order of its template's nodes."""

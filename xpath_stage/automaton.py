@@ -114,8 +114,7 @@ class Automaton:
         self._wanted.update(change.values)
         for value in change.values:
             self._valued.add(self._test_of(value))
-        if change.steps or change.edges or change.values:
-            self.reset()
+        self.reset()
 
     def remove(self, change: Change) -> None:
         """Drops what `add` added."""
@@ -144,8 +143,7 @@ class Automaton:
         self._wanted.difference_update(change.values)
         for step in change.steps:
             del self._steps[step.id]
-        if change.steps or change.edges or change.values:
-            self.reset()
+        self.reset()
 
     def _test_of(self, step_id: int) -> Test:
         """What nodes that a step matches pass."""

@@ -40,12 +40,14 @@ class XPathStage:
         self._shapes = ShapeCache(self._automaton, self._walk, max_shapes)
 
     def add(self, change: Change) -> None:
-        self._automaton.add(change)
-        self._shapes.forget()
+        if change.steps or change.edges or change.values:
+            self._automaton.add(change)
+            self._shapes.forget()
 
     def remove(self, change: Change) -> None:
-        self._automaton.remove(change)
-        self._shapes.forget()
+        if change.steps or change.edges or change.values:
+            self._automaton.remove(change)
+            self._shapes.forget()
 
     def counters(self) -> dict[str, int]:
         """States of the automaton; how often they, or the shapes, were flushed; documents with a shape met before or

@@ -105,7 +105,7 @@ class Builder(Transformer[Token, Any]):
         return children[0]
 
     def prolog(self, children: list[Token]) -> Declaration:
-        return Declaration(str(children[2]), _unquote(children[4]), _span(children[0], children[4]))
+        return Declaration(str(children[2]), unquoted(children[4]), _span(children[0], children[4]))
 
     def select_query(self, children: list[Any]) -> Query:
         _, select, _, source, *publish = children
@@ -144,14 +144,7 @@ class Builder(Transformer[Token, Any]):
         if unit not in UNITS:
             hint = "the units are us, ms, s, min, h, d and w; without one it is seconds"
             raise Problem(f"unknown unit of time {unit}", _span(children[1], children[1]), hint)
-        if children[0].startswith("-"):
-            raise Problem(
-                "a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways"
-            )
-        # Thirty characters say any window to the microsecond, and bound what Fraction has to do.
-        us = int(Fraction(children[0].rstrip(".")) * UNITS[unit]) if len(children[0]) <= 30 else LONGEST_WINDOW + 1
-        if us > LONGEST_WINDOW:
-            raise Problem("this window is too long", span, "write INF for a window without end")
+        us = window_us(str(children[0]), unit, span)
         return Window(us, span)
 
     # ------------------------------------------------------------ paths
@@ -222,7 +215,7 @@ class Builder(Transformer[Token, Any]):
         return VarPath(str(children[0]), tuple(children[1:]), _span(children[0], children[-1]))
 
     def string(self, children: list[Token]) -> String:
-        return String(_unquote(children[0]), _span(children[0], children[0]))
+        return String(unquoted(children[0]), _span(children[0], children[0]))
 
     def number(self, children: list[Token]) -> Number:
         return Number(str(children[0]), _span(children[0], children[0]))
@@ -283,6 +276,23 @@ class _Attribute:
     span: Span
 
 
+def window_us(number: str, unit: str, span: Span) -> int:
+    """The microseconds of a window that stands at `span`. Raises `Problem`."""
+    if number.startswith("-"):
+        raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
+    # Thirty characters say any window to the microsecond, and bound what Fraction has to do.
+    us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else LONGEST_WINDOW + 1
+    if us > LONGEST_WINDOW:
+        raise Problem("this window is too long", span, "write INF for a window without end")
+    return us
+
+
+def unquoted(literal: str) -> str:
+    """What a string literal says."""
+    quote = literal[0]
+    return literal[1:-1].replace(quote * 2, quote)
+
+
 def _step(axis: Axis, test: NameTest, suffixes: list[_Binding | _Filter], span: Span) -> Step:
     bindings = [suffix for suffix in suffixes if isinstance(suffix, _Binding)]
     filters = tuple(suffix.condition for suffix in suffixes if isinstance(suffix, _Filter))
@@ -308,11 +318,6 @@ def _arms(children: list[Any], kind: type[And] | type[Or]) -> tuple[Expr, ...]:
     for child in children[::2]:
         arms.extend(child.args if isinstance(child, kind) else [child])
     return tuple(arms)
-
-
-def _unquote(token: Token) -> str:
-    quote = token[0]
-    return token[1:-1].replace(quote * 2, quote)
 
 
 def _unescape(start: int, found: re.Match[str]) -> str:

@@ -15,6 +15,9 @@ from xscl.advice import explain
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
 from xscl.errors import Problem, XsclError, XsclErrors
+from xscl.garbage import collector_paused
+from xscl.lifting import Lifted
+from xscl.publishing import check_publishing
 from xscl.script import Statement, split_script
 from xscl.syntax import ElementConstructor, Hole, Query, Script, Span
 
@@ -30,40 +33,96 @@ def parse_script(text: str) -> Script:
         XsclErrors: with every mistake in the text: of syntax for each statement, and of meaning for each
             query that is well-formed, in the order of their places.
     """
-    clean, statements = split_script(text)
-    problems: list[Problem] = []
-    queries: list[Query] = []
-    declarations: list[Declaration] = []
-    for statement in statements:
+    with collector_paused():
+        return _known_script(text) or _Parser(text).script()
+
+
+MAX_STATEMENTS = 20_000
+"""Most statements whose trees are remembered; past it they are forgotten."""
+
+_known: dict[str, Query] = {}
+"""Trees of statements without prefixes that nothing is wrong with, by their text."""
+_lifted = Lifted()
+
+
+def _known_script(text: str) -> Script | None:
+    """The script if all its statements are known; each is whole by itself, so nothing of one reaches into the next."""
+    queries = [_known.get(statement.strip()) for statement in text.strip().removesuffix(";").split(";\n")]
+    if None in queries:
+        return None
+    script = Script(tuple(query for query in queries if query is not None))
+    return None if any(True for _ in check_publishing(script)) else script
+
+
+class _Parser:
+    """Parses one script."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._clean, self._statements = split_script(text)
+        self._problems: list[Problem] = []
+        self._queries: list[tuple[Statement, Query]] = []
+        self._declarations: list[Declaration] = []
+        self._unplaced = False
+
+    def script(self, *, lifts: bool = True) -> Script:
+        """The script; `lifts` uses the trees of statements known but for their constants. Raises XsclErrors."""
+        for statement in self._statements:
+            self._take(statement, lifts)
+        problems = self._problems + _check_declarations(self._declarations)
+        namespaces: dict[str, str] = {}
+        for declaration in self._declarations:
+            namespaces.setdefault(declaration.prefix, declaration.uri)
+        if _XML_PREFIX.search(self._clean):
+            namespaces["xml"] = XML_NAMESPACE
+        script = Script(tuple(query for _, query in self._queries), tuple(namespaces.items()))
+        errors = [XsclError(problem, self._text) for problem in problems] + check_script(script, self._text)
+        if errors and self._unplaced:
+            return _Parser(self._text).script(lifts=False)
+        if not script.queries and not errors:
+            nothing = Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item")
+            errors.append(XsclError(nothing, self._text))
+        if errors:
+            raise XsclErrors(errors)
+        if not namespaces:
+            self._remember()
+        return script
+
+    def _take(self, statement: Statement, lifts: bool) -> None:
+        """Takes in one statement, or what is wrong with it."""
+        text = self._clean[statement.span.start : statement.span.end]
+        if lifts and not statement.problem:
+            known = _known.get(text) or _lifted.query(text)
+            if known:
+                self._unplaced = True
+                self._queries.append((statement, known))
+                return
         try:
-            node = _parse_statement(clean, statement)
+            node = _parse_statement(self._clean, statement)
         except Problem as problem:
-            problems.append(problem)
+            self._problems.append(problem)
             # Its prefix would otherwise be reported again wherever it is used.
-            if failed := _FAILED_DECLARATION.match(clean, statement.span.start):
-                declarations.append(Declaration(failed[1], "?", statement.span))
-            continue
+            if failed := _FAILED_DECLARATION.match(self._clean, statement.span.start):
+                self._declarations.append(Declaration(failed[1], "?", statement.span))
+            return
         if isinstance(node, Query):
-            queries.append(_with_hole_texts(node, text) if isinstance(node.select, ElementConstructor) else node)
-        else:
-            if queries:
-                hint = "move it to the beginning of the script"
-                problems.append(Problem("a declaration stands behind a query", node.span, hint))
-            declarations.append(node)
-    problems += _check_declarations(declarations)
-    namespaces: dict[str, str] = {}
-    for declaration in declarations:
-        namespaces.setdefault(declaration.prefix, declaration.uri)
-    if _XML_PREFIX.search(clean):
-        namespaces["xml"] = XML_NAMESPACE
-    script = Script(tuple(queries), tuple(namespaces.items()))
-    errors = [XsclError(problem, text) for problem in problems] + check_script(script, text)
-    if not queries and not errors:
-        nothing = Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item")
-        errors.append(XsclError(nothing, text))
-    if errors:
-        raise XsclErrors(errors)
-    return script
+            if isinstance(node.select, ElementConstructor):
+                node = _with_hole_texts(node, self._text)
+            else:
+                _lifted.add(text, statement.span.start, node)
+            self._queries.append((statement, node))
+            return
+        if self._queries:
+            hint = "move it to the beginning of the script"
+            self._problems.append(Problem("a declaration stands behind a query", node.span, hint))
+        self._declarations.append(node)
+
+    def _remember(self) -> None:
+        if len(_known) + len(self._queries) > MAX_STATEMENTS:
+            _known.clear()
+        for statement, query in self._queries[:MAX_STATEMENTS]:
+            # What a comment was blanked in is not the statement's text, and could be within a string elsewhere.
+            _known[self._text[statement.span.start : statement.span.end]] = query
 
 
 _XML_PREFIX = re.compile(r"(?<![\w.\-])xml\s*:")
