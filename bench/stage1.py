@@ -1,11 +1,12 @@
 """Stage 1 alone, bytes in and witness relations out, as a ratio to parsing the same documents with lxml.
 
-    python -m bench.stage1 [--quick] [--csv FILE]
+    python -m bench.stage1 [--quick] [--csv FILE] [--json FILE] [--plot PREFIX]
 
 The floor is `lxml.etree.fromstring` and a walk that reads the tags. Beside it, in the same process and in turns: the
-evaluator with and without its shape cache; one compiled lxml XPath a pattern, up to 1,000 of them; elementpath, for
-ten. Before a time is reported a sample of the patterns is held against exact matching, and the witnesses with the shape
-cache against those without.
+evaluator with and without its shape cache; lxml with one compiled XPath a path, which gives what a user needs who wants
+the bindings; Saxon with the same XPaths, if it is installed; elementpath. These three are measured for few patterns
+only, on a part of the documents. Before a time is reported a sample of the patterns is held against exact matching, and
+the witnesses with the shape cache against those without.
 """
 
 from __future__ import annotations
@@ -13,30 +14,42 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+import json
 import statistics
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import elementpath
 from lxml import etree
 from rich.console import Console
 from rich.table import Table
 
+from bench.stage1_plot import draw, missing
 from bench.stage1_reference import Witnessed, check_side
-from bench.stage1_workload import STREAM, VOCABULARIES, documents, patterns
+from bench.stage1_workload import KINDS, LARGE, STREAM, VOCABULARIES, documents, patterns, xpaths
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import StreamDocument, parse_document, xml_parser
 from xscl.normal import Conjunct
-from xscl.pattern import PatternNode
+
+SIZES, QUICK_SIZES = (10, 100, 1000, 5000, 50_000), (10, 1000, 5000)
+MIXES, QUICK_MIXES = ((0.0, 0.0), (0.4, 0.0), (0.4, 0.1)), ((0.0, 0.0), (0.4, 0.1))
+ROUNDS = 5
+PATIENCE = 4.0
+"""Seconds after which a way is not tried again."""
 
 _PARSER = xml_parser(trusted=False)
-_MOST_XPATHS, _MOST_ELEMENTPATHS = 1000, 10
-_SAMPLE = 25
+_SAMPLE, _FEW = 25, 20
+
+Way = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Microseconds a document for the floor, ratios to it for the rest; None where it was not measured."""
+    """Microseconds a document for the floor, ratios to it for the rest; None where it was not measured.
+
+    `paths` is the number of XPaths that the last three evaluate, `rows` that of witnesses a document.
+    """
 
     kind: str
     patterns: int
@@ -61,92 +77,121 @@ class Measurement:
     floor_us: float
     cached: float
     uncached: float
-    lxml_xpath: float | None
-    elementpath: float | None
     rows: float
     first_ms: float
     register_us: float
+    paths: int | None
+    lxml_xpath: float | None
+    saxon: float | None
+    elementpath: float | None
 
 
 @dataclass
 class _Loaded:
-    """The evaluator with its patterns."""
+    """The evaluator with its shape cache, and without, for the same patterns."""
 
     catalog: Catalog
-    stage: XPathStage
     placed: list[tuple[Conjunct, Placement]]
+    cached: XPathStage
+    uncached: XPathStage
     seconds: float
 
-    def run(self, texts: Sequence[bytes]) -> Witnesses:
-        return self.stage.evaluate(
-            StreamDocument(i, STREAM, 0, 0, parse_document(text)) for i, text in enumerate(texts)
-        )
 
-
-def _load(case: Case, max_shapes: int) -> _Loaded:
-    conjuncts = patterns(VOCABULARIES[case.kind], case.patterns, case.filters, case.values)
-    catalog, stage = Catalog(), XPathStage(max_shapes=max_shapes)
-    placed = []
-    begin = time.perf_counter()
-    for conjunct in conjuncts:
-        placement, change = catalog.add(conjunct, 1, True)
-        stage.add(change)
-        placed.append((conjunct, placement))
-    return _Loaded(catalog, stage, placed, time.perf_counter() - begin)
-
-
-def measure(case: Case, texts: Sequence[bytes], rounds: int) -> Measurement:
+def measure(case: Case, texts: Sequence[bytes], rounds: int = ROUNDS) -> Measurement:
     """Measures a case. Raises AssertionError if witnesses are not what exact matching says."""
-    cached, uncached = _load(case, 10_000), _load(case, 0)
+    loaded = _load(case)
     begin = time.perf_counter()
-    cached.run(texts[:1])
+    evaluate(loaded.cached, texts[:1])
     first = time.perf_counter() - begin
-    witnesses = _check(cached, uncached, case.kind, texts)
-    ways: dict[str, Callable[[], object]] = {
-        "floor": lambda: _floor(texts),
-        "cached": lambda: cached.run(texts),
-        "uncached": lambda: uncached.run(texts),
+    witnesses = _check(loaded, case.kind, texts)
+    ways: dict[str, Way] = {
+        "floor": lambda: floor(texts),
+        "cached": lambda: evaluate(loaded.cached, texts),
+        "uncached": lambda: evaluate(loaded.uncached, texts),
     }
-    found = _medians(ways, rounds)
-    few = texts[:20]
-    slow: dict[str, Callable[[], object]] = {"floor": lambda: _floor(few)}
-    if case.patterns <= _MOST_XPATHS:
-        slow["lxml_xpath"] = _lxml_xpath(cached.placed, few)
-    if case.patterns <= _MOST_ELEMENTPATHS and len(texts) > 1:
-        slow["elementpath"] = _elementpath(cached.placed, few)
-    compared = _medians(slow, 3)
-    ratios = {name: seconds / compared["floor"] for name, seconds in compared.items()}
+    seconds = medians(ways, rounds)
+    paths, baselines = _baselines(case, [conjunct for conjunct, _ in loaded.placed], texts[:_FEW])
+    compared = medians({"floor": lambda: floor(texts[:_FEW]), **baselines}, rounds) if baselines else {}
+    over = {name: taken / compared["floor"] for name, taken in compared.items()}
     return Measurement(
         **asdict(case),
-        floor_us=found["floor"] / len(texts) * 1e6,
-        cached=found["cached"] / found["floor"],
-        uncached=found["uncached"] / found["floor"],
-        lxml_xpath=ratios.get("lxml_xpath"),
-        elementpath=ratios.get("elementpath"),
+        floor_us=seconds["floor"] / len(texts) * 1e6,
+        cached=seconds["cached"] / seconds["floor"],
+        uncached=seconds["uncached"] / seconds["floor"],
         rows=witnesses.r_bin.num_rows / len(texts),
         first_ms=first * 1e3,
-        register_us=cached.seconds / case.patterns * 1e6,
+        register_us=loaded.seconds / case.patterns * 1e6,
+        paths=paths,
+        lxml_xpath=over.get("lxml_xpath"),
+        saxon=over.get("saxon"),
+        elementpath=over.get("elementpath"),
     )
 
 
-def _check(cached: _Loaded, uncached: _Loaded, kind: str, texts: Sequence[bytes]) -> Witnesses:
+def _load(case: Case) -> _Loaded:
+    conjuncts = patterns(VOCABULARIES[case.kind], case.patterns, case.filters, case.values)
+    catalog, cached, uncached = Catalog(), XPathStage(), XPathStage(max_shapes=0)
+    placed, changes = [], []
+    begin = time.perf_counter()
+    for conjunct in conjuncts:
+        placement, change = catalog.add(conjunct, 1, True)
+        cached.add(change)
+        placed.append((conjunct, placement))
+        changes.append(change)
+    seconds = time.perf_counter() - begin
+    for change in changes:
+        uncached.add(change)
+    return _Loaded(catalog, placed, cached, uncached, seconds)
+
+
+def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
+    """What the evaluator finds in documents, which it parses first."""
+    return stage.evaluate(StreamDocument(i, STREAM, 0, 0, parse_document(text)) for i, text in enumerate(texts))
+
+
+def floor(texts: Iterable[bytes]) -> None:
+    """Parses documents and reads every tag."""
+    for text in texts:
+        for element in etree.fromstring(text, _PARSER).iter():
+            element.tag  # noqa: B018  # reading it is the work
+
+
+def medians(ways: dict[str, Way], rounds: int) -> dict[str, float]:
+    """Median seconds of each way, taken in turns; one that has taken too long is left out of further rounds."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    gc.collect()
+    gc.freeze()  # as `mmqjp run` does: what is registered need not be looked through again and again
+    for _ in range(rounds):
+        for name, run in ways.items():
+            if sum(taken[name]) < PATIENCE:
+                begin = time.perf_counter()
+                run()
+                taken[name].append(time.perf_counter() - begin)
+    gc.unfreeze()
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+# ------------------------------------------------------------ the check
+
+
+def _check(loaded: _Loaded, kind: str, texts: Sequence[bytes]) -> Witnesses:
     """Holds the witnesses of both against each other, and those of a sample against exact matching."""
-    (witnesses, one), (_, other) = (_with_groups(loaded, texts) for loaded in (cached, uncached))
+    (witnesses, one), (_, other) = (_with_groups(stage, texts) for stage in (loaded.cached, loaded.uncached))
     assert one == other
-    sample = list(texts[:_SAMPLE]) if len(texts) > 1 else list(documents(kind, 3, size=5000))
-    found = Witnessed(_with_groups(cached, sample)[0], {})
-    step = max(1, len(cached.placed) // _SAMPLE)
+    sample = list(documents(kind, 3, size=5000)) if kind in LARGE else texts[:_SAMPLE]
+    found = Witnessed(_with_groups(loaded.cached, sample)[0], {})
+    step = max(1, len(loaded.placed) // _SAMPLE)
     trees = map(parse_document, sample)
     for document in (StreamDocument(i, STREAM, 0, 0, tree) for i, tree in enumerate(trees)):
-        for conjunct, placement in cached.placed[::step]:
-            check_side(cached.catalog, conjunct, placement, 0, document, found)
+        for conjunct, placement in loaded.placed[::step]:
+            check_side(loaded.catalog, conjunct, placement, 0, document, found)
     return witnesses
 
 
-def _with_groups(loaded: _Loaded, texts: Sequence[bytes]) -> tuple[Witnesses, tuple[object, ...]]:
+def _with_groups(stage: XPathStage, texts: Iterable[bytes]) -> tuple[Witnesses, tuple[object, ...]]:
     """The witnesses, all groups with them, and what they say whatever the groups' numbers."""
-    loaded.stage.finish_batch(committed=False)  # so that it hands out all groups again
-    witnesses = loaded.run(texts)
+    stage.finish_batch(committed=False)  # so that it hands out all groups again
+    witnesses = evaluate(stage, texts)
     edges: dict[int, set[tuple[int, int]]] = {}
     for group, var1, var2 in zip(*witnesses.r_group.to_pydict().values(), strict=True):
         edges.setdefault(group, set()).add((var1, var2))
@@ -158,30 +203,26 @@ def _with_groups(loaded: _Loaded, texts: Sequence[bytes]) -> tuple[Witnesses, tu
     return witnesses, (rows, Counter(zip(*witnesses.r_doc.to_pydict().values(), strict=True)))
 
 
-def _medians(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each way, taken in turns."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    gc.collect()
-    gc.freeze()  # as `mmqjp run` does: what is registered need not be looked through again and again
-    for _ in range(rounds):
-        for name, run in ways.items():
-            begin = time.perf_counter()
-            run()
-            taken[name].append(time.perf_counter() - begin)
-    gc.unfreeze()
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+# ------------------------------------------------------------ what it is compared with
 
 
-def _floor(texts: Sequence[bytes]) -> None:
-    for text in texts:
-        for element in etree.fromstring(text, _PARSER).iter():
-            element.tag  # noqa: B018  # reading it is the work
+def _baselines(case: Case, conjuncts: Sequence[Conjunct], texts: Sequence[bytes]) -> tuple[int | None, dict[str, Way]]:
+    """The number of XPaths that give the bindings of all patterns, and ways to evaluate them, for as many patterns as
+    each is fit for."""
+    most = {
+        "lxml_xpath": 1000,
+        "saxon": 100 if find_spec("saxonche") else 0,
+        "elementpath": 0 if case.kind in LARGE else 10,
+    }
+    fit = [name for name, number in most.items() if case.patterns <= number]
+    if not fit:
+        return None, {}
+    paths, namespaces = xpaths(conjuncts)
+    return len(paths), {name: _MAKERS[name](paths, namespaces, texts) for name in fit}
 
 
-def _lxml_xpath(placed: Sequence[tuple[Conjunct, Placement]], texts: Sequence[bytes]) -> Callable[[], object]:
-    prefixes: dict[str, str] = {}
-    paths = [_xpath(conjunct.left.pattern, prefixes) for conjunct, _ in placed]
-    compiled = [etree.XPath(path, namespaces={prefix: uri for uri, prefix in prefixes.items()}) for path in paths]
+def _lxml_xpath(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
+    compiled = [etree.XPath(path, namespaces=namespaces) for path in paths]
 
     def run() -> None:
         for text in texts:
@@ -192,10 +233,7 @@ def _lxml_xpath(placed: Sequence[tuple[Conjunct, Placement]], texts: Sequence[by
     return run
 
 
-def _elementpath(placed: Sequence[tuple[Conjunct, Placement]], texts: Sequence[bytes]) -> Callable[[], object]:
-    prefixes: dict[str, str] = {}
-    paths = [_xpath(conjunct.left.pattern, prefixes) for conjunct, _ in placed]
-    namespaces = {prefix: uri for uri, prefix in prefixes.items()}
+def _elementpath(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
     selectors = [elementpath.Selector(path, namespaces=namespaces) for path in paths]
 
     def run() -> None:
@@ -207,38 +245,49 @@ def _elementpath(placed: Sequence[tuple[Conjunct, Placement]], texts: Sequence[b
     return run
 
 
-def _xpath(node: PatternNode, prefixes: dict[str, str]) -> str:
-    """The nodes of a pattern's top that match it, as an XPath."""
-    uri, local = node.test.uri, node.test.local
-    name = local if uri in ("", "*") else f"{prefixes.setdefault(uri, f'n{len(prefixes)}')}:{local}"
-    at = "@" if node.test.kind == "attribute" else ""
-    conditions = "".join(f"[. = '{condition.literal}']" for condition in node.conditions)
-    branches = "".join(f"[.{_xpath(child, prefixes)}]" for child in node.children)
-    return f"{node.axis}{at}{name}{conditions}{branches}"
+def _saxon(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
+    processor = _saxon_processor()
+    evaluator = processor.new_xpath_processor()
+    for prefix, uri in namespaces.items():
+        evaluator.declare_namespace(prefix, uri)
+    evaluator.set_caching(True)  # its way to keep compiled XPaths
+
+    def run() -> None:
+        for text in texts:
+            evaluator.set_context(xdm_item=processor.parse_xml(xml_text=text.decode()))
+            for path in paths:
+                evaluator.evaluate(path)
+
+    return run
 
 
-def cases(quick: bool) -> list[Case]:
-    """The cases, those of one kind of documents together."""
-    sizes = (10, 1000) if quick else (10, 100, 1000, 5000)
-    mixes = ((0.0, 0.0), (0.4, 0.0), (0.4, 0.1))
-    return [Case(kind, size, *mix) for kind in VOCABULARIES for mix in mixes for size in sizes]
+@cache
+def _saxon_processor() -> Any:
+    from saxonche import PySaxonProcessor  # not installed but for the benchmark
+
+    return PySaxonProcessor(license=False)
 
 
-def report(measured: Sequence[Measurement], csv_file: Path | None) -> None:
-    """Prints a table, and writes a CSV file."""
-    columns = (
-        "documents", "patterns", "filters", "values", "floor, µs", "cached", "uncached", "lxml XPath", "elementpath",
-        "rows/document", "first, ms", "register, µs",
+_MAKERS: dict[str, Callable[[Sequence[str], dict[str, str], Sequence[bytes]], Way]] = {
+    "lxml_xpath": _lxml_xpath,
+    "saxon": _saxon,
+    "elementpath": _elementpath,
+}
+
+
+# ------------------------------------------------------------ the report
+
+
+def show(measured: Iterable[Measurement]) -> None:
+    """Prints a table."""
+    table = Table(
+        "documents", "patterns", "filters", "values", "floor, µs", "cached", "uncached", "rows", "first, ms",
+        "register, µs", "XPaths", "lxml", "Saxon", "elementpath",
+        title="stage 1: ratios to parsing and visiting the same documents",
     )  # fmt: skip
-    table = Table(*columns)
     for line in measured:
         table.add_row(*(_shown(value) for value in asdict(line).values()))
     Console(width=150).print(table)
-    if csv_file is not None:
-        with csv_file.open("w", newline="", encoding="utf-8") as out:
-            writer = csv.DictWriter(out, list(asdict(measured[0])))
-            writer.writeheader()
-            writer.writerows(map(asdict, measured))
 
 
 def _shown(value: str | float | None) -> str:
@@ -249,19 +298,106 @@ def _shown(value: str | float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
+def write_csv(measured: Iterable[Measurement], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, [field.name for field in fields(Measurement)])
+        writer.writeheader()
+        writer.writerows(map(asdict, measured))
+
+
+def write_json(measured: Iterable[Measurement], path: Path) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for m in measured for line in json_lines(m)), encoding="utf-8")
+
+
+def json_lines(measured: Measurement) -> Iterator[dict[str, object]]:
+    """A measurement as `mmqjp bench` writes it: a line with the shape cache and one without, seconds and rows of one
+    document."""
+    for plan, ratio in (("cached", measured.cached), ("uncached", measured.uncached)):
+        baseline = measured.lxml_xpath
+        yield {
+            "bench": "stage1",
+            "case": {
+                "documents": measured.kind,
+                "patterns": measured.patterns,
+                "filters": measured.filters,
+                "values": measured.values,
+            },
+            "engine": None,
+            "plan": plan,
+            "seconds": ratio * measured.floor_us / 1e6,
+            "rows": measured.rows,
+            "baseline": None if baseline is None else "lxml_xpath",
+            "speedup": None if baseline is None else baseline / ratio,
+            "floor": measured.floor_us / 1e6,
+            "over_floor": ratio,
+            "extrapolated": False,
+        }
+
+
+# ------------------------------------------------------------ the command
+
+
+def cases(kinds: Iterable[str], sizes: Sequence[int], mixes: Sequence[tuple[float, float]]) -> list[Case]:
+    """All cases, those of one kind of documents together."""
+    return [Case(kind, size, *mix) for kind in kinds for mix in mixes for size in sizes]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.stage1", description="measures stage 1")
-    parser.add_argument("--quick", action="store_true", help="fewer numbers of patterns")
-    parser.add_argument("--documents", default=",".join(VOCABULARIES), help="kinds of documents, separated by commas")
-    parser.add_argument("--csv", type=Path)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.stage1",
+        description="measures stage 1 alone, as a ratio to parsing and visiting the same documents",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
+    parser.add_argument("--documents", help=f"kinds of documents, separated by commas: {', '.join(KINDS)}")
+    parser.add_argument("--queries", metavar="N,N", help="numbers of patterns, separated by commas")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write JSON lines, one for each measurement")
+    parser.add_argument("--plot", metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
     options = parser.parse_args()
-    kinds = options.documents.split(",")
-    measured = []
-    for case in cases(options.quick):
-        if case.kind in kinds:
-            texts = list(documents(case.kind, 1 if case.kind in ("dblp", "xmark") else 1000))
-            measured.append(measure(case, texts, rounds=5))
-    report(measured, options.csv)
+    chosen = _chosen(parser, options)
+    if options.plot and (lacking := missing()):
+        parser.error(lacking)
+    if not find_spec("saxonche"):
+        print("Saxon is not measured: pip install saxonche", file=sys.stderr)
+    measured = [measure(case, _texts(case.kind)) for case in _told(chosen)]
+    show(measured)
+    if options.csv:
+        write_csv(measured, options.csv)
+    if options.json:
+        write_json(measured, options.json)
+    if options.plot:
+        draw(measured, options.plot)
+    if not options.documents:
+        from bench import registration  # which takes its clock from here
+
+        registration.main([])
+
+
+def _chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Case]:
+    """The cases that the options ask for."""
+    kinds = options.documents.split(",") if options.documents else KINDS
+    for kind in kinds:
+        if kind not in KINDS:
+            parser.error(f"no documents are called {kind!r}; there are {', '.join(KINDS)}")
+    sizes, mixes = (QUICK_SIZES, QUICK_MIXES) if options.quick else (SIZES, MIXES)
+    if options.queries:
+        try:
+            sizes = tuple(map(int, options.queries.split(",")))
+        except ValueError:
+            parser.error(f"--queries takes numbers separated by commas, and not {options.queries!r}")
+    return cases(kinds, sizes, mixes)
+
+
+def _texts(kind: str) -> list[bytes]:
+    return list(documents(kind, 1 if kind in LARGE else 1000))
+
+
+def _told(chosen: Sequence[Case]) -> Iterator[Case]:
+    """The cases; on a terminal it says which one is measured."""
+    for number, case in enumerate(chosen, 1):
+        if sys.stderr.isatty():
+            print(f"{number} of {len(chosen)}: {case.kind}, {case.patterns:,} patterns", file=sys.stderr)
+        yield case
 
 
 if __name__ == "__main__":

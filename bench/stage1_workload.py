@@ -1,8 +1,8 @@
-"""Documents and tree patterns for the benchmark of stage 1; the same ones for the same seed."""
+"""Documents and tree patterns, also as XPaths, for the benchmark of stage 1; the same ones for the same seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
@@ -10,40 +10,11 @@ from random import Random
 from xscl.normal import Conjunct, Side, Term
 from xscl.pattern import Condition, PatternNode, Test
 
-_WORDS = [
-    "stream",
-    "join",
-    "event",
-    "query",
-    "template",
-    "witness",
-    "node",
-    "value",
-    "path",
-    "atom",
-    "feed",
-    "book",
-    "author",
-    "title",
-    "data",
-    "system",
-    "window",
-    "time",
-    "graph",
-    "edge",
-    "engine",
-    "model",
-    "scale",
-    "cache",
-    "view",
-    "index",
-    "plan",
-    "cost",
-    "blog",
-    "news",
-    "item",
-    "link",
-]
+_TEXT = (
+    "stream join event query template witness node value path atom feed book author title data system window time "
+    "graph edge engine model scale cache view index plan cost blog news item link"
+)
+_WORDS = _TEXT.split()
 _DC, _CONTENT = "http://purl.org/dc/elements/1.1/", "http://purl.org/rss/1.0/modules/content/"
 _YEARS = range(1990, 2008)
 
@@ -191,46 +162,20 @@ ITEMS = Vocabulary(
     ("url", "isPermaLink", "type"),
 )
 FLAT = replace(ITEMS, leaves=("item_url", "channel_url", "title", "timestamp", "description"), deep=frozenset())
+_DBLP_FIELDS = "author title pages year volume journal booktitle crossref ee url cite label ref"
 DBLP = Vocabulary(
     ("article", "inproceedings", "book", "*", "phdthesis", "dblp"),
-    (
-        "author",
-        "title",
-        "pages",
-        "year",
-        "volume",
-        "journal",
-        "booktitle",
-        "crossref",
-        "ee",
-        "url",
-        "cite",
-        "label",
-        "ref",
-    ),
+    tuple(_DBLP_FIELDS.split()),
     frozenset({"label", "ref"}),
     ("key", "mdate"),
 )
+_XMARK_FIELDS = (
+    "name location text keyword listitem parlist from date city "
+    "age bidder increase quantity description annotation incategory"
+)
 XMARK = Vocabulary(
     ("item", "person", "open_auction", "*", "description", "site"),
-    (
-        "name",
-        "location",
-        "text",
-        "keyword",
-        "listitem",
-        "parlist",
-        "from",
-        "date",
-        "city",
-        "age",
-        "bidder",
-        "increase",
-        "quantity",
-        "description",
-        "annotation",
-        "incategory",
-    ),
+    tuple(_XMARK_FIELDS.split()),
     frozenset({"text", "keyword", "listitem", "from", "date", "city", "age", "increase"}),
     ("id", "category", "person"),
 )
@@ -290,9 +235,37 @@ def _self_join(pattern: PatternNode) -> Conjunct:
     return Conjunct(side, side, tuple((Term(var), Term(var)) for var in variables))
 
 
+def xpaths(conjuncts: Iterable[Conjunct]) -> tuple[list[str], dict[str, str]]:
+    """The distinct XPaths that give the nodes of every variable of the patterns, with the namespaces of their prefixes:
+    to each variable the path from its pattern's root, the branches off it as predicates."""
+    prefixes: dict[str, str] = {}
+    paths = dict.fromkeys(path for conjunct in conjuncts for path in _to_variables(conjunct.left.pattern, prefixes))
+    return list(paths), {prefix: uri for uri, prefix in prefixes.items()}
+
+
+def _to_variables(node: PatternNode, prefixes: dict[str, str]) -> Iterator[str]:
+    step, branches = _step(node, prefixes), [_branch(child, prefixes) for child in node.children]
+    if node.var:
+        yield step + "".join(branches)
+    for i, child in enumerate(node.children):
+        others = "".join(branches[:i] + branches[i + 1 :])
+        for below in _to_variables(child, prefixes):
+            yield step + others + below
+
+
+def _branch(node: PatternNode, prefixes: dict[str, str]) -> str:
+    return f"[.{_step(node, prefixes)}{''.join(_branch(child, prefixes) for child in node.children)}]"
+
+
+def _step(node: PatternNode, prefixes: dict[str, str]) -> str:
+    uri, local = node.test.uri, node.test.local
+    name = local if uri in ("", "*") else f"{prefixes.setdefault(uri, f'n{len(prefixes)}')}:{local}"
+    at = "@" if node.test.kind == "attribute" else ""
+    return f"{node.axis}{at}{name}{''.join(f'[{condition}]' for condition in node.conditions)}"
+
+
 def documents(kind: str, number: int, seed: int = 3, size: int = 1_000_000) -> Iterator[bytes]:
-    """`number` documents of a kind: `flat`, `items`, `new-shapes`, `dblp` or `xmark`; the last two of about `size`
-    bytes."""
+    """`number` documents of one of `KINDS`; those of a kind in `LARGE` have about `size` bytes."""
     rng = Random(seed)
     return (_MAKERS[kind](rng) if kind in _MAKERS else _LARGE[kind](rng, size) for _ in range(number))
 
@@ -302,5 +275,6 @@ _MAKERS: dict[str, Callable[[Random], bytes]] = {
     "items": feed_item,
     "new-shapes": new_shape_item,
 }
-_LARGE: dict[str, Callable[[Random, int], bytes]] = {"dblp": dblp, "xmark": xmark}
-VOCABULARIES = {"flat": FLAT, "items": ITEMS, "new-shapes": ITEMS, "dblp": DBLP, "xmark": XMARK}
+_LARGE: dict[str, Callable[[Random, int], bytes]] = {"xml-1mb": xmark, "dblp-1mb": dblp}
+VOCABULARIES = {"flat": FLAT, "items": ITEMS, "new-shapes": ITEMS, "xml-1mb": XMARK, "dblp-1mb": DBLP}
+KINDS, LARGE = tuple(VOCABULARIES), tuple(_LARGE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from mmqjp.commands.options import debug_option, duration, engine_option, plan, 
 from mmqjp.commands.sinks import DeadLetters, Sink, json_line
 from mmqjp.engine import Counters, Engine
 from xscl import Script
+from xscl.garbage import collector_spared
 
 
 @click.command()
@@ -109,7 +109,8 @@ def run(
         try:
             with interruptible():
                 subscribe(opened, script, queries_path)
-                process(opened, documents, batch_size, dead)
+                with collector_spared():
+                    process(opened, documents, batch_size, dead)
                 lines = deliver(opened, sink)
         except KeyboardInterrupt:
             raise Interrupted(_kept(opened.counters(), state)) from None
@@ -139,7 +140,6 @@ def subscribe(engine: Engine, script: Script, path: Path) -> None:
         engine.ensure(script)
     except ValueError as error:
         raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
-    gc.freeze()  # what is registered stays: the collector need not go through it for every few documents
 
 
 def process(engine: Engine, documents: Items, batch_size: int, dead: DeadLetters) -> None:
