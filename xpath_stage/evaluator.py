@@ -75,13 +75,16 @@ class XPathStage:
             more = chunk.fill(waiting, times)
             found += chunk.tables()
         r_bin, r_doc = map(pa.concat_tables, zip(*found, strict=True))
+        r_docts = arrow_table(np.array(times, np.int64).reshape(-1, len(R_DOCTS)), R_DOCTS)
+        return Witnesses(r_bin, self._new_groups(), r_doc, r_docts)
+
+    def close(self) -> None:
+        """Lets go of what is held outside this process: here nothing is."""
+
+    def _new_groups(self) -> pa.Table:
+        """The groups that are new since the last batch."""
         groups = [(group, *edge) for group, edge in self._automaton.take_groups()]
-        return Witnesses(
-            r_bin,
-            arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP),
-            r_doc,
-            arrow_table(np.array(times, np.int64).reshape(-1, len(R_DOCTS)), R_DOCTS),
-        )
+        return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 
     def _walk(self, stream: str, columns: Columns) -> Found:
         walk = self._automaton.walk([stream], columns)
@@ -108,7 +111,7 @@ class _Chunk:
         for document in documents:
             tree = document.tree
             times += document.docid, document.t0, document.t1
-            if shapes is None or tree.size > MAX_SIZE:
+            if shapes is None or tree.size > MAX_SIZE or (shapes.resting and shapes.rest()):
                 columns.add(tree)
             else:
                 scratch.hold(tree)

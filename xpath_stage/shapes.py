@@ -1,8 +1,8 @@
 """The shape cache: documents of one shape bind alike, so the walk over one of them serves for all.
 
 A shape is the tree of tags, the attributes' names where attributes matter, and which of the literals that some query
-asks for its values equal. Documents whose conditions are in XPath, and large ones, are not cached; nor are any while
-next to no document has a shape that was met before.
+asks for its values equal. It is kept when it is met the second time. Documents whose conditions are in XPath, and large
+ones, are not cached; nor are any while too few have a shape that was met before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SIZE = 1 << 15
 """Bytes of the largest document that is cached."""
 
 TRIAL, PAUSE = 256, 2048
-"""At every TRIAL-th miss the cache is left alone for PAUSE documents if since the last fewer than one in eight hit."""
+"""At every TRIAL-th miss the cache is left alone for PAUSE documents if since the last fewer than one in three hit."""
 
 
 class Found:
@@ -68,28 +68,32 @@ class ShapeCache:
         self._automaton, self._walk, self._limit = automaton, walk, limit
         self._shapes: dict[object, Found | _Tested | None] = {}
         self._size = 0
-        self._hits_before = self._misses_before = self._paused = 0
+        self._met: set[int] = set()
+        self._hits_before = self._misses_before = self.resting = 0
         self.hits = self.misses = self.flushes = 0
 
     def forget(self) -> None:
         """Forgets all shapes: for what is registered has changed, or what the walks' numbers mean."""
         self._shapes.clear()
+        self._met.clear()
         self._size = 0
 
+    def rest(self) -> bool:
+        """Whether the cache is to be left alone for the next document: it does not hit."""
+        if not self.resting:
+            return False
+        self.resting -= 1
+        return True
+
     def found(self, stream: str, columns: Columns) -> Found | None:
-        """What a walk over the one document in the columns finds; None if it has to be walked over."""
-        key = (stream, *columns.tags, *columns.counts)
+        """What a walk over the one document in the columns finds; None if it has to be walked over with others."""
+        key: object = (stream, *columns.tags, *columns.counts)
         shape = self._shapes.get(key, self)
         if shape.__class__ is Found:
             self.hits += 1
             return shape
-        if self._paused:
-            self._paused -= 1
-            return None
-        if len(columns.tags) > MAX_ELEMENTS:
-            return None
         if shape is self:
-            shape = self._tested(columns.tags)
+            shape = self._tested(columns.tags) if len(columns.tags) <= MAX_ELEMENTS else None
             if isinstance(shape, _Tested) and not (shape.attributes or shape.values):
                 return self._missed(self._shapes, key, stream, columns)
             self._make_room()
@@ -103,15 +107,22 @@ class ShapeCache:
         self.hits += 1
         return found
 
-    def _missed(self, known: dict[object, Any], key: object, stream: str, columns: Columns) -> Found:
+    def _missed(self, known: dict[object, Any], key: object, stream: str, columns: Columns) -> Found | None:
+        """A shape is worth a walk of its own when it is met the second time."""
         self.misses += 1
-        self._make_room()
-        found = known[key] = self._walk(stream, columns)
         if self.misses - self._misses_before == TRIAL:
-            if (self.hits - self._hits_before) * 7 < TRIAL:
-                self._paused = PAUSE
+            if (self.hits - self._hits_before) * 2 < TRIAL:
+                self.resting = PAUSE
                 self.forget()
             self._hits_before, self._misses_before = self.hits, self.misses
+        mark = hash((id(known), key))
+        if mark not in self._met:
+            if len(self._met) >= self._limit:
+                self._met.clear()
+            self._met.add(mark)
+            return None
+        self._make_room()
+        found = known[key] = self._walk(stream, columns)
         return found
 
     def _make_room(self) -> None:
