@@ -7,20 +7,20 @@ registered. States are made on demand and thrown away past a limit.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 
-from templates.catalog import Change, Edge, Step
+from templates.catalog import Change, Edge
 from templates.witness import node_id
 from xpath_stage import filters
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import MAX_EMISSIONS, BoundGroup, Emissions, Walk
 from xpath_stage.filters import FilterBank, NodeClass, Tests
+from xpath_stage.groups import Groups
 from xpath_stage.masks import MaskIndex
-from xpath_stage.names import Memo, Tags, Vocabulary, decrease, split_name
-from xscl.pattern import Test
+from xpath_stage.names import Memo, Tags, Vocabulary
+from xpath_stage.steps import Above, Below, StepIndex
 
 MAX_STATES = 100_000
 
@@ -28,26 +28,61 @@ Label = str | NodeClass
 """What a state's node is told apart from its siblings by: its tag, or with filters its class."""
 
 
+class Context:
+    """How a step came to match a node: at which `depths` the steps above it may have matched."""
+
+    __slots__ = ("depths",)
+
+    def __init__(self, depths: dict[int, frozenset[int]]) -> None:
+        self.depths = depths
+
+
+_DOCUMENT: dict[Above, Context] = {None: Context({})}
+
+Approach = tuple[int, Above, Context, MaskIndex[int]]
+"""(depth of a node above, step that it matches, context, the steps that may match below): what may lead to a match."""
+
+_Outline = tuple[str, str, int, int, frozenset[Approach]]
+"""(kind, name, depth, satisfied filters that matter, approaches): what all of a state follows from but its path."""
+
+
+class Outcome:
+    """What holds at nodes: the steps that match there with their contexts; the number of the emission, what binds there
+    and the values wanted; whether attributes of the node, and of all nodes in it, have states."""
+
+    __slots__ = ("contexts", "emission", "reads_attributes", "reads_attributes_within")
+
+    def __init__(
+        self, contexts: dict[Above, Context], emission: int, reads_attributes: bool, reads_attributes_within: bool
+    ) -> None:
+        self.contexts, self.emission = contexts, emission
+        self.reads_attributes, self.reads_attributes_within = reads_attributes, reads_attributes_within
+
+
 class State(dict[Label, "State"]):
     """A state of the automaton: leads on from labels of children to their states.
 
-    `steps` match at the node, `emission` is the number of what binds there and of the values wanted of it (`leaf` and
-    `inner` are the same as in `Walk.elements`), and `reads_attributes` tells whether its attributes have states.
+    `leaf` and `inner` are what `Walk.elements` holds for its nodes, `emission` what `Walk.attributes` does.
     """
 
     __slots__ = (
-        "above", "automaton", "by_label", "depth", "emission", "inner", "leaf", "needs", "reads_attributes", "steps",
-        "stream",
+        "above", "approaches", "automaton", "by_label", "contexts", "depth", "emission", "inner", "leaf",
+        "reads_attributes", "reads_attributes_within", "stream",
     )  # fmt: skip
 
-    def __init__(self, automaton: Automaton, stream: str, above: State | None, steps: frozenset[int]) -> None:
+    def __init__(self, automaton: Automaton, stream: str, above: State | None, outcome: Outcome) -> None:
         super().__init__()
-        self.automaton, self.stream, self.above, self.steps = automaton, stream, above, steps
+        self.automaton, self.stream, self.above = automaton, stream, above
         self.depth: int = -1 if above is None else above.depth + 1
-        self.needs: dict[tuple[str, str], int] = {}
+        self.contexts = outcome.contexts
+        self.emission = outcome.emission
+        self.leaf, self.inner = outcome.emission * 2, outcome.emission * 2 + 1
+        self.reads_attributes_within: bool = outcome.reads_attributes_within or (
+            above is not None and above.reads_attributes_within
+        )
+        self.reads_attributes = outcome.reads_attributes or self.reads_attributes_within
+        self.approaches: dict[tuple[str, str], tuple[int, frozenset[Approach]]] = {}
         self.by_label: dict[tuple[str, str, int], State] = {}
-        self.emission = self.leaf = self.inner = 0
-        self.reads_attributes = False
 
     def __missing__(self, label: Label) -> State:
         return self.automaton.enter(self, label)
@@ -65,32 +100,19 @@ class State(dict[Label, "State"]):
         self.by_label.clear()
 
 
-_Key = tuple[str, int | None, str]
-"""(stream, step above or None, axis)"""
-
-_Name = tuple[str, str, str]
-"""(kind, namespace, local name), each of the latter two possibly `*`"""
-
-
 class Automaton:
     """Steps, edges and wanted values, and the states made of them so far."""
 
-    def __init__(self, max_states: int) -> None:
+    def __init__(self, max_states: int, groups: Groups) -> None:
         self._vocabulary = Vocabulary()
         self._filters = FilterBank(self._vocabulary)
         self._max_states = max_states
-        self._steps: dict[int, Step] = {}
-        self._below: dict[_Key, dict[_Name, MaskIndex[int]]] = {}
-        self._self_steps: dict[int, set[int]] = {}
+        self._steps = StepIndex()
         self._edges_to: dict[int, set[Edge]] = {}
-        self._attribute_keys: Counter[_Key] = Counter()
         self._owners = Tags()
         self._wanted: set[int] = set()
         self._valued = Tags()
-        self._groups: dict[frozenset[Edge], int] = {}
-        self._roots: dict[str, State] = {}
-        self._new_groups: list[tuple[int, Edge]] = []
-        self._unsaved_groups: list[tuple[int, Edge]] = []
+        self._groups = groups
         self.flushes = 0
         self.reset()
 
@@ -99,21 +121,14 @@ class Automaton:
     def add(self, change: Change) -> None:
         """Adds steps (parents before children), edges and wanted values."""
         for step in change.steps:
-            self._steps[step.id] = step
-            if step.node.axis == ".":
-                assert step.parent is not None
-                self._self_steps.setdefault(step.parent, set()).add(step.id)
-                continue
-            key, required = _key(step), self._filters.require(step.node)
-            self._below.setdefault(key, {}).setdefault(_name(step.node.test), MaskIndex()).add(step.id, required)
+            self._steps.add(step, 0 if step.node.axis == "." else self._filters.require(step.node))
             if step.node.test.kind == "attribute":
-                self._attribute_keys[key] += 1
-                self._owners.add(self._owner_test(step))
+                self._owners.add(self._steps.owner_test(step))
         for edge in change.edges:
             self._edges_to.setdefault(edge[1], set()).add(edge)
         self._wanted.update(change.values)
         for value in change.values:
-            self._valued.add(self._test_of(value))
+            self._valued.add(self._steps.test_of(value))
         self.reset()
 
     def remove(self, change: Change) -> None:
@@ -122,66 +137,32 @@ class Automaton:
             self._edges_to[edge[1]].discard(edge)
             if not self._edges_to[edge[1]]:
                 del self._edges_to[edge[1]]
-        for step in change.steps:
-            if step.node.axis == ".":
-                assert step.parent is not None
-                self._self_steps[step.parent].discard(step.id)
-                continue
-            key, by_name = _key(step), self._below[_key(step)]
-            index = by_name[_name(step.node.test)]
-            index.remove(step.id)
-            if not index:
-                del by_name[_name(step.node.test)]
-            if not by_name:
-                del self._below[key]
-            if step.node.test.kind == "attribute":
-                decrease(self._attribute_keys, key)
-                self._owners.remove(self._owner_test(step))
-            self._filters.release(step.node)
         for value in change.values:
-            self._valued.remove(self._test_of(value))
+            self._valued.remove(self._steps.test_of(value))
         self._wanted.difference_update(change.values)
         for step in change.steps:
-            del self._steps[step.id]
+            if step.node.test.kind == "attribute":
+                self._owners.remove(self._steps.owner_test(step))
+        for step in change.steps:
+            self._steps.remove(step)
+            if step.node.axis != ".":
+                self._filters.release(step.node)
         self.reset()
-
-    def _test_of(self, step_id: int) -> Test:
-        """What nodes that a step matches pass."""
-        step = self._steps[step_id]
-        while step.node.axis == ".":
-            assert step.parent is not None
-            step = self._steps[step.parent]
-        return step.node.test
-
-    def _owner_test(self, step: Step) -> Test | None:
-        """What the owner of an attribute step must pass; None: any element."""
-        parent = None if step.parent is None else self._steps.get(step.parent)
-        return parent.node.test if parent is not None and step.node.axis == "/" else None
 
     def reset(self) -> None:
         """Forgets all states, classes and emissions: for what is registered has changed."""
+        self._forget_states()
         self._filters.forget()
-        self._roots.clear()
-        self.states = 0
         self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, filters.MAX_CLASSES)
         self._of_values: Memo[str, bool] = Memo(self._reads_value, filters.MAX_CLASSES)
+        self._below: Memo[tuple[str, str, str], Below] = Memo(lambda key: self._steps.below(*key), filters.MAX_CLASSES)
+        self._outcomes: dict[_Outline, Outcome] = {}
+        self._contexts: dict[tuple[int, frozenset[tuple[int, Above, Context]]], Context] = {}
         self.emissions = Emissions()
 
-    def restore_groups(self, groups: Iterable[tuple[int, frozenset[Edge]]]) -> None:
-        """Takes over the groups' numbers from an earlier run."""
-        self._groups = {edges: number for number, edges in groups}
-
-    def take_groups(self) -> list[tuple[int, Edge]]:
-        """(group, edge) of the groups made since the last call."""
-        taken, self._new_groups = self._new_groups, []
-        self._unsaved_groups += taken
-        return taken
-
-    def groups_saved(self, saved: bool) -> None:
-        """Tells whether the groups taken since the last call are stored for good; if not they are new again."""
-        if not saved:
-            self._new_groups = self._unsaved_groups + self._new_groups
-        self._unsaved_groups = []
+    def _forget_states(self) -> None:
+        self._roots: dict[str, State] = {}
+        self.states = 0
 
     # ------------------------------------------------------------ walks
 
@@ -225,15 +206,20 @@ class Automaton:
     def _bound_memory(self) -> None:
         if self.states > self._max_states or self._filters.made >= filters.MAX_CLASSES:
             self.flushes += 1
-            self.states = 0
-            self._roots.clear()
+            self._forget_states()
+            self._forget_outcomes()
             self._filters.forget()
+
+    def _forget_outcomes(self) -> None:
+        self._outcomes.clear()
+        self._contexts.clear()
 
     def _root(self, stream: str) -> State:
         """The state of a document of `stream`, above its root element."""
         state = self._roots.get(stream)
         if state is None:
-            state = self._roots[stream] = State(self, stream, None, frozenset())
+            within = self._steps.leads_to_attributes((stream, "//", None))
+            state = self._roots[stream] = State(self, stream, None, Outcome(_DOCUMENT, 0, False, within))
         return state
 
     def enter(self, above: State, label: Label) -> State:
@@ -242,18 +228,19 @@ class Automaton:
             kind, name, mask = label.kind, label.name, label.mask
         else:
             kind, name, mask = "element", self._vocabulary.canonical(label), 0
-        need = above.needs.get((kind, name))
-        if need is None:
-            need = 0
-            for index in self._indexes(above, kind, name):
-                need |= index.need
-            above.needs[kind, name] = need
-        key = (kind, name, mask & need)
-        found = above.by_label.get(key)
+        known = above.approaches.get((kind, name))
+        if known is None:
+            known = above.approaches[kind, name] = self._approaches(above, kind, name)
+        need, approaches = known
+        found = above.by_label.get((kind, name, mask & need))
         if found is None:
             if self.states > self._max_states:
                 self._flush_below(above)
-            found = above.by_label[key] = self._expand(above, kind, name, mask)
+            outline = (kind, name, above.depth + 1, mask & need, approaches)
+            outcome = self._outcomes.get(outline)
+            if outcome is None:
+                outcome = self._outcomes[outline] = self._outcome(above.stream, outline)
+            found = above.by_label[kind, name, mask & need] = State(self, above.stream, above, outcome)
         self.states += 1
         above[label] = found
         return found
@@ -261,89 +248,74 @@ class Automaton:
     def _flush_below(self, state: State) -> None:
         """Forgets all states but those on the way to `state`, in the middle of a document."""
         self.flushes += 1
-        self._roots.clear()
+        self._forget_states()
+        self._forget_outcomes()
         for above in state.path():
             above.forget()
         self.states = state.depth + 1
 
-    def _indexes(self, above: State, kind: str, name: str) -> Iterator[MaskIndex[int]]:
-        """The steps that a node of this name below `above` may match, by what leads to them."""
-        uri, local = split_name(name)
-        names = ((kind, uri, local), (kind, uri, "*"), (kind, "*", local), (kind, "*", "*"))
-        for ancestor in above.path():
-            parents: Iterable[int | None] = ancestor.steps if ancestor.above is not None else (None,)
-            for parent in parents:
-                for axis in ("/", "//") if ancestor is above else ("//",):
-                    by_name = self._below.get((above.stream, parent, axis))
-                    if by_name:
-                        for test in names:
-                            index = by_name.get(test)
-                            if index is not None:
-                                yield index
+    def _approaches(self, above: State, kind: str, name: str) -> tuple[int, frozenset[Approach]]:
+        """What may lead to a match of a node of this name below `above`, and all filters that then matter."""
+        need, found = 0, []
+        for axis, by_parent in self._below[above.stream, kind, name]:
+            for ancestor in (above,) if axis == "/" else above.path():
+                for step in by_parent.keys() & ancestor.contexts.keys():
+                    index = by_parent[step]
+                    need |= index.need
+                    found.append((ancestor.depth, step, ancestor.contexts[step], index))
+        return need, frozenset(found)
 
-    def _expand(self, above: State, kind: str, name: str, mask: int) -> State:
-        matched: set[int] = set()
-        for index in self._indexes(above, kind, name):
-            matched.update(index.satisfied(mask))
-        for step in list(matched):
-            matched |= self._self_steps.get(step, set())
-        state = State(self, above.stream, above, frozenset(matched))
-        path = list(state.path())[::-1][1:]
+    def _outcome(self, stream: str, outline: _Outline) -> Outcome:
+        """What follows for a node."""
+        kind, _, own_depth, mask, approaches = outline
+        places: dict[int, set[tuple[int, Above, Context]]] = {}
+        for depth, above, context, index in approaches:
+            for step in index.satisfied(mask):
+                places.setdefault(step, set()).add((depth, above, context))
+        contexts: dict[Above, Context] = {}
+        for step, reached in places.items():
+            contexts[step] = self._context(step, frozenset(reached))
+            for derived in self._steps.on_self(step):
+                contexts[derived] = self._context(derived, frozenset([(own_depth, step, contexts[step])]))
+        within = any(self._steps.leads_to_attributes((stream, "//", step)) for step in places)
+        reads = within or any(self._steps.leads_to_attributes((stream, "/", step)) for step in places)
+        emission = self._emission(kind, own_depth, contexts)
+        return Outcome(contexts, emission, reads and kind == "element", within and kind == "element")
+
+    def _context(self, step: int, reached: frozenset[tuple[int, Above, Context]]) -> Context:
+        """The context of a step below steps at these depths."""
+        key = (step, reached)
+        context = self._contexts.get(key)
+        if context is None:
+            depths: dict[int, set[int]] = {}
+            for depth, above, of_above in reached:
+                if above is not None:
+                    depths.setdefault(above, set()).add(depth)
+                for ancestor, places in of_above.depths.items():
+                    depths.setdefault(ancestor, set()).update(places)
+            frozen = {ancestor: frozenset(places) for ancestor, places in depths.items()}
+            context = self._contexts[key] = Context(frozen)
+        return context
+
+    def _emission(self, kind: str, own_depth: int, contexts: dict[Above, Context]) -> int:
         bound: dict[tuple[int, int, int], set[Edge]] = {}
-        for step in matched:
-            derived = node_id(0, 0, self._steps[step].node.functions)
+        values = set()
+        for step, context in contexts.items():
+            assert step is not None
+            functions = self._steps[step].node.functions
+            derived = node_id(0, 0, functions)
+            if step in self._wanted:
+                values.add(functions)
             for edge in self._edges_to.get(step, ()):
                 if edge[0] == edge[1]:
-                    bound.setdefault((state.depth, derived, derived), set()).add(edge)
+                    bound.setdefault((own_depth, derived, derived), set()).add(edge)
                     continue
-                for depth in self._depths(edge, path):
+                for depth in context.depths.get(edge[0], ()):
                     bound.setdefault((depth, 0, derived), set()).add(edge)
-        rows = [BoundGroup(self._group(frozenset(edges)), *place) for place, edges in bound.items()]
-        values = {self._steps[step].node.functions for step in matched & self._wanted}
-        if rows or values or kind == "element":
-            state.emission = self.emissions.number(state.depth, tuple(sorted(rows)), tuple(sorted(values)))
-        state.leaf, state.inner = state.emission * 2, state.emission * 2 + 1
-        state.reads_attributes = kind == "element" and self._leads_to_attributes(state)
-        return state
-
-    def _leads_to_attributes(self, state: State) -> bool:
-        keys = self._attribute_keys
-        if not keys:
-            return False
-        below = ((state.stream, step, "/") for step in state.steps)
-        inside = (
-            (state.stream, step, "//")
-            for ancestor in state.path()
-            for step in (ancestor.steps if ancestor.above is not None else (None,))
-        )
-        return any(key in keys for key in chain(below, inside))
-
-    def _depths(self, edge: Edge, path: list[State]) -> set[int]:
-        """The depths at which the edge's ancestor binds in some chain of steps that ends in its child at path's end."""
-        ancestor, child = edge
-        reached, found = {(child, len(path) - 1)}, set()
-        while reached:
-            above: set[tuple[int, int]] = set()
-            for step, depth in reached:
-                parent, axis = self._steps[step].parent, self._steps[step].node.axis
-                if parent is None:
-                    continue
-                places = (depth,) if axis == "." else (depth - 1,) if axis == "/" else range(depth)
-                for place in places:
-                    if place >= 0 and parent in path[place].steps:
-                        if parent == ancestor:
-                            found.add(place)
-                        else:
-                            above.add((parent, place))
-            reached = above
-        return found
-
-    def _group(self, edges: frozenset[Edge]) -> int:
-        number = self._groups.get(edges)
-        if number is None:
-            number = self._groups[edges] = len(self._groups)
-            self._new_groups += [(number, edge) for edge in edges]
-        return number
+        if kind == "attribute" and not (bound or values):
+            return 0
+        rows = sorted(BoundGroup(self._groups.number(frozenset(edges)), *place) for place, edges in bound.items())
+        return self.emissions.number(own_depth, tuple(rows), tuple(sorted(values)))
 
 
 def _walk(
@@ -372,11 +344,3 @@ def _walk(
                     if not documents:
                         return
                     state, left = root, 1
-
-
-def _key(step: Step) -> _Key:
-    return step.stream, step.parent, step.node.axis
-
-
-def _name(test: Test) -> _Name:
-    return test.kind, test.uri, test.local

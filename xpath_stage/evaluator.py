@@ -11,6 +11,7 @@ from templates.catalog import Change, Edge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import MAX_STATES, Automaton
 from xpath_stage.columns import Columns
+from xpath_stage.groups import Groups
 from xpath_stage.parse import StreamDocument
 from xpath_stage.relations import Documents, OfShapes, arrow_table, walked_tables
 from xpath_stage.shapes import MAX_SHAPES, MAX_SIZE, Found, ShapeCache
@@ -34,8 +35,8 @@ class XPathStage:
         max_states: int = MAX_STATES,
         max_shapes: int = MAX_SHAPES,
     ) -> None:
-        self._automaton = Automaton(max_states)
-        self._automaton.restore_groups(groups)
+        self._groups = Groups(groups)
+        self._automaton = Automaton(max_states, self._groups)
         self._max_shapes = max_shapes
         self._shapes = ShapeCache(self._automaton, self._walk, max_shapes)
 
@@ -61,7 +62,7 @@ class XPathStage:
 
     def finish_batch(self, *, committed: bool) -> None:
         """Tells whether the groups that `evaluate` handed out are stored for good; else it hands them out again."""
-        self._automaton.groups_saved(committed)
+        self._groups.saved(committed)
 
     def evaluate(self, documents: Iterable[StreamDocument]) -> Witnesses:
         """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
@@ -83,7 +84,7 @@ class XPathStage:
 
     def _new_groups(self) -> pa.Table:
         """The groups that are new since the last batch."""
-        groups = [(group, *edge) for group, edge in self._automaton.take_groups()]
+        groups = [(group, *edge) for group, edge in self._groups.take()]
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 
     def _walk(self, stream: str, columns: Columns) -> Found:

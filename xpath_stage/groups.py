@@ -1,0 +1,36 @@
+"""The groups of edges that always bind together, numbered for good, and which of the numbers are not stored yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from templates.catalog import Edge
+
+
+class Groups:
+    """Numbers of groups; `known` are those of an earlier run."""
+
+    def __init__(self, known: Iterable[tuple[int, frozenset[Edge]]] = ()) -> None:
+        self._numbers = {edges: number for number, edges in known}
+        self._fresh: list[tuple[int, Edge]] = []
+        self._taken: list[tuple[int, Edge]] = []
+
+    def number(self, edges: frozenset[Edge]) -> int:
+        """The number of a group."""
+        number = self._numbers.get(edges)
+        if number is None:
+            number = self._numbers[edges] = len(self._numbers)
+            self._fresh += [(number, edge) for edge in edges]
+        return number
+
+    def take(self) -> list[tuple[int, Edge]]:
+        """(group, edge) of the groups made since the last call."""
+        taken, self._fresh = self._fresh, []
+        self._taken += taken
+        return taken
+
+    def saved(self, saved: bool) -> None:
+        """Tells whether the groups taken since the last call are stored for good; if not they are new again."""
+        if not saved:
+            self._fresh = self._taken + self._fresh
+        self._taken = []

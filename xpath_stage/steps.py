@@ -1,0 +1,106 @@
+"""The registered steps, indexed by what leads to them: stream, step above, axis, name, and satisfied filters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from templates.catalog import Step
+from xpath_stage.masks import MaskIndex
+from xpath_stage.names import decrease, split_name
+from xscl.pattern import Test
+
+Above = int | None
+"""A step, or None for the document."""
+
+Way = tuple[str, str, Above]
+"""(stream, axis, step above)"""
+
+Below = list[tuple[str, dict[Above, MaskIndex[int]]]]
+"""By axis, the steps below steps."""
+
+
+class StepIndex:
+    """The steps of all patterns by id; those on the self axis hang on their parents and are found with them."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, Step] = {}
+        self._below: dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]] = {}
+        self._on_self: dict[int, set[int]] = {}
+        self._attributes: Counter[Way] = Counter()
+
+    def __getitem__(self, step_id: int) -> Step:
+        return self._steps[step_id]
+
+    def add(self, step: Step, required: int) -> None:
+        """Adds a step, whose parent is there already; a node must have the filters of the mask `required`."""
+        self._steps[step.id] = step
+        if step.node.axis == ".":
+            self._on_self.setdefault(_parent(step), set()).add(step.id)
+            return
+        by_parent = self._below.setdefault((step.stream, step.node.axis, step.node.test), {})
+        by_parent.setdefault(step.parent, MaskIndex()).add(step.id, required)
+        if step.node.test.kind == "attribute":
+            self._attributes[_way(step)] += 1
+
+    def remove(self, step: Step) -> None:
+        """Takes a step away that no other has as its parent."""
+        del self._steps[step.id]
+        if step.node.axis == ".":
+            self._on_self[_parent(step)].discard(step.id)
+            return
+        key = (step.stream, step.node.axis, step.node.test)
+        by_parent = self._below[key]
+        by_parent[step.parent].remove(step.id)
+        if not by_parent[step.parent]:
+            del by_parent[step.parent]
+        if not by_parent:
+            del self._below[key]
+        if step.node.test.kind == "attribute":
+            decrease(self._attributes, _way(step))
+
+    def below(self, stream: str, kind: str, name: str) -> Below:
+        """(axis, steps by the step above) of the steps that a node of this kind and canonical name may match."""
+        ways = ((axis, test) for axis in ("/", "//") for test in _tests_of(kind, name))
+        found = ((axis, self._below.get((stream, axis, test))) for axis, test in ways)
+        return [(axis, by_parent) for axis, by_parent in found if by_parent]
+
+    def on_self(self, step_id: int) -> set[int]:
+        """The steps on the self axis below a step."""
+        return self._on_self.get(step_id, set())
+
+    def leads_to_attributes(self, way: Way) -> bool:
+        return way in self._attributes
+
+    @property
+    def has_attributes(self) -> bool:
+        return bool(self._attributes)
+
+    def test_of(self, step_id: int) -> Test:
+        """What nodes that a step matches pass."""
+        step = self._steps[step_id]
+        while step.node.axis == ".":
+            step = self._steps[_parent(step)]
+        return step.node.test
+
+    def owner_test(self, step: Step) -> Test | None:
+        """What the owner of an attribute step must pass; None: any element."""
+        parent = None if step.parent is None else self._steps.get(step.parent)
+        return parent.node.test if parent is not None and step.node.axis == "/" else None
+
+
+def _tests_of(kind: str, name: str) -> Iterator[Test]:
+    """The tests that a node of this kind and canonical name may pass."""
+    uri, local = split_name(name)
+    for one in (uri, "*"):
+        for other in (local, "*"):
+            yield Test(kind, one, other)  # type: ignore[arg-type]
+
+
+def _way(step: Step) -> Way:
+    return step.stream, step.node.axis, step.parent
+
+
+def _parent(step: Step) -> int:
+    assert step.parent is not None, "a step on the self axis has a parent"
+    return step.parent
