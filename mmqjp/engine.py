@@ -26,6 +26,7 @@ from mmqjp.registry import Registry, Subscription
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import StreamDocument
+from xpath_stage.spark import SparkStage, spread_past
 from xscl import Script, parse_script
 from xscl.garbage import collector_paused
 
@@ -68,10 +69,14 @@ class Engine:
         now: Clock = now_us,
     ) -> None:
         self._now = now
-        self._store = open_store(engine, None if state is None else Path(state), master)
+        session = None if engine == "duckdb" else open_session(engine, master)
+        self._store = open_store(session, None if state is None else Path(state))
         try:
             self._ledger = Ledger(self._store)
-            self._stage1 = XPathStage(self._ledger.groups())
+            groups = self._ledger.groups()
+            self._stage1 = (
+                XPathStage(groups) if session is None else SparkStage(session, groups, spread=spread_past(session))
+            )
             self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
             self._preparation = Preparation()
             with collector_paused():
@@ -97,7 +102,10 @@ class Engine:
 
     def close(self) -> None:
         """Closes the store. What was processed is kept if there is a state directory."""
-        self._store.close()
+        try:
+            self._stage1.close()
+        finally:
+            self._store.close()
 
     # ------------------------------------------------------------ queries
 
@@ -284,7 +292,8 @@ class Engine:
 
     def stage1_counters(self) -> dict[str, int]:
         """Of stage 1: `states` of the automaton that are kept; `flushes` of them and of shapes; documents whose shape
-        was met before, `shape_hits`, or was not, `shape_misses`."""
+        was met before, `shape_hits`, or was not, `shape_misses`. On Spark these are about this process, and with them
+        come `spread_documents`, those that went to the executors, and `broadcasts`, how often the patterns did."""
         return self._stage1.counters()
 
     def undelivered(self) -> Iterator[Output]:
@@ -309,16 +318,23 @@ class Engine:
         return self._store.select(query)
 
 
-def open_store(engine: str | SparkSession, state: Path | None, master: str | None) -> JoinEngine:
-    """The store and join engine that `engine` names. Raises StoreError, JavaNotFound or ValueError."""
-    if engine == "duckdb":
+def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:
+    """The Spark session that `engine` is or names. Raises JavaNotFound or ValueError."""
+    if not isinstance(engine, str):
+        return engine
+    if engine != "spark":
+        raise ValueError(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
+    from join_stage.spark.session import spark_session
+
+    return spark_session(master)
+
+
+def open_store(session: SparkSession | None, state: Path | None) -> JoinEngine:
+    """The store and join engine: on Spark if there is a session for it, else on DuckDB. Raises StoreError."""
+    if session is None:
         from join_stage.duckdb_engine import DuckDBEngine
 
         return DuckDBEngine(state)
-    if isinstance(engine, str) and engine != "spark":
-        raise ValueError(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
     from join_stage.spark.engine import SparkEngine
-    from join_stage.spark.session import spark_session
 
-    session = spark_session(master) if isinstance(engine, str) else engine
     return SparkEngine(session, state)
