@@ -25,13 +25,15 @@ bench: $(READY)
 	$(BIN)/python -m bench
 
 bench-stage1: $(READY)
-	$(BIN)/python -m bench.stage1
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@mkdir -p bench-results
+	$(BIN)/mmqjp bench stage1 --csv bench-results/stage1.csv --json bench-results/stage1.json --plot bench-results/stage1
 
 soak: $(READY)
 	$(PYTEST) -m "" --hypothesis-profile=soak
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis bench-results build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

@@ -1,6 +1,6 @@
 """Stage 1 alone, bytes in and witness relations out, as a ratio to parsing the same documents with lxml.
 
-    python -m bench.stage1 [--quick] [--csv FILE] [--json FILE] [--plot PREFIX]
+    mmqjp bench stage1 [--quick] [--csv FILE] [--json FILE] [--plot PREFIX]
 
 The floor is `lxml.etree.fromstring` and a walk that reads the tags. Beside it, in the same process and in turns: the
 evaluator with and without its shape cache; lxml with one compiled XPath a path, which gives what a user needs who wants
@@ -21,13 +21,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cache
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import elementpath
 from lxml import etree
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -37,13 +37,14 @@ from bench.stage1_workload import KINDS, LARGE, STREAM, VOCABULARIES, documents,
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
+from xpath_stage.limits import Limits
 from xpath_stage.parse import StreamDocument, parse_document, xml_parser
 from xscl.normal import Conjunct
 
-SIZES, QUICK_SIZES = (10, 100, 1000, 5000, 50_000), (10, 1000, 5000)
+SIZES, QUICK_SIZES = [10, 100, 1000, 5000, 50_000], [10, 100, 5000]
 MIXES, QUICK_MIXES = ((0.0, 0.0), (0.4, 0.0), (0.4, 0.1)), ((0.0, 0.0), (0.4, 0.1))
-ROUNDS = 5
-PATIENCE = 4.0
+ROUNDS, LARGE_ROUNDS = 25, 9
+PATIENCE = 2.0
 """Seconds after which a way is not tried again."""
 
 _PARSER = xml_parser(trusted=False)
@@ -97,7 +98,7 @@ class _Loaded:
     seconds: float
 
 
-def measure(case: Case, texts: Sequence[bytes], rounds: int = ROUNDS) -> Measurement:
+def measure(case: Case, texts: Sequence[bytes], rounds: int) -> Measurement:
     """Measures a case. Raises AssertionError if witnesses are not what exact matching says."""
     loaded = _load(case)
     begin = time.perf_counter()
@@ -105,13 +106,13 @@ def measure(case: Case, texts: Sequence[bytes], rounds: int = ROUNDS) -> Measure
     first = time.perf_counter() - begin
     witnesses = _check(loaded, case.kind, texts)
     ways: dict[str, Way] = {
-        "floor": lambda: floor(texts),
-        "cached": lambda: evaluate(loaded.cached, texts),
-        "uncached": lambda: evaluate(loaded.uncached, texts),
+        "floor": partial(floor, texts),
+        "cached": partial(evaluate, loaded.cached, texts),
+        "uncached": partial(evaluate, loaded.uncached, texts),
     }
     seconds = medians(ways, rounds)
     paths, baselines = _baselines(case, [conjunct for conjunct, _ in loaded.placed], texts[:_FEW])
-    compared = medians({"floor": lambda: floor(texts[:_FEW]), **baselines}, rounds) if baselines else {}
+    compared = medians({"floor": partial(floor, texts[:_FEW]), **baselines}, rounds) if baselines else {}
     over = {name: taken / compared["floor"] for name, taken in compared.items()}
     return Measurement(
         **asdict(case),
@@ -130,7 +131,7 @@ def measure(case: Case, texts: Sequence[bytes], rounds: int = ROUNDS) -> Measure
 
 def _load(case: Case) -> _Loaded:
     conjuncts = patterns(VOCABULARIES[case.kind], case.patterns, case.filters, case.values)
-    catalog, cached, uncached = Catalog(), XPathStage(), XPathStage(max_shapes=0)
+    catalog, cached, uncached = Catalog(), XPathStage(), XPathStage(limits=Limits(shapes=0))
     placed, changes = [], []
     begin = time.perf_counter()
     for conjunct in conjuncts:
@@ -246,7 +247,9 @@ def _elementpath(paths: Sequence[str], namespaces: dict[str, str], texts: Sequen
 
 
 def _saxon(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
-    processor = _saxon_processor()
+    from saxonche import PySaxonProcessor  # not installed but for the benchmark
+
+    processor = PySaxonProcessor(license=False)  # a new one each time: what an old one collected slows it down
     evaluator = processor.new_xpath_processor()
     for prefix, uri in namespaces.items():
         evaluator.declare_namespace(prefix, uri)
@@ -261,13 +264,6 @@ def _saxon(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[byt
     return run
 
 
-@cache
-def _saxon_processor() -> Any:
-    from saxonche import PySaxonProcessor  # not installed but for the benchmark
-
-    return PySaxonProcessor(license=False)
-
-
 _MAKERS: dict[str, Callable[[Sequence[str], dict[str, str], Sequence[bytes]], Way]] = {
     "lxml_xpath": _lxml_xpath,
     "saxon": _saxon,
@@ -280,22 +276,23 @@ _MAKERS: dict[str, Callable[[Sequence[str], dict[str, str], Sequence[bytes]], Wa
 
 def show(measured: Iterable[Measurement]) -> None:
     """Prints a table."""
-    table = Table(
-        "documents", "patterns", "filters", "values", "floor, µs", "cached", "uncached", "rows", "first, ms",
-        "register, µs", "XPaths", "lxml", "Saxon", "elementpath",
-        title="stage 1: ratios to parsing and visiting the same documents",
-    )  # fmt: skip
-    for line in measured:
-        table.add_row(*(_shown(value) for value in asdict(line).values()))
-    Console(width=150).print(table)
+    table = Table(title="stage 1: ratios to parsing and visiting the same documents", box=box.SIMPLE_HEAD)
+    table.add_column("documents")
+    for heading in (
+        "patterns", "filters", "values", "floor, µs", "cached", "uncached", "rows", "first, ms", "register, µs",
+        "XPaths", "lxml", "Saxon", "elementpath",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for m in measured:
+        kind, number, filters, values, *rest = asdict(m).values()
+        table.add_row(kind, f"{number:,}", f"{filters:.0%}", f"{values:.0%}", *map(_shown, rest))
+    Console(width=160).print(table)
 
 
-def _shown(value: str | float | None) -> str:
+def _shown(value: float | None) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:,.2f}"
 
 
 def write_csv(measured: Iterable[Measurement], path: Path) -> None:
@@ -344,22 +341,22 @@ def cases(kinds: Iterable[str], sizes: Sequence[int], mixes: Sequence[tuple[floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.stage1",
+        prog="mmqjp bench stage1",
         description="measures stage 1 alone, as a ratio to parsing and visiting the same documents",
     )
     parser.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
     parser.add_argument("--documents", help=f"kinds of documents, separated by commas: {', '.join(KINDS)}")
-    parser.add_argument("--queries", metavar="N,N", help="numbers of patterns, separated by commas")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write JSON lines, one for each measurement")
-    parser.add_argument("--plot", metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
+    parser.add_argument("--queries", type=_numbers, metavar="N,N", help="numbers of patterns, separated by commas")
+    parser.add_argument("--csv", type=_file, metavar="FILE", help="write the table")
+    parser.add_argument("--json", type=_file, metavar="FILE", help="write JSON lines, one for each measurement")
+    parser.add_argument("--plot", type=_file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
     options = parser.parse_args()
     chosen = _chosen(parser, options)
     if options.plot and (lacking := missing()):
         parser.error(lacking)
     if not find_spec("saxonche"):
         print("Saxon is not measured: pip install saxonche", file=sys.stderr)
-    measured = [measure(case, _texts(case.kind)) for case in _told(chosen)]
+    measured = [_measured(case) for case in _told(chosen)]
     show(measured)
     if options.csv:
         write_csv(measured, options.csv)
@@ -370,7 +367,22 @@ def main() -> None:
     if not options.documents:
         from bench import registration  # which takes its clock from here
 
-        registration.main([])
+        registration.report()
+
+
+def _file(text: str) -> Path:
+    """A file that can be written when all is done."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no directory {str(path.parent)!r}")
+    return path
+
+
+def _numbers(text: str) -> list[int]:
+    """Positive numbers, separated by commas."""
+    if not all(part.isdecimal() and int(part) for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not some numbers separated by commas")
+    return [int(part) for part in text.split(",")]
 
 
 def _chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Case]:
@@ -380,16 +392,12 @@ def _chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> lis
         if kind not in KINDS:
             parser.error(f"no documents are called {kind!r}; there are {', '.join(KINDS)}")
     sizes, mixes = (QUICK_SIZES, QUICK_MIXES) if options.quick else (SIZES, MIXES)
-    if options.queries:
-        try:
-            sizes = tuple(map(int, options.queries.split(",")))
-        except ValueError:
-            parser.error(f"--queries takes numbers separated by commas, and not {options.queries!r}")
-    return cases(kinds, sizes, mixes)
+    return cases(kinds, options.queries or sizes, mixes)
 
 
-def _texts(kind: str) -> list[bytes]:
-    return list(documents(kind, 1 if kind in LARGE else 1000))
+def _measured(case: Case) -> Measurement:
+    number, rounds = (1, LARGE_ROUNDS) if case.kind in LARGE else (1000, ROUNDS)
+    return measure(case, list(documents(case.kind, number)), rounds)
 
 
 def _told(chosen: Sequence[Case]) -> Iterator[Case]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from mmqjp.commands.bench import bench
 from mmqjp.commands.check import check
 from mmqjp.commands.demo import demo
 from mmqjp.commands.errors import MISUSED, CommandLine
@@ -34,5 +35,5 @@ def main(context: click.Context) -> None:
         context.exit(MISUSED)
 
 
-for command in (run, check, explain, demo):
+for command in (run, check, explain, demo, bench):
     main.add_command(command)

@@ -25,6 +25,7 @@ from mmqjp.records import Record, Records
 from mmqjp.registry import Registry, Subscription
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
+from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import StreamDocument
 from xpath_stage.spark import SparkStage, spread_past
 from xscl import Script, parse_script
@@ -54,7 +55,8 @@ class Engine:
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness` in microseconds is how far behind its stream a document may be
-    (None: any). `master` is a Spark master URL. `now` is the clock, in microseconds.
+    (None: any). `master` is a Spark master URL. `limits` bound what stage 1 keeps. `now` is the
+    clock, in microseconds.
 
     Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start.
     """
@@ -66,6 +68,7 @@ class Engine:
         state: Path | str | None = None,
         lateness: int | None = None,
         master: str | None = None,
+        limits: Limits = DEFAULT,
         now: Clock = now_us,
     ) -> None:
         self._now = now
@@ -75,7 +78,9 @@ class Engine:
             self._ledger = Ledger(self._store)
             groups = self._ledger.groups()
             self._stage1 = (
-                XPathStage(groups) if session is None else SparkStage(session, groups, spread=spread_past(session))
+                XPathStage(groups, limits=limits)
+                if session is None
+                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
             )
             self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
             self._preparation = Preparation()

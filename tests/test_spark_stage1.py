@@ -25,6 +25,7 @@ from tests.oracle_cases import docs
 from tests.strategies import random_case
 from tests.witnessed import Stage
 from xpath_stage import spark as on_executors
+from xpath_stage.limits import Limits
 from xpath_stage.parse import StreamDocument, parse_document
 from xpath_stage.spark import SparkStage, evaluated, spread_past
 from xscl import parse_script
@@ -132,9 +133,9 @@ def test_a_worker_process_compiles_a_version_once():
         asked = 0
 
         @property
-        def value(self) -> tuple[Change, dict[tuple[str, ...], int]]:
+        def value(self) -> tuple[Change, dict[tuple[str, ...], int], Limits]:
             self.asked += 1
-            return Change(), {}
+            return Change(), {}, Limits()
 
     sent: Any = Sent()
     for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):

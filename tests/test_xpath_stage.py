@@ -20,9 +20,10 @@ from tests.generate_documents import NAMESPACE, document_xml
 from tests.oracle_match import Matcher, Node, Tree
 from tests.strategies import cases, random_case
 from tests.witnessed import Stage
-from xpath_stage import automaton, columns, emissions, evaluator, filters, shapes
+from xpath_stage import columns, emissions, evaluator, shapes
 from xpath_stage.binder import bindings
 from xpath_stage.evaluator import XPathStage
+from xpath_stage.limits import Limits
 from xpath_stage.parse import ParsedDocument, StreamDocument, parse_document
 from xpath_stage.shapes import TRIAL
 from xscl import parse_script, to_xscl
@@ -74,7 +75,7 @@ def test_patterns_come_and_go_and_states_are_flushed(
     one: tuple[Script, list[Document]], two: tuple[Script, list[Document]], rng: Random, max_states: int
 ):
     documents = parsed(one[1] + two[1])
-    stage = Stage(XPathStage(max_states=max_states))
+    stage = Stage(XPathStage(limits=Limits(states=max_states)))
     stage.add(conjuncts_of(one[0]))
     stage.check(documents)
     stage.add(conjuncts_of(two[0]))
@@ -96,7 +97,7 @@ def test_patterns_come_and_go_and_states_are_flushed(
 
 @given(cases(max_queries=4), st.sampled_from([1, 3, 1000]), st.booleans())
 def test_the_shape_cache_changes_nothing(case: tuple[Script, list[Document]], max_shapes: int, together: bool):
-    cached, walked = Stage(XPathStage(max_shapes=max_shapes)), Stage(XPathStage(max_shapes=0))
+    cached, walked = Stage(XPathStage(limits=Limits(shapes=max_shapes))), Stage(XPathStage(limits=Limits(shapes=0)))
     for stage in (cached, walked):
         stage.add(conjuncts_of(case[0]))
     once = parsed(case[1])
@@ -110,7 +111,7 @@ def test_the_shape_cache_changes_nothing(case: tuple[Script, list[Document]], ma
 
 
 def test_shapes_are_hit_missed_and_flushed():
-    stage = Stage(XPathStage(max_shapes=4))
+    stage = Stage(XPathStage(limits=Limits(shapes=4)))
     stage.add(conjuncts_of(parse_script('S//a->x[./@m]; S//b->y[. = "1"]')))
     texts = ["<a><b>1</b></a>", "<a><b>2</b></a>", "<a><b>3</b></a>", '<a m=""><b>1</b></a>', '<a m="2"><b>1</b></a>']
 
@@ -143,7 +144,6 @@ def test_the_shape_cache_rests_where_it_does_not_hit():
         (shapes, "MAX_SIZE"),
         (emissions, "MAX_TABLE"),
         (evaluator, "CHUNK"),
-        (automaton, "MAX_EMISSIONS"),
         (shapes, "MAX_ELEMENTS"),
     ],
 )
@@ -161,14 +161,13 @@ def test_limits_change_nothing(seed: int, module: ModuleType, limit: str, monkey
     assert found[0] == found[1]
 
 
-def test_a_flush_of_states_or_of_the_filters_memo_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_flushes_change_nothing():
     script, documents = cases_of(Random(1))
-    wide, narrow = Stage(), Stage(XPathStage(max_states=1))
+    wide, narrow = Stage(), Stage(XPathStage(limits=Limits(states=1, classes=1, emissions=1, shapes=1)))
     for stage in (wide, narrow):
         stage.add(conjuncts_of(script))
     expected = wide.named(wide.evaluate(parsed(documents)))
     assert wide.stage.counters()["flushes"] == 0
-    monkeypatch.setattr(filters, "MAX_CLASSES", 1)
     assert narrow.named(narrow.evaluate(parsed(documents))) == expected
     assert narrow.stage.counters()["flushes"] > 2
 

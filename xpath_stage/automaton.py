@@ -13,16 +13,14 @@ from itertools import groupby
 
 from templates.catalog import Change, Edge
 from templates.witness import node_id
-from xpath_stage import filters
 from xpath_stage.columns import Columns
-from xpath_stage.emissions import MAX_EMISSIONS, BoundGroup, Emissions, Walk
+from xpath_stage.emissions import BoundGroup, Emissions, Walk
 from xpath_stage.filters import FilterBank, NodeClass, Tests
 from xpath_stage.groups import Groups
+from xpath_stage.limits import Limits
 from xpath_stage.masks import MaskIndex
 from xpath_stage.names import Memo, Tags, Vocabulary
 from xpath_stage.steps import Above, Below, StepIndex
-
-MAX_STATES = 100_000
 
 Label = str | NodeClass
 """What a state's node is told apart from its siblings by: its tag, or with filters its class."""
@@ -103,10 +101,10 @@ class State(dict[Label, "State"]):
 class Automaton:
     """Steps, edges and wanted values, and the states made of them so far."""
 
-    def __init__(self, max_states: int, groups: Groups) -> None:
+    def __init__(self, groups: Groups, limits: Limits) -> None:
         self._vocabulary = Vocabulary()
-        self._filters = FilterBank(self._vocabulary)
-        self._max_states = max_states
+        self._filters = FilterBank(self._vocabulary, limits.classes)
+        self._limits = limits
         self._steps = StepIndex()
         self._edges_to: dict[int, set[Edge]] = {}
         self._owners = Tags()
@@ -153,9 +151,9 @@ class Automaton:
         """Forgets all states, classes and emissions: for what is registered has changed."""
         self._forget_states()
         self._filters.forget()
-        self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, filters.MAX_CLASSES)
-        self._of_values: Memo[str, bool] = Memo(self._reads_value, filters.MAX_CLASSES)
-        self._below: Memo[tuple[str, str, str], Below] = Memo(lambda key: self._steps.below(*key), filters.MAX_CLASSES)
+        self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
+        self._of_values: Memo[str, bool] = Memo(self._reads_value, self._limits.classes)
+        self._below: Memo[tuple[str, str, str], Below] = Memo(lambda key: self._steps.below(*key), self._limits.classes)
         self._outcomes: dict[_Outline, Outcome] = {}
         self._contexts: dict[tuple[int, frozenset[tuple[int, Above, Context]]], Context] = {}
         self.emissions = Emissions()
@@ -197,14 +195,14 @@ class Automaton:
 
     def bound_emissions(self) -> bool:
         """Starts the emissions anew if there are too many, and tells so: those of earlier walks mean nothing then."""
-        if len(self.emissions) <= MAX_EMISSIONS:
+        if len(self.emissions) <= self._limits.emissions:
             return False
         self.flushes += 1
         self.reset()
         return True
 
     def _bound_memory(self) -> None:
-        if self.states > self._max_states or self._filters.made >= filters.MAX_CLASSES:
+        if self.states > self._limits.states or self._filters.made >= self._limits.classes:
             self.flushes += 1
             self._forget_states()
             self._forget_outcomes()
@@ -234,15 +232,16 @@ class Automaton:
         need, approaches = known
         found = above.by_label.get((kind, name, mask & need))
         if found is None:
-            if self.states > self._max_states:
+            if self.states > self._limits.states:
                 self._flush_below(above)
             outline = (kind, name, above.depth + 1, mask & need, approaches)
             outcome = self._outcomes.get(outline)
             if outcome is None:
                 outcome = self._outcomes[outline] = self._outcome(above.stream, outline)
             found = above.by_label[kind, name, mask & need] = State(self, above.stream, above, outcome)
-        self.states += 1
-        above[label] = found
+        if self.states <= self._limits.states:
+            self.states += 1
+            above[label] = found
         return found
 
     def _flush_below(self, state: State) -> None:

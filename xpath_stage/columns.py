@@ -40,7 +40,8 @@ class Columns:
         self.first: list[int] = [0]
         """The number of each document's first element, and at the end how many elements there are."""
         self._trees: list[ParsedDocument] = []
-        self._unread: dict[int, etree._Element] = {}
+        self.unread: dict[int, etree._Element] = {}
+        """The elements whose values `texts` lacks till they are asked for."""
 
     def add(self, document: ParsedDocument) -> None:
         """Adds a document."""
@@ -54,13 +55,14 @@ class Columns:
             self.owners, self.places, self.names, self.values = [], [], [], []
         if self._keeps_trees:
             self._trees = []
-        self._unread = {}
+        if self.unread:
+            self.unread = {}
         self._read(document)
 
     def add_held(self, other: Columns) -> None:
         """Adds the document that others hold."""
         before = len(self.tags)
-        self._unread.update((before + number, element) for number, element in other._unread.items())
+        self.unread.update((before + number, element) for number, element in other.unread.items())
         if other.owners:
             self.owners += [before + owner for owner in other.owners]
             self.places += other.places
@@ -92,7 +94,7 @@ class Columns:
                     left -= len(text)
                     texts.append(text)
                 else:
-                    self._unread[len(tags)] = element
+                    self.unread[len(tags)] = element
                     texts.append(None)
             else:
                 texts.append(element.text)
@@ -106,16 +108,12 @@ class Columns:
         place = bisect_right(self.first, number) - 1
         return self._trees[place].elements[number - self.first[place]]
 
-    def unread(self) -> list[int]:
-        """The elements whose values `texts` lacks till they are asked for."""
-        return list(self._unread)
-
     def string_values(self, numbers: Iterable[int]) -> list[str | None]:
         """The string values of some elements; None may stand for ''."""
-        if self._unread:
+        if self.unread:
             numbers = list(numbers)
             for number in numbers:
-                element = self._unread.pop(number, None)
+                element = self.unread.pop(number, None)
                 if element is not None:
                     self.texts[number] = text_of(element)
         return [self.texts[number] for number in numbers]

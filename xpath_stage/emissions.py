@@ -28,9 +28,6 @@ _OWN: tuple[Functions, ...] = ((),)
 NOTHING, ITS_OWN, OTHERS = range(3)
 """What an emission wants of its node: no value, its own, or others, perhaps with its own."""
 
-MAX_EMISSIONS = 200_000
-"""Most emissions that are kept numbered; past it the numbers start anew."""
-
 
 class BoundGroup(NamedTuple):
     """A group of edges that bind at a node: `depth` is that of the ancestor node1 (elements from 0);

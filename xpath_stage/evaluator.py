@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from templates.catalog import Change, Edge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
-from xpath_stage.automaton import MAX_STATES, Automaton
+from xpath_stage.automaton import Automaton
 from xpath_stage.columns import Columns
 from xpath_stage.groups import Groups
+from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import StreamDocument
 from xpath_stage.relations import Documents, OfShapes, arrow_table, walked_tables
-from xpath_stage.shapes import MAX_SHAPES, MAX_SIZE, Found, ShapeCache
+from xpath_stage.shapes import MAX_SIZE, Found, ShapeCache
 from xpath_stage.wanted import wanted
 
 CHUNK = 50_000
@@ -24,21 +25,14 @@ CHUNK = 50_000
 class XPathStage:
     """The shared XPath evaluator: registered patterns change by `add` and `remove`, `evaluate` matches documents.
 
-    `groups` are those of an earlier run. Past `max_states` the automaton forgets its states and makes them anew, past
-    `max_shapes` the shape cache does; with 0 there is no shape cache.
+    `groups` are those of an earlier run.
     """
 
-    def __init__(
-        self,
-        groups: Iterable[tuple[int, frozenset[Edge]]] = (),
-        *,
-        max_states: int = MAX_STATES,
-        max_shapes: int = MAX_SHAPES,
-    ) -> None:
+    def __init__(self, groups: Iterable[tuple[int, frozenset[Edge]]] = (), *, limits: Limits = DEFAULT) -> None:
         self._groups = Groups(groups)
-        self._automaton = Automaton(max_states, self._groups)
-        self._max_shapes = max_shapes
-        self._shapes = ShapeCache(self._automaton, self._walk, max_shapes)
+        self._automaton = Automaton(self._groups, limits)
+        self._limits = limits
+        self._shapes = ShapeCache(self._automaton, self._walk, limits.shapes)
 
     def add(self, change: Change) -> None:
         if change.steps or change.edges or change.values:
@@ -72,7 +66,7 @@ class XPathStage:
         while more:
             if self._automaton.bound_emissions():
                 self._shapes.forget()
-            chunk = _Chunk(self._automaton, self._shapes if self._max_shapes else None)
+            chunk = _Chunk(self._automaton, self._shapes if self._limits.shapes else None)
             more = chunk.fill(waiting, times)
             found += chunk.tables()
         r_bin, r_doc = map(pa.concat_tables, zip(*found, strict=True))

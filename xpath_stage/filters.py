@@ -24,9 +24,6 @@ from xscl.pattern import PatternNode, Test
 
 T = TypeVar("T")
 
-MAX_CLASSES = 200_000
-"""Most classes of nodes that are remembered; past it they are made anew."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
@@ -117,8 +114,8 @@ class _Below(dict[_Upward, "_Below"]):
 class FilterBank:
     """The registered filters, counted, each with a bit of its own."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, limit: int) -> None:
+        self._vocabulary, self._limit = vocabulary, limit
         self._bit_of: dict[tuple[str, str], int] = {}
         self._uses: dict[tuple[str, str], int] = {}
         self._free: list[int] = []
@@ -218,9 +215,9 @@ class FilterBank:
         """Forgets all classes."""
         self.made = 0
         self._known_names: dict[tuple[str, str], _Name] = {}
-        self._element_names: Memo[str, _Name] = Memo(lambda tag: self._name("element", tag), MAX_CLASSES)
-        self._attribute_names: Memo[str, _Name] = Memo(lambda name: self._name("attribute", name), MAX_CLASSES)
-        self._marked: Memo[tuple[str, int, _Upward], _Marked] = Memo(lambda marks: _Marked(*marks), MAX_CLASSES)
+        self._element_names: Memo[str, _Name] = Memo(lambda tag: self._name("element", tag), self._limit)
+        self._attribute_names: Memo[str, _Name] = Memo(lambda name: self._name("attribute", name), self._limit)
+        self._marked: Memo[tuple[str, int, _Upward], _Marked] = Memo(lambda marks: _Marked(*marks), self._limit)
         self._upward: dict[tuple[int, int], _Upward] = {}
         self._by_upward: dict[tuple[int, int], _Below] = {}
         self._interned: dict[tuple[str, str, int, _Upward], NodeClass] = {}
@@ -293,7 +290,7 @@ class FilterBank:
     def _satisfied_literals(self, columns: Columns) -> dict[int, int]:
         """The literals, as a mask, that the values of elements equal, where there are some."""
         tags, texts, names, literals = columns.tags, columns.texts, self._element_names, self._element_literals
-        columns.string_values(number for number in columns.unread() if names[tags[number]].literals)
+        columns.string_values(number for number in tuple(columns.unread) if names[tags[number]].literals)
         masks: dict[int, int] = {}
         for number in compress(count(), map(literals.__contains__, texts)):
             if mask := names[tags[number]].literals.get(texts[number]):  # type: ignore[arg-type]
@@ -320,7 +317,7 @@ class FilterBank:
         """What `child` makes of `below`; remembered there."""
         upward = below.upward
         found = self._below(upward.child | child.child, upward.any | child.any)
-        if self.made < MAX_CLASSES:
+        if self.made < self._limit:
             below[child] = found
             self.made += 1
         return found
@@ -334,7 +331,7 @@ class FilterBank:
         if name.xpaths:
             return self._intern("element", name, self._own(name, mask, columns.element(number), 0), joined.upward.any)
         node = self._intern("element", name, mask, joined.upward.any)
-        if self.made < MAX_CLASSES:
+        if self.made < self._limit:
             below.by_label[label] = node
             self.made += 1
         return node
@@ -357,14 +354,14 @@ class FilterBank:
         upward = self._upward.get((by_child, by_any))
         if upward is None:
             upward = _Upward(by_child, by_any)
-            if self.made < MAX_CLASSES:
+            if self.made < self._limit:
                 self._upward[by_child, by_any] = upward
                 self.made += 1
         key = (kind, name.name, mask & name.need, upward)
         found = self._interned.get(key)
         if found is None:
             found = NodeClass(*key)
-            if self.made < MAX_CLASSES:
+            if self.made < self._limit:
                 self._interned[key] = found
                 self.made += 1
         return found
@@ -373,7 +370,7 @@ class FilterBank:
         found = self._by_upward.get((child, any_))
         if found is None:
             found = _Below(self, _Upward(child, any_))
-            if self.made < MAX_CLASSES:
+            if self.made < self._limit:
                 self._by_upward[child, any_] = found
                 self.made += 1
         return found

@@ -78,7 +78,7 @@ class Tags:
 def split_name(name: str) -> tuple[str, str]:
     """(namespace, local name) of lxml's `{uri}local`."""
     if name.startswith("{"):
-        uri, local = name[1:].split("}", 1)
+        uri, local = name[1:].rsplit("}", 1)
         return uri, local
     return "", name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +10,15 @@ from lxml import etree
 
 MAX_BYTES = 16 << 20
 """Largest document from outside: its tree takes up to 75 times as much memory."""
+
+
+MAX_ATTRIBUTES = 1_000
+"""Most attributes of an element: to list them takes time in the square of their number."""
+
+_ROOM_FOR_MANY = 5 * MAX_ATTRIBUTES
+"""Bytes that a document with so many must have."""
+
+_HAS_MANY = etree.XPath(f"boolean(//@*[{MAX_ATTRIBUTES + 1}])")
 
 
 class DocumentError(ValueError):
@@ -85,20 +95,30 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
 
     `trusted` lifts libxml2's limits (256 levels of elements, 10 MB a text node) for documents of our own making.
     """
-    if not trusted and len(xml) > MAX_BYTES:
+    size = len(xml)
+    if size > MAX_BYTES and not trusted:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB")
+    parser = _PARSERS[trusted]
     try:
-        root = etree.fromstring(xml, _PARSERS[trusted])
+        root = etree.fromstring(xml, parser)
     except etree.XMLSyntaxError as error:
         line, column = error.position
-        cause = (error.msg or "not well-formed").split(", line ")[0].strip()
-        raise DocumentError(f"line {line}, column {column}: {cause}") from None
+        raise DocumentError(f"line {line}, column {column}: {_cause(error.msg)}") from None
     except ValueError as error:
         raise DocumentError(str(error)) from None
+    # lxml overlooks an error that a warning follows.
+    if errors := parser.error_log:
+        _refuse_overlooked(errors)
     # A document that starts with its root element has no DOCTYPE, whatever its encoding: asking lxml takes longer.
     if xml[0] != _LESS_THAN or not _FIRST_LETTER <= xml[1] <= _LAST_LETTER:
         _refuse_external_entities(root)
-    return ParsedDocument(root, len(xml))
+    if size > _ROOM_FOR_MANY and _HAS_MANY(root):
+        raise DocumentError(f"an element has more than {MAX_ATTRIBUTES:,} attributes")
+    return ParsedDocument(root, size)
+
+
+def _cause(message: str | None) -> str:
+    return (message or "not well-formed").split(", line ")[0].strip()
 
 
 def xml_parser(*, trusted: bool) -> etree.XMLParser:
@@ -116,6 +136,12 @@ def xml_parser(*, trusted: bool) -> etree.XMLParser:
 
 _PARSERS = {trusted: xml_parser(trusted=trusted) for trusted in (False, True)}
 _LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
+
+
+def _refuse_overlooked(errors: Iterable[etree._LogEntry]) -> None:
+    for entry in errors:
+        if entry.level >= etree.ErrorLevels.ERROR:
+            raise DocumentError(f"line {entry.line}, column {entry.column}: {_cause(entry.message)}")
 
 
 def _refuse_external_entities(root: etree._Element) -> None:

@@ -41,7 +41,7 @@ class OfShapes:
         self._streams.append(document.stream)
         self._founds.append(found)
         take = found.take
-        self._values += found.values.read(columns) if take is None else take(columns.texts)
+        self._values += take(columns.texts) if take and not columns.unread else found.values.read(columns)
 
     def tables(self, emissions: Emissions) -> tuple[pa.Table, pa.Table]:
         """R_bin and R_doc."""

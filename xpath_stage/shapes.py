@@ -17,9 +17,6 @@ from xpath_stage.columns import Columns
 from xpath_stage.emissions import Ints, Walk
 from xpath_stage.wanted import Wanted
 
-MAX_SHAPES = 10_000
-"""Most shapes that are remembered; past it the cache starts anew."""
-
 MAX_ELEMENTS = 500
 """Elements of the largest document that is cached."""
 
@@ -58,6 +55,8 @@ class _Tested:
     def outcome(self, columns: Columns) -> object:
         """What tells the document apart from others with its tree of tags."""
         texts = columns.texts
+        if columns.unread:
+            columns.string_values([number for number, _ in self.values])
         return *columns.owners, *columns.names, *[literals.get(texts[i] or "", 0) for i, literals in self.values]
 
 

@@ -25,6 +25,7 @@ from templates.catalog import Change, Edge, Step
 from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, node_id
 from xpath_stage.emissions import Functions, Ints
 from xpath_stage.evaluator import XPathStage
+from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import DocumentError, StreamDocument, parse_document
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ _SETTINGS = {
 Version = tuple[str, int]
 """A stage, and how many broadcasts it has made."""
 
-Patterns = tuple[Change, dict[Functions, int]]
-"""All that is registered, and the driver's bits in the ids of values that chains of functions derive."""
+Patterns = tuple[Change, dict[Functions, int], Limits]
+"""All that is registered, the driver's bits in the ids of values that chains of functions derive, and limits."""
 
 
 class SparkStage(XPathStage):
@@ -75,14 +76,19 @@ class SparkStage(XPathStage):
     """
 
     def __init__(
-        self, session: SparkSession, groups: Iterable[tuple[int, frozenset[Edge]]] = (), *, spread: int = SPREAD
+        self,
+        session: SparkSession,
+        groups: Iterable[tuple[int, frozenset[Edge]]] = (),
+        *,
+        spread: int = SPREAD,
+        limits: Limits = DEFAULT,
     ) -> None:
-        super().__init__(groups)
+        super().__init__(groups, limits=limits)
         self._session = session.newSession()
         for key, value in _SETTINGS.items():
             self._session.conf.set(key, value)
         self._spread = spread
-        self._registered = _Registered(session.sparkContext)
+        self._registered = _Registered(session.sparkContext, limits)
         self._numbers: dict[int, int] = {}
         self.spread_documents = 0
 
@@ -179,8 +185,8 @@ def _key(edges: Iterable[Edge]) -> int:
 class _Registered:
     """What is registered, and its broadcast: made when it is asked for and there is none since the last change."""
 
-    def __init__(self, context: SparkContext) -> None:
-        self._context, self._stage = context, uuid4().hex
+    def __init__(self, context: SparkContext, limits: Limits) -> None:
+        self._context, self._stage, self._limits = context, uuid4().hex, limits
         self._steps: dict[int, Step] = {}
         self._edges: set[Edge] = set()
         self._values: set[int] = set()
@@ -208,7 +214,8 @@ class _Registered:
             # In the order of their registration steps stand behind those above them.
             change = Change(tuple(self._steps.values()), tuple(self._edges), tuple(self._values))
             chains = {step.node.functions for step in change.steps} - {()}
-            self._broadcast = self._context.broadcast((change, {chain: node_id(0, 0, chain) for chain in chains}))
+            bits = {chain: node_id(0, 0, chain) for chain in chains}
+            self._broadcast = self._context.broadcast((change, bits, self._limits))
         return (self._stage, self.version), self._broadcast
 
     def lend(self) -> tuple[Version, Broadcast[Patterns]]:
@@ -253,8 +260,8 @@ def evaluated(
 class _Worker:
     """The evaluator of a process that Spark started, for one version of the patterns."""
 
-    def __init__(self, change: Change, chains: Mapping[Functions, int]) -> None:
-        self._stage = XPathStage()
+    def __init__(self, change: Change, chains: Mapping[Functions, int], limits: Limits) -> None:
+        self._stage = XPathStage(limits=limits)
         self._stage.add(change)
         bits_of = {node_id(0, 0, chain): bits for chain, bits in chains.items()}
         self._moved = {ours: bits for ours, bits in bits_of.items() if ours != bits}

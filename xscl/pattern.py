@@ -30,7 +30,7 @@ class Test:
 
     def accepts(self, name: str) -> bool:
         """Whether a node of this kind with the name `local` or `{uri}local` passes."""
-        uri, local = name[1:].split("}", 1) if name.startswith("{") else ("", name)
+        uri, local = name[1:].rsplit("}", 1) if name.startswith("{") else ("", name)
         return self.uri in ("*", uri) and self.local in ("*", local)
 
     def __str__(self) -> str:

@@ -1,0 +1,122 @@
+"""How long it takes to register queries: their patterns in stage 1, and their texts the whole way.
+
+    mmqjp bench registration
+
+Patterns go to the catalog and to stage 1 as the engine sends them there; texts go to an engine on DuckDB, which has met
+none like them before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from statistics import median
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.stage1 import ROUNDS, evaluate, floor, medians
+from bench.stage1_workload import VOCABULARIES, documents, patterns
+from bench.workload import queries
+from mmqjp import Engine
+from templates.catalog import Catalog
+from xpath_stage.evaluator import XPathStage
+from xscl.normal import Conjunct
+
+DISTINCT, SUBSCRIPTIONS = 5_000, 100_000
+_MORE = 20
+_HOUR = 3_600_000_000
+
+
+@dataclass(frozen=True)
+class OfPatterns:
+    """Seconds to register all subscriptions; milliseconds, then, for one more pattern and for the document after it;
+    and the time of many documents as a ratio to the floor."""
+
+    seconds: float
+    one_more_ms: float
+    next_document_ms: float
+    cached: float
+
+
+@dataclass(frozen=True)
+class OfTexts:
+    """Seconds to subscribe to the distinct texts, and to subscribe to them again till there are all subscriptions."""
+
+    distinct: float
+    again: float
+
+
+def measure_patterns(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> OfPatterns:
+    """Registers subscriptions, each with a window of its own, to patterns over feed items."""
+    conjuncts = patterns(VOCABULARIES["items"], distinct + _MORE, 0.4, 0.1)
+    rng = Random(5)
+    drawn = [(rng.choice(conjuncts[:distinct]), rng.randint(1, 500) * _HOUR) for _ in range(subscriptions)]
+    catalog, stage = Catalog(), XPathStage()
+
+    def add(subscriptions: Iterable[tuple[Conjunct, int]]) -> None:
+        for conjunct, window in subscriptions:
+            _, change = catalog.add(conjunct, window, True)
+            stage.add(change)
+
+    seconds = _seconds(partial(add, drawn))
+    texts = list(documents("items", 1000))
+    evaluate(stage, texts)
+    one_more, following = [], []
+    for conjunct in conjuncts[distinct:]:
+        one_more.append(_seconds(partial(add, [(conjunct, _HOUR)])))
+        following.append(_seconds(partial(evaluate, stage, texts[:1])))
+    taken = medians({"floor": partial(floor, texts), "cached": partial(evaluate, stage, texts)}, ROUNDS)
+    return OfPatterns(seconds, median(one_more) * 1e3, median(following) * 1e3, taken["cached"] / taken["floor"])
+
+
+def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> OfTexts:
+    """Subscribes to distinct texts, and to the same ones again and again."""
+    written = queries(distinct + distinct // 10).rstrip("\n").split(";\n")
+    script = ";\n".join(list(dict.fromkeys(written))[:distinct])
+    with Engine("duckdb") as engine:
+        first = _seconds(partial(engine.subscribe, script))
+        again = _seconds(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
+    return OfTexts(first, again)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def show(of_patterns: OfPatterns, of_texts: OfTexts) -> None:
+    """Prints a table."""
+    table = Table("what", "time", title="registration", box=box.SIMPLE_HEAD)
+    lines = {
+        f"{SUBSCRIPTIONS:,} subscriptions to {DISTINCT:,} distinct patterns": f"{of_patterns.seconds:.2f} s",
+        "one more new pattern": f"{of_patterns.one_more_ms:.2f} ms",
+        "the document after it": f"{of_patterns.next_document_ms:.2f} ms",
+        "1,000 documents, then, with the shape cache": f"{of_patterns.cached:.2f} times the floor",
+        f"{DISTINCT:,} distinct texts": f"{of_texts.distinct:.2f} s, {DISTINCT / of_texts.distinct:,.0f} texts/s",
+        f"{SUBSCRIPTIONS:,} subscriptions to these texts": f"{of_texts.distinct + of_texts.again:.2f} s",
+    }
+    for line in lines.items():
+        table.add_row(*line)
+    Console(width=100).print(table)
+
+
+def main() -> None:
+    description = "measures how long it takes to register queries"
+    argparse.ArgumentParser(prog="mmqjp bench registration", description=description).parse_args()
+    report()
+
+
+def report() -> None:
+    """Measures, and prints a table."""
+    show(measure_patterns(), measure_texts())
+
+
+if __name__ == "__main__":
+    main()

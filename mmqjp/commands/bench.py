@@ -1,0 +1,38 @@
+"""`mmqjp bench`: runs one of the benchmarks."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+import click
+
+from mmqjp.commands.options import debug_option
+
+MODULES = {"stage1": "bench.stage1", "registration": "bench.registration", "whole-path": "bench"}
+"""The benchmarks, by the modules that `python -m` runs. Nothing of ours imports them."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("name", type=click.Choice(list(MODULES)), metavar="NAME")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTION]...")
+@debug_option
+def bench(name: str, arguments: tuple[str, ...]) -> None:
+    """Run a benchmark, which prints a table.
+
+    \b
+    stage1        finding patterns in documents, beside lxml, Saxon and elementpath
+    registration  taking in many queries
+    whole-path    documents in, matches out, beside one query at a time
+
+    \b
+    What follows the name goes to the benchmark; --help there shows its options.
+
+    \b
+    Examples:
+      mmqjp bench stage1 --quick
+      mmqjp bench stage1 --csv stage1.csv --json stage1.json --plot stage1
+      mmqjp bench whole-path --queries 1000
+    """
+    sys.argv = [f"mmqjp bench {name}", *arguments]
+    runpy.run_module(MODULES[name], run_name="__main__")

@@ -1,0 +1,146 @@
+"""`mmqjp bench`, and the benchmark of stage 1 with a few patterns and documents."""
+
+import csv
+import json
+import sys
+from importlib.util import find_spec
+
+import pytest
+from lxml import etree
+
+from bench import registration
+from bench.stage1 import Case, measure, show, write_csv, write_json
+from bench.stage1_plot import draw, missing
+from bench.stage1_workload import KINDS, VOCABULARIES, documents, patterns, xpaths
+from tests.cli_support import mmqjp as call
+from xpath_stage.binder import bindings
+from xpath_stage.parse import parse_document
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")  # they run more than once here
+
+
+@pytest.fixture(autouse=True)
+def arguments(monkeypatch):
+    """The command sets the arguments of the program, for the benchmark to find."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    texts = list(documents("items", 10))
+    return [measure(Case("items", number, 0.4, 0.1), texts, rounds=1) for number in (5, 2000)]
+
+
+@pytest.mark.parametrize("name", ["stage1", "registration", "whole-path"])
+def test_help_of_each_benchmark(name):
+    result = call("bench", name, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("usage: ")
+
+
+def test_options_of_stage1():
+    text = call("bench", "stage1", "--help").stdout
+    assert [option for option in ("--quick", "--queries", "--json", "--csv", "--plot") if option not in text] == []
+
+
+def test_an_unknown_benchmark_is_one_line():
+    result = call("bench", "stage9")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'stage9' is not one of 'stage1', 'registration', 'whole-path'" in result.stderr
+    assert result.stderr.endswith("(see mmqjp bench --help)\n")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bogus"], "unrecognized arguments: --bogus"),
+        (["--documents", "items,novels"], "no documents are called 'novels'"),
+        (["--queries", "10,ten"], "'10,ten' is not some numbers separated by commas"),
+        (["--queries", "0"], "'0' is not some numbers"),
+        (["--csv", "nowhere/stage1.csv"], "there is no directory 'nowhere'"),
+    ],
+)
+def test_what_stage1_cannot_do_is_said_before_it_measures(options, message):
+    result = call("bench", "stage1", *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_table(measured, capsys):
+    show(measured)
+    assert "elementpath" in capsys.readouterr().out
+
+
+def test_csv(measured, tmp_path):
+    write_csv(measured, tmp_path / "stage1.csv")
+    few, many = csv.DictReader((tmp_path / "stage1.csv").open(encoding="utf-8"))
+    assert (few["kind"], few["patterns"], few["filters"], few["values"]) == ("items", "5", "0.4", "0.1")
+    assert float(few["lxml_xpath"]) > 0 and float(few["elementpath"]) > 0
+    assert bool(few["saxon"]) == bool(find_spec("saxonche"))
+    assert (many["lxml_xpath"], many["elementpath"], many["saxon"]) == ("", "", "")
+
+
+def test_json_lines_are_those_of_the_contract(measured, tmp_path):
+    write_json(measured, tmp_path / "stage1.json")
+    lines = [json.loads(line) for line in (tmp_path / "stage1.json").read_text("utf-8").splitlines()]
+    assert [(line["case"]["patterns"], line["plan"], line["baseline"]) for line in lines] == [
+        (5, "cached", "lxml_xpath"),
+        (5, "uncached", "lxml_xpath"),
+        (2000, "cached", None),
+        (2000, "uncached", None),
+    ]
+    line = lines[0]
+    assert list(line) == [
+        *("bench", "case", "engine", "plan", "seconds", "rows", "baseline", "speedup", "floor", "over_floor"),
+        "extrapolated",
+    ]
+    assert (line["bench"], line["engine"], line["extrapolated"]) == ("stage1", None, False)
+    assert line["case"] == {"documents": "items", "patterns": 5, "filters": 0.4, "values": 0.1}
+    assert line["seconds"] == pytest.approx(line["floor"] * line["over_floor"])
+
+
+@pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")
+def test_plot(measured, tmp_path):
+    draw(measured, tmp_path / "stage1")
+    assert (tmp_path / "stage1.png").read_bytes().startswith(b"\x89PNG")
+    assert etree.parse(tmp_path / "stage1.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_missing_matplotlib_is_named(monkeypatch):
+    monkeypatch.setattr("bench.stage1_plot.find_spec", lambda name: None)
+    assert missing() == "the plot needs matplotlib: pip install matplotlib"
+
+
+def test_registration():
+    of_patterns = registration.measure_patterns(20, 100)
+    of_texts = registration.measure_texts(20, 60)
+    assert min(of_patterns.seconds, of_patterns.cached, of_texts.distinct, of_texts.again) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_xpaths_beside_stage1_find_the_nodes_of_every_variable(kind):
+    trees = [parse_document(text) for text in documents(kind, 5, size=3000)]
+    found = 0
+    for conjunct in patterns(VOCABULARIES[kind], 50, 0.4, 0.3):
+        pattern = conjunct.left.pattern
+        names = [node.var for node in pattern.walk() if node.var]
+        paths, namespaces = xpaths([conjunct])
+        compiled = [etree.XPath(path, namespaces=namespaces) for path in paths]
+        for tree in trees:
+            expected: dict[str, set[tuple[int, str | None]]] = {name: set() for name in names}
+            for name, (element, place) in (pair for bound in bindings(pattern, tree) for pair in bound):
+                expected[name].add((element, tree.attribute(element, place)[0] if place else None))
+            for name, path in zip(names, compiled, strict=True):
+                nodes = path(tree.root)
+                assert isinstance(nodes, list)
+                assert {place_of(node, tree) for node in nodes} == expected[name]
+                found += len(expected[name])
+    assert found > 100
+
+
+def place_of(node, tree):
+    """The number of an element, or that of an attribute's element and the attribute's name."""
+    if isinstance(node, etree._Element):
+        return tree.number[node], None
+    return tree.number[node.getparent()], node.attrname
