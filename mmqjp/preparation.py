@@ -29,18 +29,18 @@ class Prepared:
 
 
 class Preparation:
-    """Prepares queries. The parser gives the same tree for the same text, so trees are known by identity."""
+    """Prepares queries. The parser gives the same tree for the same text, so its parts are known by identity."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, Namespaces], Prepared] = {}
+        self._known: dict[tuple[int, int, str | None, Namespaces], Prepared] = {}
 
     def prepared(self, query: Query, namespaces: Namespaces) -> Prepared:
         """A query of a script, made ready."""
-        key = (id(query), namespaces)
+        key = (id(query.source), id(query.select), query.publish, namespaces)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_PREPARED:
                 self._known.clear()
-            # What is kept holds the tree, whose identity no other can have meanwhile.
+            # What is kept holds the parts, whose identity no others can have meanwhile.
             found = self._known[key] = Prepared(query, namespaces)
         return found

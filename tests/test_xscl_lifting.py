@@ -65,7 +65,17 @@ def test_a_known_skeleton_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_same_text_is_the_same_tree():
     text = "//a[b = 'x'];\n//c[d = 5]"
-    assert all(one is two for one, two in zip(parse_script(text).queries, parse_script(text).queries, strict=True))
+    first, second = (parse_script(text).queries for _ in range(2))
+    assert all(one.source is two.source for one, two in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("end", ["", ";", ";\n", " ;\n\n"])
+def test_a_known_query_knows_its_place(end: str):
+    statements = ["//a[b = 'x']", "//c[d = 5] PUBLISH e", "//a[b = 'y']"]
+    parse_script(";\n".join(statements))
+    for separator in (";\n", ";\n  ", " ; "):
+        text = separator.join(["", *reversed(statements)]).removeprefix(separator) + end
+        assert [text[q.span.start : q.span.end] for q in parse_script(text).queries] == statements[::-1]
 
 
 def test_a_mistake_in_the_constants_is_told_with_its_place():

@@ -84,7 +84,7 @@ class XPathStage:
     def _walk(self, stream: str, columns: Columns) -> Found:
         walk = self._automaton.walk([stream], columns)
         values = wanted(self._automaton.emissions, walk)
-        return Found(walk, values, values.nodes(columns)[0])
+        return Found(stream, walk, values, values.nodes(columns)[0])
 
 
 class _Chunk:

@@ -28,7 +28,6 @@ class OfShapes:
 
     def __init__(self) -> None:
         self._docids: list[int] = []
-        self._streams: list[str] = []
         self._founds: list[Found] = []
         self._values: list[str | None] = []
 
@@ -38,14 +37,13 @@ class OfShapes:
     def add(self, document: StreamDocument, columns: Columns, found: Found) -> None:
         """Adds a document, with its columns, and what was found in another of its shape."""
         self._docids.append(document.docid)
-        self._streams.append(document.stream)
         self._founds.append(found)
         take = found.take
         self._values += take(columns.texts) if take and not columns.unread else found.values.read(columns)
 
     def tables(self, emissions: Emissions) -> tuple[pa.Table, pa.Table]:
         """R_bin and R_doc."""
-        documents = Documents(self._docids, self._streams)
+        documents = Documents(self._docids, [found.stream for found in self._founds])
         founds = list(dict.fromkeys(self._founds))
         number_of = {found: number for number, found in enumerate(founds)}
         numbers = np.array([number_of[found] for found in self._founds], np.int64)

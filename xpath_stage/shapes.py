@@ -34,10 +34,10 @@ class Found:
     or more, and no others, `take` gets them from the column of texts.
     """
 
-    __slots__ = ("nodes", "size", "take", "values", "walk")
+    __slots__ = ("nodes", "size", "stream", "take", "values", "walk")
 
-    def __init__(self, walk: Walk, values: Wanted, nodes: Ints) -> None:
-        self.walk, self.values, self.nodes = walk, values, nodes
+    def __init__(self, stream: str, walk: Walk, values: Wanted, nodes: Ints) -> None:
+        self.stream, self.walk, self.values, self.nodes = stream, walk, values, nodes
         self.size = len(walk.elements)
         elements, others = values.elements, values.attributes or values.derived
         self.take = itemgetter(*elements) if len(elements) > 1 and not others else None
@@ -86,7 +86,7 @@ class ShapeCache:
 
     def found(self, stream: str, columns: Columns) -> Found | None:
         """What a walk over the one document in the columns finds; None if it has to be walked over with others."""
-        key: object = (stream, *columns.tags, *columns.counts)
+        key: object = (stream, *columns.tags, *columns.inner, *columns.children)
         shape = self._shapes.get(key, self)
         if shape.__class__ is Found:
             self.hits += 1

@@ -47,11 +47,23 @@ _lifted = Lifted()
 
 def _known_script(text: str) -> Script | None:
     """The script if all its statements are known; each is whole by itself, so nothing of one reaches into the next."""
-    queries = [_known.get(statement.strip()) for statement in text.strip().removesuffix(";").split(";\n")]
-    if None in queries:
-        return None
-    script = Script(tuple(query for query in queries if query is not None))
+    queries: list[Query] = []
+    at = 0
+    for piece in text.rstrip().removesuffix(";").split(";\n"):
+        statement = piece.strip()
+        query = _known.get(statement)
+        if query is None:
+            return None
+        start = at + piece.index(statement)
+        queries.append(_placed(query, Span(start, start + len(statement))))
+        at += len(piece) + 2
+    script = Script(tuple(queries))
     return None if any(True for _ in check_publishing(script)) else script
+
+
+def _placed(query: Query, span: Span) -> Query:
+    """The query at another place; only the places within it are those of the first with its tree."""
+    return Query(query.source, query.select, query.publish, span)
 
 
 class _Parser:
@@ -95,7 +107,7 @@ class _Parser:
             known = _known.get(text) or _lifted.query(text)
             if known:
                 self._unplaced = True
-                self._queries.append((statement, known))
+                self._queries.append((statement, _placed(known, statement.span)))
                 return
         try:
             node = _parse_statement(self._clean, statement)
