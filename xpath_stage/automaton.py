@@ -173,11 +173,10 @@ class Automaton:
         """What binds at each node of some documents, each of a stream."""
         self._bound_memory()
         attributes = self._filters.attribute_classes(columns)
-        counts = columns.counts()
-        labels: Sequence[Label] = self._filters.classes(columns, counts, attributes) if self._filters else columns.tags
+        labels: Sequence[Label] = self._filters.classes(columns, attributes) if self._filters else columns.tags
         elements: list[int] = []
         states: list[State] | None = [] if attributes else None
-        forest = zip(labels, counts, strict=True)
+        forest = zip(labels, columns.counts, strict=True)
         for stream, documents in groupby(streams):
             _walk(self._root(stream), sum(1 for _ in documents), forest, elements, states)
         if states is None:

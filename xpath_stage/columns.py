@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 from lxml import etree
 
 from xpath_stage.parse import ParsedDocument, text_of
@@ -26,10 +25,8 @@ class Columns:
         self._owned, self._valued, self._keeps_trees = owned, valued, keeps_trees
         self.tags: list[str] = []
         """The name of each element, `{uri}local` or `local`."""
-        self.inner: list[int] = []
-        """The elements that have children."""
-        self.children: list[int] = []
-        """How many children each of them has."""
+        self.counts: list[int] = []
+        """How many elements are children of each element."""
         self.texts: list[str | None] = []
         """The string value of each element that has no children, or whose value matters; None may stand for ''."""
         self.owners: list[int] = []
@@ -53,7 +50,7 @@ class Columns:
 
     def hold(self, document: ParsedDocument) -> None:
         """Holds a document and nothing else; `first` is left as it is."""
-        self.tags, self.inner, self.children, self.texts = [], [], [], []
+        self.tags, self.counts, self.texts = [], [], []
         if self._owned is not None:
             self.owners, self.places, self.names, self.values = [], [], [], []
         if self._keeps_trees:
@@ -72,14 +69,13 @@ class Columns:
             self.names += other.names
             self.values += other.values
         self.tags += other.tags
-        self.inner += [before + number for number in other.inner]
-        self.children += other.children
+        self.counts += other.counts
         self.texts += other.texts
         self._trees += other._trees
         self.first.append(len(self.tags))
 
     def _read(self, document: ParsedDocument) -> None:
-        tags, texts, owned, valued = self.tags, self.texts, self._owned, self._valued
+        tags, counts, texts, owned, valued = self.tags, self.counts, self.texts, self._owned, self._valued
         owners, places, names, values = self.owners, self.places, self.names, self.values
         left = MOST_TEXT * document.size
         for element in document.root.iter():
@@ -91,12 +87,9 @@ class Columns:
                     places.append(place)
                     names.append(name)  # type: ignore[arg-type]  # only names of our own making could be bytes
                     values.append(value)  # type: ignore[arg-type]
-            if children := len(element):
-                self.inner.append(len(tags))
-                self.children.append(children)
-                if not valued[element.tag]:
-                    texts.append(element.text)
-                elif left >= 0:
+            children = len(element)
+            if children and valued[element.tag]:
+                if left >= 0:
                     text = text_of(element)
                     left -= len(text)
                     texts.append(text)
@@ -106,15 +99,9 @@ class Columns:
             else:
                 texts.append(element.text)
             tags.append(element.tag)
+            counts.append(children)
         if self._keeps_trees:
             self._trees.append(document)
-
-    def counts(self) -> list[int]:
-        """How many children each element has."""
-        counts = np.zeros(len(self.tags), np.int64)
-        counts[self.inner] = self.children
-        found: list[int] = counts.tolist()
-        return found
 
     def element(self, number: int) -> etree._Element:
         """The element of a number, if trees are kept."""

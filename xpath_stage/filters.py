@@ -223,9 +223,9 @@ class FilterBank:
         self._interned: dict[tuple[str, str, int, _Upward], NodeClass] = {}
         self._leaf = self._below(0, 0)
 
-    def classes(self, columns: Columns, counts: Sequence[int], attributes: Sequence[NodeClass]) -> list[NodeClass]:
-        """The class of each element, by the counts of their children; `attributes` are the attributes' classes."""
-        labels = self._labels(columns, attributes)
+    def classes(self, columns: Columns, attributes: Sequence[NodeClass]) -> list[NodeClass]:
+        """The class of each element; `attributes` are those of the attributes in the columns."""
+        labels, counts = self._labels(columns, attributes), columns.counts
         found: list[NodeClass] = []
         waiting: list[_Upward] = []
         leaf, leaves = self._leaf, self._leaf.by_label

@@ -86,7 +86,7 @@ class ShapeCache:
 
     def found(self, stream: str, columns: Columns) -> Found | None:
         """What a walk over the one document in the columns finds; None if it has to be walked over with others."""
-        key: object = (stream, *columns.tags, *columns.inner, *columns.children)
+        key: object = (stream, *columns.tags, *columns.counts)
         shape = self._shapes.get(key, self)
         if shape.__class__ is Found:
             self.hits += 1
