@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -163,16 +162,18 @@ class Engine:
     def _subscribe(self, script: Script, *, skip_known: bool) -> list[str]:
         """Registers queries; with `skip_known`, the n-th of a name and text only if there are fewer than n of them."""
         met: Counter[tuple[str | None, str]] = Counter()
+        left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
         names: list[str] = []
         fresh: list[Subscription] = []
         for place, query in enumerate(script.queries, 1):
             ready = self._preparation.prepared(query, script.namespaces)
             text, normal = ready.text, ready.normal
-            known = self._registry.equal(query.publish, text)
-            occurrence = met[query.publish, text] + (0 if skip_known else len(known))
-            met[query.publish, text] += 1
+            key = query.publish, text
+            known = self._registry.equal(*key)
+            occurrence = met[key] + (0 if skip_known else len(known))
+            met[key] += 1
             if occurrence < len(known):
-                names.append(next(islice(known, occurrence, None)).name)
+                names.append(next(left.setdefault(key, iter(known))).name)
                 continue
             name = query.publish or f"q{max(place, self._highest_number + 1)}"
             if query.publish is None:

@@ -85,6 +85,13 @@ def test_a_mistake_in_the_constants_is_told_with_its_place():
     assert (found.value.errors[0].line, found.value.errors[0].column) == (2, 37)
 
 
+@pytest.mark.parametrize("illegal", ["\x0b", "\x0c", "\x1c", "\x1f"])
+def test_a_character_that_is_not_allowed_is_told_of_among_known_statements_too(illegal: str):
+    parse_script("//a;\n//b")
+    for text in (f"{illegal}//a;\n//b", f"//a;\n{illegal}//b", f"//a;\n//b;{illegal}"):
+        assert outcome(text, lifts=True) == outcome(text, lifts=False) != parse_script("//a;\n//b")
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parser, "MAX_STATEMENTS", 3)
     monkeypatch.setattr(lifting, "MAX_SKELETONS", 2)

@@ -62,7 +62,8 @@ class Columns:
     def add_held(self, other: Columns) -> None:
         """Adds the document that others hold."""
         before = len(self.tags)
-        self.unread.update((before + number, element) for number, element in other.unread.items())
+        if other.unread:
+            self.unread.update((before + number, element) for number, element in other.unread.items())
         if other.owners:
             self.owners += [before + owner for owner in other.owners]
             self.places += other.places

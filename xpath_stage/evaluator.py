@@ -106,8 +106,10 @@ class _Chunk:
         for document in documents:
             tree = document.tree
             times += document.docid, document.t0, document.t1
-            if shapes is None or tree.size > MAX_SIZE or (shapes.resting and shapes.rest()):
+            if shapes is None or tree.size > MAX_SIZE or shapes.resting:
                 columns.add(tree)
+                if shapes is not None and shapes.resting:
+                    shapes.resting -= 1
             else:
                 scratch.hold(tree)
                 found = shapes.found(document.stream, scratch)

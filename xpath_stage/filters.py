@@ -19,7 +19,7 @@ from lxml import etree
 from xpath_stage.columns import Columns
 from xpath_stage.conditions import holds
 from xpath_stage.masks import MaskIndex
-from xpath_stage.names import Memo, Tags, Vocabulary, decrease
+from xpath_stage.names import Memo, Tags, Vocabulary, decrease, owner_test
 from xscl.pattern import PatternNode, Test
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ class FilterBank:
             name = str(child)
             required = self.require(child)
             if child.test.kind == "attribute":
-                self.owners.add(owner_of(node, child))
+                self.owners.add(owner_test(node.test, child.axis))
             bit = self._acquire("branch", name)
             if name not in self._branch_of:
                 branch = self._branch_of[name] = _Branch(bit, child.axis, required)
@@ -179,7 +179,7 @@ class FilterBank:
         for child in node.children:
             self.release(child)
             if child.test.kind == "attribute":
-                self.owners.remove(owner_of(node, child))
+                self.owners.remove(owner_test(node.test, child.axis))
             if self._let_go("branch", str(child)):
                 self._branches[child.test].remove(self._branch_of.pop(str(child)))
         self._vocabulary.remove(node.test)
@@ -293,7 +293,7 @@ class FilterBank:
         columns.string_values(number for number in tuple(columns.unread) if names[tags[number]].literals)
         masks: dict[int, int] = {}
         for number in compress(count(), map(literals.__contains__, texts)):
-            if mask := names[tags[number]].literals.get(texts[number]):  # type: ignore[arg-type]
+            if mask := names[tags[number]].literals.get(texts[number] or ""):
                 masks[number] = mask
         if "" in literals:
             for number in compress(count(), map(not_, texts)):
@@ -397,11 +397,6 @@ class FilterBank:
             name.need |= need
         name.reads_attributes = kind == "element" and label in self.owners
         return name
-
-
-def owner_of(parent: PatternNode, attribute: PatternNode) -> Test | None:
-    """What an attribute's owner must pass, None if it may be any element."""
-    return parent.test if attribute.axis == "/" else None
 
 
 def _accepting(by_test: Mapping[Test, T], kind: str, label: str) -> Iterator[T]:

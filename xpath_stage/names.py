@@ -75,6 +75,11 @@ class Tags:
         return any(test is None or test.accepts(tag) for test in self._tests)
 
 
+def owner_test(parent: Test | None, axis: str) -> Test | None:
+    """What the owner of an attribute on this axis below a node that passes `parent` must pass; None: any element."""
+    return parent if axis == "/" else None
+
+
 def split_name(name: str) -> tuple[str, str]:
     """(namespace, local name) of lxml's `{uri}local`."""
     if name.startswith("{"):

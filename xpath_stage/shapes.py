@@ -68,7 +68,9 @@ class ShapeCache:
         self._shapes: dict[object, Found | _Tested | None] = {}
         self._size = 0
         self._met: set[int] = set()
-        self._hits_before = self._misses_before = self.resting = 0
+        self._hits_before = self._misses_before = 0
+        self.resting = 0
+        """For how many more documents the cache is to be left alone: it does not hit."""
         self.hits = self.misses = self.flushes = 0
 
     def forget(self) -> None:
@@ -76,13 +78,6 @@ class ShapeCache:
         self._shapes.clear()
         self._met.clear()
         self._size = 0
-
-    def rest(self) -> bool:
-        """Whether the cache is to be left alone for the next document: it does not hit."""
-        if not self.resting:
-            return False
-        self.resting -= 1
-        return True
 
     def found(self, stream: str, columns: Columns) -> Found | None:
         """What a walk over the one document in the columns finds; None if it has to be walked over with others."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from templates.catalog import Step
 from xpath_stage.masks import MaskIndex
-from xpath_stage.names import decrease, split_name
+from xpath_stage.names import decrease, owner_test, split_name
 from xscl.pattern import Test
 
 Above = int | None
@@ -72,10 +72,6 @@ class StepIndex:
     def leads_to_attributes(self, way: Way) -> bool:
         return way in self._attributes
 
-    @property
-    def has_attributes(self) -> bool:
-        return bool(self._attributes)
-
     def test_of(self, step_id: int) -> Test:
         """What nodes that a step matches pass."""
         step = self._steps[step_id]
@@ -85,8 +81,8 @@ class StepIndex:
 
     def owner_test(self, step: Step) -> Test | None:
         """What the owner of an attribute step must pass; None: any element."""
-        parent = None if step.parent is None else self._steps.get(step.parent)
-        return parent.node.test if parent is not None and step.node.axis == "/" else None
+        parent = None if step.parent is None else self._steps[step.parent].node.test
+        return owner_test(parent, step.node.axis)
 
 
 def _tests_of(kind: str, name: str) -> Iterator[Test]:

@@ -33,10 +33,10 @@ class Wanted:
         """The values, in the order of `nodes`; None may stand for ''."""
         values = columns.string_values(self.elements)
         if self.attributes or self.derived:
-            values += self.read_others(columns)
+            values += self._read_others(columns)
         return values
 
-    def read_others(self, columns: Columns) -> list[str | None]:
+    def _read_others(self, columns: Columns) -> list[str | None]:
         """The values that are not elements' own."""
         values: list[str | None] = [columns.values[number] for number in self.attributes]
         elements = [element for element, attribute, _ in self.derived if attribute is None]

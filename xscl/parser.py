@@ -40,6 +40,8 @@ def parse_script(text: str) -> Script:
 MAX_STATEMENTS = 20_000
 """Most statements whose trees are remembered; past it they are forgotten."""
 
+_SPACE = " \t\r\n"
+
 _known: dict[str, Query] = {}
 """Trees of statements without prefixes that nothing is wrong with, by their text."""
 _lifted = Lifted()
@@ -49,8 +51,8 @@ def _known_script(text: str) -> Script | None:
     """The script if all its statements are known; each is whole by itself, so nothing of one reaches into the next."""
     queries: list[Query] = []
     at = 0
-    for piece in text.rstrip().removesuffix(";").split(";\n"):
-        statement = piece.strip()
+    for piece in text.rstrip(_SPACE).removesuffix(";").split(";\n"):
+        statement = piece.strip(_SPACE)  # what else `strip` takes for white space is not allowed in a script
         query = _known.get(statement)
         if query is None:
             return None
