@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import elementpath
 from lxml import etree
@@ -38,7 +39,8 @@ from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import Limits
-from xpath_stage.parse import StreamDocument, parse_document, xml_parser
+from xpath_stage.parse import ParsedDocument, StreamDocument, parse_document, xml_parser
+from xpath_stage.parse_many import parse_documents
 from xscl.normal import Conjunct
 
 SIZES, QUICK_SIZES = [10, 100, 1000, 5000, 50_000], [10, 100, 5000]
@@ -147,7 +149,8 @@ def _load(case: Case) -> _Loaded:
 
 def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
     """What the evaluator finds in documents, which it parses first."""
-    return stage.evaluate(StreamDocument(i, STREAM, 0, 0, parse_document(text)) for i, text in enumerate(texts))
+    trees = cast(Iterable[ParsedDocument], parse_documents(texts))  # all of them can be read
+    return stage.evaluate(StreamDocument(i, STREAM, 0, 0, tree) for i, tree in enumerate(trees))
 
 
 def floor(texts: Iterable[bytes]) -> None:

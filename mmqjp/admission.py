@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from lxml import etree
 
 from feeds.document import Document, Reject
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
 from mmqjp.ledger import rows_table
 from mmqjp.records import Record, own_part_id
-from xpath_stage.parse import DocumentError, parse_document
+from xpath_stage.parse import DocumentError, ParsedDocument
+from xpath_stage.parse_many import parse_documents
 
 EARLIEST, LATEST = -(2**61), 2**61
 """Times further away, microseconds, would overflow in the arithmetic of windows."""
@@ -47,19 +47,19 @@ class Admission:
         dead: list[tuple[object, ...]] = []
         items = list(documents)
         known = self._known({(item.stream, item.id) for item in items if isinstance(item, Document)})
+        trees = self._read(items, known)
         records: list[Record] = []
         duplicates = 0
-        for item in items:
+        for place, item in enumerate(items):
             if isinstance(item, Reject):
                 dead.append((item.id, item.stream, item.time, item.reason, _bytes(item.raw)))
             elif (item.stream, item.id) in known:
                 duplicates += 1
+            elif isinstance(tree := trees[place], DocumentError):
+                dead.append((item.id, item.stream, item.t0, str(tree), _bytes(item.xml)))
             else:
-                try:
-                    records.append(self._record(item))
-                    known.add((item.stream, item.id))
-                except DocumentError as error:
-                    dead.append((item.id, item.stream, item.t0, str(error), _bytes(item.xml)))
+                records.append(_record(item, tree))
+                known.add((item.stream, item.id))
         return Admitted(records, rows_table(dead, TABLES["dead_letters"]), duplicates)
 
     def advance(self, admitted: Admitted) -> None:
@@ -93,31 +93,49 @@ class Admission:
         found = self._store.select(sql, {"arriving": arriving})
         return set(zip(found["stream"].to_pylist(), found["id"].to_pylist(), strict=True))
 
-    def _record(self, document: Document) -> Record:
-        """Raises DocumentError."""
+    def _read(
+        self, items: Iterable[Document | Reject], known: Container[tuple[str, str]]
+    ) -> dict[int, ParsedDocument | DocumentError]:
+        """The documents that are not known, by their places: parsed, or why they do not enter."""
+        read: dict[int, ParsedDocument | DocumentError] = {}
+        waiting: dict[int, Document] = {}
+        for place, item in enumerate(items):
+            if isinstance(item, Document) and (item.stream, item.id) not in known:
+                if refusal := self._refusal(item):
+                    read[place] = refusal
+                else:
+                    waiting[place] = item
+        parsed = parse_documents(document.xml_bytes() for document in waiting.values())
+        return read | dict(zip(waiting, parsed, strict=True))
+
+    def _refusal(self, document: Document) -> DocumentError | None:
+        """Why a document does not enter, whatever is in it."""
         if document.stream.startswith("#"):
-            raise DocumentError("names of streams that begin with # are the system's own")
+            return DocumentError("names of streams that begin with # are the system's own")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
-            raise DocumentError("the time is out of range")
+            return DocumentError("the time is out of range")
         if self._lateness is not None:
             behind = self._watermark({document.stream}, self._greatest) - document.t1
             if behind > 0:
-                raise DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
-        tree = parse_document(document.xml_bytes())
-        record = Record(
-            -1,
-            document.id,
-            document.stream,
-            document.t0,
-            document.t1,
-            etree.tostring(tree.elements[0], encoding="unicode"),
-            "external",
-            (),
-            (own_part_id(document.stream, document.id),),
-            ((document.id, document.stream),),
-        )
-        record.tree = tree  # not to be parsed again from `xml`
-        return record
+                return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
+        return None
+
+
+def _record(document: Document, tree: ParsedDocument) -> Record:
+    record = Record(
+        -1,
+        document.id,
+        document.stream,
+        document.t0,
+        document.t1,
+        tree.xml(),
+        "external",
+        (),
+        (own_part_id(document.stream, document.id),),
+        ((document.id, document.stream),),
+    )
+    record.tree = tree  # not to be parsed again from `xml`
+    return record
 
 
 def _bytes(raw: bytes | str) -> bytes:

@@ -79,7 +79,7 @@ class Columns:
         tags, counts, texts, owned, valued = self.tags, self.counts, self.texts, self._owned, self._valued
         owners, places, names, values = self.owners, self.places, self.names, self.values
         left = MOST_TEXT * document.size
-        for element in document.root.iter():
+        for element in document.top.iter():
             if owned is not None and (attributes := element.items()) and owned[element.tag]:
                 place = 0
                 for name, value in attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,7 @@ MAX_BYTES = 16 << 20
 MAX_ATTRIBUTES = 1_000
 """Most attributes of an element: to list them takes time in the square of their number."""
 
-_ROOM_FOR_MANY = 5 * MAX_ATTRIBUTES
+ROOM_FOR_MANY_ATTRIBUTES = 5 * MAX_ATTRIBUTES
 """Bytes that a document with so many must have."""
 
 _HAS_MANY = etree.XPath(f"boolean(//@*[{MAX_ATTRIBUTES + 1}])")
@@ -28,13 +29,23 @@ class DocumentError(ValueError):
 class ParsedDocument:
     """A document's tree: its elements are numbered in document order, from 0.
 
-    `size` is the length of its XML, in bytes.
+    `size` is the length of its XML, in bytes. `top` is its root element, maybe with other documents beside it in a
+    larger tree: good for what looks down from it, and for nothing else.
     """
 
-    __slots__ = ("__dict__", "root", "size")
+    __slots__ = ("__dict__", "size", "top")
 
-    def __init__(self, root: etree._Element, size: int) -> None:
-        self.root, self.size = root, size
+    def __init__(self, top: etree._Element, size: int) -> None:
+        self.top, self.size = top, size
+
+    @cached_property
+    def root(self) -> etree._Element:
+        """The root element of a tree of its own."""
+        return self.top if self.top.getparent() is None else deepcopy(self.top)
+
+    def xml(self) -> str:
+        """The document as it was read."""
+        return etree.tostring(self.top, encoding="unicode", with_tail=False)
 
     @cached_property
     def elements(self) -> list[etree._Element]:
@@ -99,7 +110,7 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
     size = len(xml)
     if size > MAX_BYTES and not trusted:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB")
-    parser = _PARSERS[trusted]
+    parser = PARSERS[trusted]
     try:
         root = etree.fromstring(xml, parser)
     except etree.XMLSyntaxError as error:
@@ -113,7 +124,7 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
     # A document that starts with its root element has no DOCTYPE, whatever its encoding: asking lxml takes longer.
     if xml[0] != _LESS_THAN or not _FIRST_LETTER <= xml[1] <= _LAST_LETTER:
         _refuse_external_entities(root)
-    if size > _ROOM_FOR_MANY and not trusted and _HAS_MANY(root):
+    if size > ROOM_FOR_MANY_ATTRIBUTES and not trusted and _HAS_MANY(root):
         raise DocumentError(f"an element has more than {MAX_ATTRIBUTES:,} attributes")
     return ParsedDocument(root, size)
 
@@ -135,7 +146,7 @@ def xml_parser(*, trusted: bool) -> etree.XMLParser:
     )
 
 
-_PARSERS = {trusted: xml_parser(trusted=trusted) for trusted in (False, True)}
+PARSERS = {trusted: xml_parser(trusted=trusted) for trusted in (False, True)}
 _LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
 
 

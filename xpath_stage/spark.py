@@ -19,14 +19,14 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from lxml import etree
 
 from templates.catalog import Change, Edge, Step
 from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, node_id
 from xpath_stage.emissions import Functions, Ints
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
-from xpath_stage.parse import DocumentError, StreamDocument, parse_document
+from xpath_stage.parse import DocumentError, StreamDocument
+from xpath_stage.parse_many import parse_documents
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -158,7 +158,7 @@ def _mapped(documents: DataFrame, version: Version, patterns: Broadcast[Patterns
 def _table(documents: list[StreamDocument]) -> pa.Table:
     """The rows of a frame of documents. What is written of a tree is read as the same tree."""
     columns = {name: [getattr(document, name) for document in documents] for name in ("docid", "stream", "t0", "t1")}
-    xml = [etree.tostring(document.tree.root, encoding="utf-8", xml_declaration=False) for document in documents]
+    xml = [document.tree.xml().encode() for document in documents]
     return pa.table({**columns, "xml": pa.array(xml, pa.binary())})
 
 
@@ -308,11 +308,10 @@ class _Worker:
 
 def _parsed(documents: pa.RecordBatch, trusted: bool, errors: list[str | None]) -> Iterator[StreamDocument]:
     """The documents that can be read, numbered by their places; notes in `errors` why the others cannot."""
-    for place, (stream, xml) in enumerate(zip(documents["stream"].to_pylist(), documents["xml"], strict=True)):
-        try:
-            tree = parse_document(xml.as_py() or b"", trusted=trusted)
-        except DocumentError as error:
-            errors[place] = str(error)
+    trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted)
+    for place, (stream, tree) in enumerate(zip(documents["stream"].to_pylist(), trees, strict=True)):
+        if isinstance(tree, DocumentError):
+            errors[place] = str(tree)
         else:
             yield StreamDocument(place, stream, 0, 0, tree)
 
