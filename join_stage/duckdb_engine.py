@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
-from join_stage.engine import DUCKDB_FILE, RESULT, SPARK_MANIFESTS, Scope, StoreError
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.duckdb_plans import duckdb_plan, registered
+from join_stage.engine import DEFAULT_PLAN, DUCKDB_FILE, SPARK_MANIFESTS, Batch, Matches, Scope, StoreError
+from join_stage.plan import TemplateTable
 from join_stage.tables import STATE, TABLES
 from templates.catalog import Row
 from templates.witness import Witnesses
@@ -22,11 +22,6 @@ MEMORY_LIMIT = "2GB"
 
 THREADS = 4
 """At most so many threads: each reserves buffers for each join of a statement."""
-
-JOINS = 40
-"""Joins in one statement. DuckDB starts all branches of a union at once and reserves up to 4 MiB for each join and
-thread, which it cannot spill: sixty templates in one statement were past MEMORY_LIMIT over next to no data. Statements
-of 40 joins were also a tenth to a fifth faster than ones of 80 or 160."""
 
 _TYPES = {
     pa.int64(): "BIGINT",
@@ -49,9 +44,12 @@ CREATE OR REPLACE VIEW matches AS
 
 
 class DuckDBEngine:
-    """A `JoinEngine` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT."""
+    """A `JoinEngine` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
 
-    def __init__(self, directory: Path | None = None) -> None:
+    A store may be opened with another `plan` than the last time.
+    """
+
+    def __init__(self, directory: Path | None = None, plan: str = DEFAULT_PLAN) -> None:
         if directory is not None and (directory / SPARK_MANIFESTS).exists():
             raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
         try:
@@ -65,7 +63,16 @@ class DuckDBEngine:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
             raise StoreError(f"cannot open the store in {directory}: {error}") from error
-        self._templates: dict[int, TemplateTable] = {}
+        try:
+            self._prepare()
+            self._plan = duckdb_plan(plan, self._connection)
+        except BaseException:
+            self.close()
+            raise
+        self._viewed: set[int] = set()
+
+    def _prepare(self) -> None:
+        """Sets up the connection and the tables."""
         run = self._connection.execute
         run(f"SET memory_limit = '{MEMORY_LIMIT}'")
         run(f"SET threads = {min(THREADS, os.cpu_count() or 1)}")
@@ -83,26 +90,13 @@ class DuckDBEngine:
     # ------------------------------------------------------------ R_T
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        if template.number not in self._templates:
-            self._templates[template.number] = template
-            columns = ", ".join(f"{c} {'INTEGER' if c.startswith('var') else 'BIGINT'}" for c in template.columns[:-1])
-            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {template.name} ({columns}, ordered BOOLEAN)")
+        if template.number not in self._viewed:
             self._connection.execute(_row_view(template))
-        self._delete_rows(template, rows)
-        values = zip(*((row.id, *row.variables, row.window, row.ordered) for row in rows), strict=True)
-        table = pa.table([pa.array(column) for column in values], names=template.columns)
-        with self._registered({"fresh_rows": table}):
-            self._connection.execute(f"INSERT INTO {template.name} SELECT * FROM fresh_rows")
+            self._viewed.add(template.number)
+        self._plan.put_rows(template, rows)
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        self._delete_rows(template, rows)
-        if self._connection.execute(f"SELECT count(*) FROM {template.name}").fetchall() == [(0,)]:
-            del self._templates[template.number]
-
-    def _delete_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        ids = pa.table({"qid": pa.array([row.id for row in rows], pa.int64())})
-        with self._registered({"stale_rows": ids}):
-            self._connection.execute(f"DELETE FROM {template.name} WHERE qid IN (SELECT qid FROM stale_rows)")
+        self._plan.drop_rows(template, rows)
 
     # ------------------------------------------------------------ batches
 
@@ -113,18 +107,22 @@ class DuckDBEngine:
         self._connection.commit()
 
     def rollback(self) -> None:
-        with suppress(duckdb.TransactionException):  # a commit that failed has ended the transaction
+        try:
             self._connection.rollback()
+        except duckdb.TransactionException:  # a commit that failed has ended the transaction
+            self._plan.rolled_back(whole=False)
+        else:
+            self._plan.rolled_back(whole=True)
 
     def append(self, table: str, rows: pa.Table) -> None:
-        with self._registered({"appended": rows}):
+        with registered(self._connection, {"appended": rows}):
             self._connection.execute(f"INSERT INTO {table} SELECT * FROM appended")
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        with self._registered(views or {}):
+        with registered(self._connection, views or {}):
             return self._connection.sql(sql).to_arrow_table()
 
-    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> pa.Table:
+    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         run = self._connection.execute
         self.append("groups", batch.r_group)
         sources = {
@@ -134,38 +132,26 @@ class DuckDBEngine:
         }
         for name, source in sources.items():
             run(f"DELETE FROM {name}_w")
-            with self._registered({"witnesses": getattr(batch, name)}):
+            with registered(self._connection, {"witnesses": getattr(batch, name)}):
                 run(f"INSERT INTO {name}_w {source}")
             run(f"INSERT INTO {name} SELECT * FROM {name}_w")
             run(f"CREATE OR REPLACE TEMP VIEW {name}_old AS SELECT * FROM {name} WHERE docid < {first_docid}")
         old = run(f"SELECT EXISTS (FROM r_docts WHERE docid < {first_docid})").fetchall() == [(True,)]
-        with self._registered({"joined_streams": scope.joined_streams()}):
-            for side in (NEW_RIGHT, NEW_LEFT) if old else (NEW_RIGHT,):
-                run(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {value_pairs_statement(side, scope.window)}")
-        statements = batch_statements(list(self._templates.values()), "[{}]", with_old=old, joins=JOINS)
-        results = [self._connection.sql(statement).to_arrow_table() for statement in statements]
-        return pa.concat_tables([RESULT.empty_table(), *results])
+        return self._plan.join(Batch(batch, first_docid, old, scope))
 
     def evict(self, before: int) -> None:
-        for name in ("r_bin", "r_doc", "r_docts"):
-            self._connection.execute(
-                f"DELETE FROM {name} WHERE docid IN (SELECT docid FROM documents WHERE t0 < {before})"
-            )
+        docids = f"SELECT docid FROM documents WHERE t0 < {before}"
+        for name in STATE:
+            self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
+        self._plan.evicted(docids)
+
+    def counters(self) -> dict[str, int]:
+        return self._plan.counters()
 
     def close(self) -> None:
         self._connection.close()
         if self._spilled is not None:
             self._spilled.cleanup()
-
-    @contextmanager
-    def _registered(self, views: Mapping[str, pa.Table]) -> Iterator[None]:
-        for name, table in views.items():
-            self._connection.register(name, table)
-        try:
-            yield
-        finally:
-            for name in views:
-                self._connection.unregister(name)
 
 
 def _row_view(template: TemplateTable) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +24,12 @@ RESULT = pa.schema(
 template's numbering."""
 
 
+PLANS = ("basic", "views", "signature")
+"""How the joins can be done. Only its name is known of `signature` so far."""
+
+DEFAULT_PLAN = "basic"
+
+
 JOINED_STREAMS = pa.schema([("stream1", pa.string()), ("stream2", pa.string())])
 
 
@@ -39,6 +45,37 @@ class Scope:
         """The pairs of streams as a relation."""
         rows = [dict(zip(JOINED_STREAMS.names, pair, strict=True)) for pair in sorted(self.streams)]
         return pa.Table.from_pylist(rows, schema=JOINED_STREAMS)
+
+
+class Matches(Protocol):
+    """What a join found. A plan need not hold all of it at once; a table of RESULT will do."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many matches there are."""
+
+    def to_batches(self, max_chunksize: int = ...) -> Iterable[pa.RecordBatch]:
+        """The matches as rows of RESULT, no more than so many at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a plan answers: witnesses that the join state already holds, of documents with ids from `first_docid` on.
+
+    `older` tells whether the state holds documents from before them.
+    """
+
+    witnesses: Witnesses
+    first_docid: int
+    older: bool
+    scope: Scope
+
+
+def unknown_plan(name: str) -> ValueError:
+    """The error for a plan that an engine cannot make."""
+    if name in PLANS:
+        return ValueError(f"the plan {name} is not available in this version; use {DEFAULT_PLAN}")
+    return ValueError(f"a plan is one of {', '.join(PLANS)}, not {name!r}")
 
 
 @contextmanager
@@ -86,13 +123,17 @@ class JoinEngine(Protocol):
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         """Answers a query over the tables, the current batch's rows included, and over `views` given along."""
 
-    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> pa.Table:
+    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         """Adds the witnesses to the join state and answers all templates for them.
 
-        The batch's documents have ids from `first_docid` on, greater than all earlier ones. Returns rows of RESULT.
+        The batch's documents have ids from `first_docid` on, greater than all earlier ones. What it returns is read
+        before the next call.
         """
 
     def evict(self, before: int) -> None:
         """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
+
+    def counters(self) -> dict[str, int]:
+        """What the plan counts, since the engine was opened; nothing, for a plan that counts nothing."""
 
     def close(self) -> None: ...

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
-from join_stage.engine import JoinEngine, whole_batch
+from join_stage.engine import DEFAULT_PLAN, PLANS, JoinEngine, Matches, unknown_plan, whole_batch
 from join_stage.tables import TABLES
 from mmqjp.admission import EARLIEST, Admission, Admitted
 from mmqjp.delivery import Delivery, Match
@@ -54,10 +54,10 @@ class Engine:
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness` in microseconds is how far behind its stream a document may be
-    (None: any). `master` is a Spark master URL. `limits` bound what stage 1 keeps. `now` is the
-    clock, in microseconds.
+    (None: any). `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with
+    any. `master` is a Spark master URL. `limits` bound what stage 1 keeps. `now` is the clock, in microseconds.
 
-    Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start.
+    Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
 
     def __init__(
@@ -66,13 +66,16 @@ class Engine:
         *,
         state: Path | str | None = None,
         lateness: int | None = None,
+        plan: str = DEFAULT_PLAN,
         master: str | None = None,
         limits: Limits = DEFAULT,
         now: Clock = now_us,
     ) -> None:
+        if plan not in PLANS:
+            raise unknown_plan(plan)
         self._now = now
         session = None if engine == "duckdb" else open_session(engine, master)
-        self._store = open_store(session, None if state is None else Path(state))
+        self._store = open_store(session, None if state is None else Path(state), plan)
         try:
             self._ledger = Ledger(self._store)
             groups = self._ledger.groups()
@@ -253,7 +256,7 @@ class Engine:
                 records += self._deliver(delivery, chunk, outputs)
         return outputs
 
-    def _join(self, records: list[Record]) -> pa.Table:
+    def _join(self, records: list[Record]) -> Matches:
         """Stages 1 and 2 for documents that enter together."""
         first = self._ledger.next_docid
         for docid, record in enumerate(records, first):
@@ -302,6 +305,10 @@ class Engine:
         come `spread_documents`, those that went to the executors, and `broadcasts`, how often the patterns did."""
         return self._stage1.counters()
 
+    def stage2_counters(self) -> dict[str, int]:
+        """Of stage 2, what the plan counts since the engine was opened; the plan `basic` counts nothing."""
+        return self._store.counters()
+
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
         return self._ledger.undelivered()
@@ -335,12 +342,12 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
     return spark_session(master)
 
 
-def open_store(session: SparkSession | None, state: Path | None) -> JoinEngine:
-    """The store and join engine: on Spark if there is a session for it, else on DuckDB. Raises StoreError."""
+def open_store(session: SparkSession | None, state: Path | None, plan: str = DEFAULT_PLAN) -> JoinEngine:
+    """The store and join engine: on Spark if there is a session for it, else on DuckDB. Raises StoreError, ValueError."""
     if session is None:
         from join_stage.duckdb_engine import DuckDBEngine
 
-        return DuckDBEngine(state)
+        return DuckDBEngine(state, plan)
     from join_stage.spark.engine import SparkEngine
 
-    return SparkEngine(session, state)
+    return SparkEngine(session, state, plan)

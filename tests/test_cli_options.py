@@ -47,7 +47,7 @@ def test_every_command_has_help_with_an_example(command):
     [
         (["--bogus"], "No such option '--bogus'"),
         (["--engine", "mysql"], "'mysql' is not one of 'spark', 'duckdb'"),
-        (["--plan", "views"], "'views' is not available: basic is the only plan of this version"),
+        (["--plan", "magic"], "'magic' is not one of 'basic', 'views', 'signature'"),
         (["--feeds=html"], "'html' is not one of 'item', 'raw'"),
         (["--batch-size", "0"], "0 is not in the range x>=1"),
         (["--lateness", "soon"], "'soon' is no duration; write a number and a unit"),

@@ -206,6 +206,24 @@ def test_an_unknown_engine_is_refused():
         Engine("flink")
 
 
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("magic", "a plan is one of basic, views, signature, not 'magic'"),
+        ("signature", "the plan signature is not available in this version; use basic"),
+    ],
+)
+def test_a_plan_that_there_is_not_is_refused(plan: str, message: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=message):
+        Engine("duckdb", plan=plan, state=tmp_path)
+    Engine("duckdb", state=tmp_path).close()
+
+
+def test_the_basic_plan_counts_nothing():
+    with Engine("duckdb", plan="basic") as engine:
+        assert engine.stage2_counters() == {}
+
+
 def test_a_failed_batch_can_bring_shapes_that_were_new_with_it(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     engine.subscribe("S//a->x FOLLOWED BY {x = y, 10} S//a->y")
     nested = Document("nested", "<b><a>v</a></b>", time=0)

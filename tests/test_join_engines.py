@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from join_stage import duckdb_engine
+from join_stage import duckdb_engine, duckdb_plans
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.engine import JoinEngine, StoreError
 from join_stage.tables import STATE, TABLES
-from tests.join_cases import JoinCase, random_join_case, run_case, sorted_rows
+from tests.join_cases import JoinCase, as_table, random_join_case, run_case, sorted_rows
 
 Opener = Callable[..., JoinEngine]
 
@@ -178,7 +178,7 @@ def test_rows_are_put_replaced_and_dropped(open_engine: Opener):
         engine.begin()
         result = engine.join(witnesses, first, case.scope)
         engine.rollback()
-        return set(result["qid"].to_pylist())
+        return set(as_table(result)["qid"].to_pylist())
 
     assert matching() == set()
     engine.put_rows(filters, filter_rows)
@@ -251,7 +251,7 @@ def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.Monke
     expected = run_case(together, case)
     together.close()
     assert len({row[0] // 3 for row in expected[1]}) > 20, "few templates matched"
-    monkeypatch.setattr(duckdb_engine, "JOINS", 1)
+    monkeypatch.setattr(duckdb_plans, "JOINS", 1)
     apart = DuckDBEngine()
     assert run_case(apart, case) == expected
     apart.close()

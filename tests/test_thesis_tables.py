@@ -21,6 +21,7 @@ from templates.catalog import Catalog, Placement, Row
 from templates.conjunctive import conjunctive_query, executable_query
 from templates.enumeration import count_templates, templates
 from templates.witness import Witnesses
+from tests.join_cases import as_table
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import StreamDocument, parse_document
 from xscl import parse_script
@@ -187,7 +188,7 @@ def test_table_6_4_f_r_out_by_the_engine(example: Example):
     )
     engine.close()
     assert first.num_rows == 0
-    found = sorted((row["qid"], row["docid1"], row["docid2"], *row["nodes"]) for row in second.to_pylist())
+    found = sorted((row["qid"], row["docid1"], row["docid2"], *row["nodes"]) for row in as_table(second).to_pylist())
     assert found == [row[:-1] for row in R_OUT]
 
 

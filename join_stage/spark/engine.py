@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import lit
+from pyspark.sql import SparkSession
 
-from join_stage.engine import RESULT, Scope
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope
+from join_stage.plan import TemplateTable
+from join_stage.spark.plans import spark_plan
 from join_stage.spark.store import TableStore
 from join_stage.spark.tables import TableViews, local_frame
 from join_stage.tables import STATE
@@ -35,26 +33,21 @@ _SETTINGS = {
 }
 
 
-TASK_ROWS = 100_000
-"""Rows of R_vj and R_bin worth a task of their own, in each template."""
-
-
 class SparkEngine:
     """A `JoinEngine` on Spark; without a directory everything is in a temporary one.
 
-    The engine works in a session of its own beside the one given, with views and settings of its own.
+    The engine works in a session of its own beside the one given, with views and settings of its own. A store may be
+    opened with another `plan` than the last time.
     """
 
-    def __init__(self, session: SparkSession, directory: Path | None = None) -> None:
+    def __init__(self, session: SparkSession, directory: Path | None = None, plan: str = DEFAULT_PLAN) -> None:
         self._store = TableStore(directory)
         try:
             self._session = session.newSession()
             for key, value in _SETTINGS.items():
                 self._session.conf.set(key, value)
             self._views = TableViews(self._session, self._store)
-            self._templates: dict[int, TemplateTable] = {}
-            self._rows: dict[int, dict[int, Row]] = {}
-            self._dirty: set[int] = set()
+            self._plan = spark_plan(plan, self._session, self._views)
         except BaseException:
             self._store.close()
             raise
@@ -62,28 +55,10 @@ class SparkEngine:
     # ------------------------------------------------------------ R_T
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        self._templates[template.number] = template
-        self._rows.setdefault(template.number, {}).update((row.id, row) for row in rows)
-        self._dirty.add(template.number)
+        self._plan.put_rows(template, rows)
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        kept = self._rows[template.number]
-        for row in rows:
-            kept.pop(row.id, None)
-        self._dirty.add(template.number)
-        if not kept:
-            del self._templates[template.number], self._rows[template.number]
-
-    def _refresh_rows(self) -> None:
-        for number in self._dirty & self._templates.keys():
-            template = self._templates[number]
-            rows = ((row.id, *row.variables, row.window, row.ordered) for row in self._rows[number].values())
-            arrays = [
-                pa.array(values, pa.int32() if column.startswith("var") else None)
-                for column, values in zip(template.columns, zip(*rows, strict=True), strict=True)
-            ]
-            self._view(template.name, pa.table(arrays, names=template.columns))
-        self._dirty.clear()
+        self._plan.drop_rows(template, rows)
 
     # ------------------------------------------------------------ batches
 
@@ -95,12 +70,16 @@ class SparkEngine:
 
     def rollback(self) -> None:
         self._store.rollback()
+        self._plan.rolled_back()
 
     def append(self, table: str, rows: pa.Table) -> None:
         self._store.append(table, rows)
 
     def evict(self, before: int) -> None:
         self._store.evict(before)
+
+    def counters(self) -> dict[str, int]:
+        return self._plan.counters()
 
     def close(self) -> None:
         self._store.close()
@@ -117,21 +96,13 @@ class SparkEngine:
             for name in views or {}:
                 self._session.catalog.dropTempView(name)
 
-    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> pa.Table:
+    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._store.append("groups", batch.r_group)
         before = {name: self._views.frame(name) for name in STATE} if self._store.has_rows("r_docts") else {}
         for name, rows in self._state_rows(batch).items():
             self._store.append(name, rows)
             self._view(f"{name}_w", rows)
-        self._refresh_rows()
-        templates = list(self._templates.values())
-        if not templates:
-            return RESULT.empty_table()
-        with ExitStack() as cached:
-            if any(template.shape.joins for template in templates):
-                self._prepare(before, scope, cached)
-            (statement,) = batch_statements(templates, "array({})", with_old=bool(before))
-            return self._session.sql(statement).toArrow().cast(RESULT)
+        return self._plan.join(Batch(batch, first_docid, bool(before), scope), before)
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
         """The batch's rows of the join state: r_bin with a row for each edge of each group."""
@@ -142,42 +113,5 @@ class SparkEngine:
             "r_docts": times.add_column(1, "timestamp", times["t0"]),
         }
 
-    def _prepare(self, before: Mapping[str, DataFrame], scope: Scope, cached: ExitStack) -> None:
-        """Makes the views that the statement of a batch reads beside the batch's own.
-
-        `before` is the join state from before the batch, if there is any. Of it only documents that share a value with
-        the batch can match: their rows are read from the files once and held in memory for all templates, as is R_vj,
-        while `cached` is open.
-        """
-        session, joined = self._session, {f"{name}_w": self._session.table(f"{name}_w") for name in STATE}
-        if before:
-            values = joined["r_doc_w"].select("strval")
-            docs = _persisted(before["r_doc"].join(values, "strval", "left_semi"), cached)
-            joined["r_doc_old"] = docs.select(STATE["r_doc"].names)
-            for name in ("r_bin", "r_docts"):
-                joined[f"{name}_old"] = _persisted(
-                    before[name].join(docs.select("docid"), "docid", "left_semi"), cached
-                )
-        for name in STATE:
-            rows = joined[f"{name}_w"]
-            joined[name] = joined[f"{name}_old"].unionAll(rows) if before else rows
-            self._views.forget(name)
-        for name, frame in joined.items():
-            frame.createOrReplaceTempView(name)
-        self._view("joined_streams", scope.joined_streams())
-        for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
-            joined[side.pairs] = _persisted(session.sql(value_pairs_statement(side, scope.window)), cached)
-        # One job fills the caches: Spark plans by size, and knows that of a cached frame once it has been computed.
-        streamed = {name: frame for name, frame in joined.items() if name.startswith(("r_vj", "r_bin"))}
-        size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in streamed.values()]).count()
-        for name, frame in streamed.items():
-            frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
-
     def _view(self, name: str, rows: pa.Table) -> None:
         local_frame(self._session, rows).createOrReplaceTempView(name)
-
-
-def _persisted(frame: DataFrame, cached: ExitStack) -> DataFrame:
-    frame.persist()
-    cached.callback(frame.unpersist)
-    return frame

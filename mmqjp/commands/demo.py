@@ -22,7 +22,7 @@ from rich.text import Text
 from feeds.sources import read_documents
 from mmqjp.commands.console import console
 from mmqjp.commands.errors import one_line
-from mmqjp.commands.options import debug_option, engine_option, read_script
+from mmqjp.commands.options import debug_option, engine_option, plan_option, read_script
 from mmqjp.commands.run import open_engine
 from mmqjp.engine import Engine
 from mmqjp.evidence import Evidence, JoinedValue
@@ -45,9 +45,10 @@ class Item:
 
 @click.command()
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
+@plan_option
 @engine_option
 @debug_option
-def demo(engine: str, master: str | None) -> None:
+def demo(engine: str, plan: str, master: str | None) -> None:
     """Run the packaged example: standing queries over a few small feeds, what they find, and why.
 
     \b
@@ -56,7 +57,7 @@ def demo(engine: str, master: str | None) -> None:
     """
     if master is not None and engine != "spark":
         raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
-    with packaged_feeds() as directory, open_engine(engine, None, None, master) as opened:
+    with packaged_feeds() as directory, open_engine(engine, master, plan) as opened:
         text, script = read_script(directory / "demo.xscl")
         opened.ensure(script)
         outputs = opened.process(read_documents([directory], feeds="item"))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from join_stage.engine import DEFAULT_PLAN, PLANS
 from mmqjp.commands.errors import DEBUG, Failure, ScriptFailure
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
@@ -44,6 +45,17 @@ def engine_option(command: Decorated) -> Decorated:
         envvar="MMQJP_ENGINE",
         callback=resolve,
         help=f"The engine. Without it: MMQJP_ENGINE, else what {CONFIGURATION} says, else spark.",
+    )(command)
+
+
+def plan_option(command: Decorated) -> Decorated:
+    """The option --plan."""
+    return click.option(
+        "--plan",
+        type=click.Choice(PLANS),
+        default=DEFAULT_PLAN,
+        show_default=True,
+        help="How the joins are done; all plans give the same matches.",
     )(command)
 
 
@@ -103,10 +115,3 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
     if microseconds > LONGEST_WINDOW:
         raise click.BadParameter(f"{text!r} is too long; write INF for no limit")
     return microseconds
-
-
-def plan(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """The name of a plan; there is one so far."""
-    if value != "basic":
-        raise click.BadParameter(f"{value!r} is not available: basic is the only plan of this version")
-    return value

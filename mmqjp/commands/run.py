@@ -12,7 +12,7 @@ from feeds.sources import Items, read_documents
 from mmqjp.batches import DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted, one_line
 from mmqjp.commands.interrupts import interruptible
-from mmqjp.commands.options import debug_option, duration, engine_option, plan, read_script
+from mmqjp.commands.options import debug_option, duration, engine_option, plan_option, read_script
 from mmqjp.commands.sinks import DeadLetters, Sink, json_line
 from mmqjp.engine import Counters, Engine
 from xscl import Script
@@ -71,9 +71,7 @@ from xscl.garbage import collector_spared
 @click.option(
     "--lateness", callback=duration, metavar="DURATION", help="How late a document may come, like 1h. Without it: any."
 )
-@click.option(
-    "--plan", callback=plan, metavar="NAME", default="basic", expose_value=False, help="How the joins are done: basic."
-)
+@plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
 @debug_option
@@ -87,6 +85,7 @@ def run(
     state: Path | None,
     batch_size: int,
     lateness: int | None,
+    plan: str,
     master: str | None,
     engine: str,
 ) -> None:
@@ -105,7 +104,7 @@ def run(
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
-    with Sink(target) as sink, open_engine(engine, state, lateness, master) as opened:
+    with Sink(target) as sink, open_engine(engine, master, plan, state, lateness) as opened:
         try:
             with interruptible():
                 subscribe(opened, script, queries_path)
@@ -126,10 +125,12 @@ def run(
         )
 
 
-def open_engine(engine: str, state: Path | None, lateness: int | None, master: str | None) -> Engine:
+def open_engine(
+    engine: str, master: str | None, plan: str, state: Path | None = None, lateness: int | None = None
+) -> Engine:
     """The engine that the options describe."""
     try:
-        return Engine(engine, state=state, lateness=lateness, master=master)
+        return Engine(engine, state=state, lateness=lateness, plan=plan, master=master)
     except ValueError as error:
         raise Failure(str(error)) from error
 

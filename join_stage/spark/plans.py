@@ -1,0 +1,135 @@
+"""How the Spark engine answers a batch: what its plans have in common, and the `basic` one (thesis, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import reduce
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+
+from join_stage.engine import RESULT, Batch, Matches, Scope, unknown_plan
+from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.spark.tables import TableViews, local_frame
+from join_stage.tables import STATE
+from templates.catalog import Row
+
+TASK_ROWS = 100_000
+"""Rows of R_vj and R_bin worth a task of their own, in each template."""
+
+
+class SparkPlan(Protocol):
+    """A way to answer batches in the engine's session."""
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
+
+    def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
+        """Answers all templates for a batch. The views r_bin_w, r_doc_w and r_docts_w hold its rows; `before` is the
+        join state without it, empty if there is none."""
+
+    def rolled_back(self) -> None:
+        """The batch has been taken back."""
+
+    def counters(self) -> dict[str, int]: ...
+
+
+def spark_plan(name: str, session: SparkSession, views: TableViews) -> SparkPlan:
+    """The plan of a name. Raises ValueError if there is none."""
+    if name == "basic":
+        return BasicPlan(session, views)
+    raise unknown_plan(name)
+
+
+class BasicPlan:
+    """The conjunctive queries of all templates over the join state; also what other plans in SQL start from."""
+
+    def __init__(self, session: SparkSession, views: TableViews) -> None:
+        self._session, self._views = session, views
+        self._templates: dict[int, TemplateTable] = {}
+        self._rows: dict[int, dict[int, Row]] = {}
+        self._dirty: set[int] = set()
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        self._templates[template.number] = template
+        self._rows.setdefault(template.number, {}).update((row.id, row) for row in rows)
+        self._dirty.add(template.number)
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        kept = self._rows[template.number]
+        for row in rows:
+            kept.pop(row.id, None)
+        self._dirty.add(template.number)
+        if not kept:
+            del self._templates[template.number], self._rows[template.number]
+
+    def _refresh_rows(self) -> None:
+        for number in self._dirty & self._templates.keys():
+            template = self._templates[number]
+            rows = ((row.id, *row.variables, row.window, row.ordered) for row in self._rows[number].values())
+            arrays = [
+                pa.array(values, pa.int32() if column.startswith("var") else None)
+                for column, values in zip(template.columns, zip(*rows, strict=True), strict=True)
+            ]
+            self._view(template.name, pa.table(arrays, names=template.columns))
+        self._dirty.clear()
+
+    def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> pa.Table:
+        self._refresh_rows()
+        templates = list(self._templates.values())
+        if not templates:
+            return RESULT.empty_table()
+        with ExitStack() as cached:
+            if any(template.shape.joins for template in templates):
+                self._prepare(before, batch.scope, cached)
+            (statement,) = batch_statements(templates, "array({})", with_old=batch.older)
+            return self._session.sql(statement).toArrow().cast(RESULT)
+
+    def _prepare(self, before: Mapping[str, DataFrame], scope: Scope, cached: ExitStack) -> None:
+        """Makes the views that the statement of a batch reads beside the batch's own.
+
+        `before` is the join state from before the batch, if there is any. Of it only documents that share a value with
+        the batch can match: their rows are read from the files once and held in memory for all templates, as is R_vj,
+        while `cached` is open.
+        """
+        session, joined = self._session, {f"{name}_w": self._session.table(f"{name}_w") for name in STATE}
+        if before:
+            values = joined["r_doc_w"].select("strval")
+            docs = persisted(before["r_doc"].join(values, "strval", "left_semi"), cached)
+            joined["r_doc_old"] = docs.select(STATE["r_doc"].names)
+            for name in ("r_bin", "r_docts"):
+                joined[f"{name}_old"] = persisted(before[name].join(docs.select("docid"), "docid", "left_semi"), cached)
+        for name in STATE:
+            rows = joined[f"{name}_w"]
+            joined[name] = joined[f"{name}_old"].unionAll(rows) if before else rows
+            self._views.forget(name)
+        for name, frame in joined.items():
+            frame.createOrReplaceTempView(name)
+        self._view("joined_streams", scope.joined_streams())
+        for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
+            joined[side.pairs] = persisted(session.sql(value_pairs_statement(side, scope.window)), cached)
+        # One job fills the caches: Spark plans by size, and knows that of a cached frame once it has been computed.
+        streamed = {name: frame for name, frame in joined.items() if name.startswith(("r_vj", "r_bin"))}
+        size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in streamed.values()]).count()
+        for name, frame in streamed.items():
+            frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
+
+    def rolled_back(self) -> None:
+        """Nothing is kept from batch to batch."""
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def _view(self, name: str, rows: pa.Table) -> None:
+        local_frame(self._session, rows).createOrReplaceTempView(name)
+
+
+def persisted(frame: DataFrame, cached: ExitStack) -> DataFrame:
+    """The frame, held in memory once it has been computed, while `cached` is open."""
+    frame.persist()
+    cached.callback(frame.unpersist)
+    return frame
