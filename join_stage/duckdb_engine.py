@@ -143,7 +143,7 @@ class DuckDBEngine:
         docids = f"SELECT docid FROM documents WHERE t0 < {before}"
         for name in STATE:
             self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
-        self._plan.evicted(docids)
+        self._plan.evicted(docids, before)
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()

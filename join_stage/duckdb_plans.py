@@ -9,6 +9,7 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
+from join_stage.duckdb_signature import SignaturePlan
 from join_stage.engine import RESULT, Batch, Matches, unknown_plan
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
 from templates.catalog import Row
@@ -33,8 +34,8 @@ class DuckDBPlan(Protocol):
         """Answers all templates for a batch: the state holds it already, as do r_bin_w, r_doc_w and r_docts_w, which
         hold nothing else, and r_bin_old, r_doc_old and r_docts_old are the state without it."""
 
-    def evicted(self, docids: str) -> None:
-        """The documents whose ids the query `docids` gives have left the state."""
+    def evicted(self, docids: str, before: int) -> None:
+        """The documents that begin before a time have left the state; the query `docids` gives their ids."""
 
     def rolled_back(self, *, whole: bool) -> None:
         """The batch has been taken back; not `whole`: its commit failed, and perhaps only part of it was."""
@@ -46,6 +47,8 @@ def duckdb_plan(name: str, connection: duckdb.DuckDBPyConnection) -> DuckDBPlan:
     """The plan of a name. Raises ValueError if there is none."""
     if name == "basic":
         return BasicPlan(connection)
+    if name == "signature":
+        return SignaturePlan(connection)
     raise unknown_plan(name)
 
 
@@ -89,7 +92,7 @@ class BasicPlan:
         results = [self._connection.sql(statement).to_arrow_table() for statement in statements]
         return pa.concat_tables([RESULT.empty_table(), *results])
 
-    def evicted(self, docids: str) -> None:
+    def evicted(self, docids: str, before: int) -> None:
         """Nothing is kept about documents."""
 
     def rolled_back(self, *, whole: bool) -> None:

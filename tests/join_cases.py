@@ -126,8 +126,10 @@ def _row(rng: Random, number: int, template: int, shape: Shape, window: int) -> 
 def _document(
     rng: Random, docid: int, start: int, groups: list[int]
 ) -> tuple[tuple[int, int, int], list[tuple[int, ...]], list[tuple[int, int, str, str]]]:
-    edges = {(rng.choice(groups), *sorted(rng.choices(range(NODES), k=2))) for _ in range(2 * NODES)}
-    edges |= {(group, node, node) for node in range(NODES) for group in groups if rng.random() < 0.5}
+    # Two nodes are in one row at the most: its group has all the edges between them.
+    pairs = {tuple(sorted(rng.choices(range(NODES), k=2))) for _ in range(2 * NODES)}
+    pairs |= {(node, node) for node in range(NODES) if rng.random() < 0.9}
+    edges = {(rng.choice(groups), *pair) for pair in pairs}
     stream = rng.choice("SSST")
     values = [(docid, node, rng.choice(VALUES), stream) for node in range(NODES)]
     return (

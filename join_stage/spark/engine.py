@@ -77,6 +77,7 @@ class SparkEngine:
 
     def evict(self, before: int) -> None:
         self._store.evict(before)
+        self._plan.evicted(before)
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()

@@ -13,6 +13,7 @@ from pyspark.sql.functions import lit
 
 from join_stage.engine import RESULT, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.spark.signature import SignaturePlan
 from join_stage.spark.tables import TableViews, local_frame
 from join_stage.tables import STATE
 from templates.catalog import Row
@@ -32,6 +33,9 @@ class SparkPlan(Protocol):
         """Answers all templates for a batch. The views r_bin_w, r_doc_w and r_docts_w hold its rows; `before` is the
         join state without it, empty if there is none."""
 
+    def evicted(self, before: int) -> None:
+        """The documents that begin before a time have left the state, some of them perhaps not yet."""
+
     def rolled_back(self) -> None:
         """The batch has been taken back."""
 
@@ -42,6 +46,8 @@ def spark_plan(name: str, session: SparkSession, views: TableViews) -> SparkPlan
     """The plan of a name. Raises ValueError if there is none."""
     if name == "basic":
         return BasicPlan(session, views)
+    if name == "signature":
+        return SignaturePlan(views)
     raise unknown_plan(name)
 
 
@@ -117,6 +123,9 @@ class BasicPlan:
         size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in streamed.values()]).count()
         for name, frame in streamed.items():
             frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
+
+    def evicted(self, before: int) -> None:
+        """Nothing is kept about documents."""
 
     def rolled_back(self) -> None:
         """Nothing is kept from batch to batch."""

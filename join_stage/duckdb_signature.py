@@ -1,0 +1,46 @@
+"""The `signature` plan of the DuckDB engine: postings in memory, made anew from the join state when in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+
+from join_stage.engine import Batch, Matches
+from join_stage.plan import TemplateTable
+from join_stage.signature.joiner import SignatureJoin
+from join_stage.tables import STATE
+from templates.catalog import Row
+
+
+class SignaturePlan:
+    """Joins in memory beside the connection, whose tables are what is kept for good."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._join = SignatureJoin()
+        self._loaded = False
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        self._join.put_rows(template.shape, rows)
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        self._join.drop_rows(rows)
+
+    def join(self, batch: Batch) -> Matches:
+        if not self._loaded:
+            self._join.forget()
+            tables = ("groups", *(f"{name}_old" for name in STATE))
+            self._join.load(*(self._connection.table(name).to_arrow_table() for name in tables))
+            self._loaded = True
+        return self._join.join(batch.witnesses, batch.scope)
+
+    def evicted(self, docids: str, before: int) -> None:
+        self._join.evict(before)
+
+    def rolled_back(self, *, whole: bool) -> None:
+        """The postings hold documents that are not there."""
+        self._loaded = False
+
+    def counters(self) -> dict[str, int]:
+        return self._join.counters()

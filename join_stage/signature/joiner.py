@@ -1,0 +1,125 @@
+"""The plan as a whole: rows come and go, batches of witnesses are joined with what is kept, and kept themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from join_stage.engine import RESULT, Scope
+from join_stage.signature.arrays import encoded
+from join_stage.signature.build import groups_of, postings
+from join_stage.signature.classes import Classes
+from join_stage.signature.matches import Factorised
+from join_stage.signature.pairing import Paired, paired
+from join_stage.signature.postings import Run, Values, merged, since
+from join_stage.signature.rows import Rows
+from join_stage.signature.within import Sets
+from templates.catalog import Row
+from templates.template import Shape
+from templates.witness import R_GROUP, Witnesses
+
+_EDGE = 1 << 30
+"""The first number of a group that stands for a single edge; those of stage 1 are less."""
+
+
+class SignatureJoin:
+    """Rows of R_T, and postings of the documents that were joined."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self._classes = Classes(self.rows)
+        self._sets = Sets(self.rows, self._classes)
+        self._values = Values()
+        self._runs: tuple[Run, ...] = ()
+
+    # ------------------------------------------------------------ rows
+
+    def put_rows(self, shape: Shape, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self.rows.put(shape, row)
+
+    def drop_rows(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self.rows.drop(row.id)
+
+    # ------------------------------------------------------------ batches
+
+    def join(self, batch: Witnesses, scope: Scope) -> Factorised:
+        """The matches that documents complete with each other and with those that are kept; they are kept too."""
+        self._classes.learn(groups_of(batch.r_group))
+        run = postings(batch, self._classes, self._values)
+        found: list[Paired] = []
+        if len(run):
+            found.append(paired(run, run, self._classes, self._sets, scope.streams, driving_left=False))
+            for other in self._runs:
+                for left in (False, True):
+                    found.append(paired(run, other, self._classes, self._sets, scope.streams, driving_left=left))
+        self._keep(run)
+        return Factorised(self.rows, found, self._filtered(batch))
+
+    def evict(self, before: int) -> None:
+        """Drops the documents that begin before a time."""
+        runs = (since(run, before) for run in self._runs)
+        self._runs = tuple(run for run in runs if len(run))
+        used = [run.value for run in self._runs]
+        if len(self._values) > 2 * sum(map(len, used)) + 1000:
+            new = self._values.keep(np.unique(np.concatenate([np.zeros(0, np.int64), *used])))
+            self._runs = tuple(run.renumbered(new) for run in self._runs)
+
+    def forget(self) -> None:
+        """Drops all documents."""
+        self._runs, self._values = (), Values()
+
+    def counters(self) -> dict[str, int]:
+        """Documents that are kept, those that no path is in left out; their postings, the bytes of these, and how many
+        different values they have."""
+        return {
+            "documents": sum(len(run.docid) for run in self._runs),
+            "postings": sum(map(len, self._runs)),
+            "posting_bytes": sum(run.nbytes for run in self._runs),
+            "values": len(self._values),
+        }
+
+    def load(self, known: pa.Table, r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
+        """Takes in the groups that are known, and the join state: R_bin comes with an edge in each row."""
+        code, edges = encoded((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
+        numbers = np.arange(len(edges), dtype=np.int64) + _EDGE
+        columns = (numbers, edges >> 32, edges & 0xFFFFFFFF)
+        groups = pa.table([pa.array(column.astype(np.int32)) for column in columns], R_GROUP)
+        grp = pa.array(numbers[code].astype(np.int32))
+        factorised = r_bin.select(["docid", "node1", "node2"]).add_column(1, "grp", grp)
+        self._classes.learn([*groups_of(known), *groups_of(groups)])
+        self._keep(postings(Witnesses(factorised, groups, r_doc, r_docts), self._classes, self._values))
+
+    def _keep(self, run: Run) -> None:
+        """Keeps postings. Runs are merged so that each is twice as long as the next: a batch meets few of them, and a
+        posting is moved few times."""
+        if not len(run):
+            return
+        runs = [*self._runs, run]
+        while len(runs) > 1 and len(runs[-2]) < 2 * len(runs[-1]):
+            runs[-2:] = [merged(runs[-2], runs[-1])]
+        self._runs = tuple(runs)
+
+    def _filtered(self, batch: Witnesses) -> Iterator[pa.RecordBatch]:
+        """The matches of rows without a join."""
+        if not any(self.rows.filters.values()):
+            return
+        node1, node2 = (batch.r_bin[name].to_numpy() for name in ("node1", "node2"))
+        same = np.flatnonzero(node1 == node2)
+        group = batch.r_bin["grp"].to_numpy()[same]
+        code, groups = encoded(group.astype(np.int64))
+        for place, number in enumerate(groups.tolist()):
+            at = same[code == place]
+            for row in self._classes.filters(number):
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array(np.full(len(at), row)),
+                        batch.r_bin["docid"].combine_chunks().take(pa.array(at)),
+                        pa.nulls(len(at), pa.int64()),
+                        pa.ListArray.from_arrays(pa.array(np.arange(len(at) + 1, dtype=np.int32)), pa.array(node1[at])),
+                    ],
+                    schema=RESULT,
+                )

@@ -1,0 +1,242 @@
+"""Matches: what pairs of runs have in common, written out as rows of RESULT when it is asked for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+
+from join_stage.engine import RESULT
+from join_stage.signature.arrays import Ints, expanded, matching
+from join_stage.signature.pairing import Paired, Pairs, Ranges
+from join_stage.signature.postings import Run
+from join_stage.signature.rows import Rows
+from templates.template import Shape
+
+CHUNK = 100_000
+"""About how many matches are written out at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a template's node is found: in the postings of a join, so far down a path."""
+
+    left: bool
+    join: int
+    depth: int
+    leaf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The slots of a template's nodes; and those that several joins share, which have to be one node."""
+
+    nodes: list[Slot]
+    equal: list[tuple[Slot, Slot]]
+
+
+@lru_cache(maxsize=4096)
+def layout(shape: Shape) -> Layout:
+    """Where the nodes of a template with joins are found. The tops are the instances' in all joins."""
+    met: dict[int, Slot] = {}
+    equal: list[tuple[Slot, Slot]] = []
+    for join, leaves in enumerate(shape.joins):
+        for leaf, left in zip(leaves, (True, False), strict=True):
+            path = _path(shape, leaf)
+            for depth, node in enumerate(path):
+                slot = Slot(left, join, depth, node == leaf)
+                first = met.setdefault(node, slot)
+                if first is not slot and depth:
+                    equal.append((first, slot))
+    return Layout([met[node] for node in range(len(shape.parents))], equal)
+
+
+def _path(shape: Shape, leaf: int) -> list[int]:
+    path = []
+    node: int | None = leaf
+    while node is not None:
+        path.append(node)
+        node = shape.parents[node]
+    return path[::-1]
+
+
+class Factorised:
+    """The matches of a batch: to be read before rows change."""
+
+    def __init__(self, rows: Rows, found: Iterable[Paired], filtered: Iterable[pa.RecordBatch]) -> None:
+        self._rows, self._found, self._filtered = rows, list(found), list(filtered)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(batch.num_rows for batch in self.to_batches())
+
+    def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
+        """Record batches of RESULT."""
+        for batch in self._batches():
+            for start in range(0, batch.num_rows, max_chunksize):
+                yield batch.slice(start, max_chunksize)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self._filtered
+        for found in self._found:
+            yield from _of_single(self._rows, found)
+            if found.several is not None:
+                yield from _of_several(self._rows, found, found.several)
+
+
+# ------------------------------------------------------------ rows of one join
+
+
+def _of_single(rows: Rows, found: Paired) -> Iterator[pa.RecordBatch]:
+    by_shape: dict[Shape, dict[int, list[int]]] = defaultdict(dict)
+    for number, meaning in enumerate(found.means):
+        for place in meaning.single:
+            by_shape[rows.shape_at(place)].setdefault(number, []).append(place)
+    for shape, of_kind in by_shape.items():
+        of_kinds = [of_kind.get(number, []) for number in range(len(found.kinds))]
+        counts, places = np.array(list(map(len, of_kinds))), np.array(list(chain.from_iterable(of_kinds)), np.int64)
+        ends = np.cumsum(counts)
+        ranges = found.single.of(counts > 0)
+        weights = (ranges.end - ranges.start) * counts[ranges.kind]
+        for part in _parts(weights):
+            chosen = Ranges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
+            theirs, which = expanded(chosen.start, chosen.end)
+            ours, kind = chosen.posting[which], chosen.kind[which]
+            if found.driving is found.other:
+                apart = found.driving.documents[ours] != found.other.documents[theirs]
+                ours, theirs, kind = ours[apart], theirs[apart], kind[apart]
+            at, pair = expanded(ends[kind] - counts[kind], ends[kind])
+            near = _near(rows, found, ours[pair], theirs[pair], places[at])
+            at, pair = at[near], pair[near]
+            yield _result(rows, found, layout(shape), places[at], [(ours[pair], theirs[pair])])
+
+
+# ------------------------------------------------------------ rows of several joins
+
+
+def _of_several(rows: Rows, found: Paired, pairs: Pairs) -> Iterator[pa.RecordBatch]:
+    number = {kind: place for place, kind in enumerate(found.kinds)}
+    by_shape: dict[Shape, dict[int, list[int]]] = defaultdict(dict)
+    for place in np.unique(pairs.found).tolist():
+        for i, row in enumerate(pairs.within[place].places.tolist()):
+            by_shape[rows.shape_at(row)].setdefault(place, []).append(i)
+    codes = pairs.key * len(found.kinds) + pairs.kind
+    for shape, of_set in by_shape.items():
+        counts = np.array([len(of_set.get(place, ())) for place in range(len(pairs.within))])
+        ends = np.cumsum(counts)
+        items = [(place, i) for place in range(len(pairs.within)) for i in of_set.get(place, ())]
+        rows_of = np.array([pairs.within[place].places[i] for place, i in items], np.int64)
+        choices = [
+            _Choices([[number[kind] for kind in pairs.within[place].choices[i][join]] for place, i in items])
+            for join in range(len(shape.joins))
+        ]
+        keys = np.flatnonzero(counts[pairs.found] > 0)
+        for part in _parts(counts[pairs.found[keys]]):
+            key = keys[part]
+            item, at = expanded((ends - counts)[pairs.found[key]], ends[pairs.found[key]])
+            key = key[at]
+            first = pairs.start[key]
+            near = _near(rows, found, pairs.driving[first], pairs.other[first], rows_of[item])
+            item, key = item[near], key[near]
+            yield from _joined(rows, found, pairs, layout(shape), choices, codes, item, key, rows_of)
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """For each item the kinds that satisfy one of its joins."""
+
+    kinds: list[list[int]]
+
+    def expanded(self, item: Ints) -> tuple[Ints, Ints]:
+        """For some items all their kinds, and for each the place of its item."""
+        flat = np.array([kind for kinds in self.kinds for kind in kinds], np.int64)
+        ends = np.cumsum([len(kinds) for kinds in self.kinds])
+        starts = np.append(0, ends[:-1])
+        at, place = expanded(starts[item], ends[item])
+        return flat[at], place
+
+
+def _joined(
+    rows: Rows,
+    found: Paired,
+    pairs: Pairs,
+    nodes: Layout,
+    choices: list[_Choices],
+    codes: Ints,
+    item: Ints,
+    key: Ints,
+    rows_of: Ints,
+) -> Iterator[pa.RecordBatch]:
+    """All ways to choose for each join of a row one of the pairs of postings that satisfy it."""
+    chosen: list[Ints] = []
+    for join, choice in enumerate(choices):
+        kind, place = choice.expanded(item)
+        item, key, chosen = item[place], key[place], [column[place] for column in chosen]
+        pair, place = expanded(*matching(key * len(found.kinds) + kind, codes))
+        item, key, chosen = item[place], key[place], [*(column[place] for column in chosen), pair]
+        for one, other in nodes.equal:
+            if other.join == join:
+                same = _node(found, one, *_of(pairs, chosen[one.join])) == _node(found, other, *_of(pairs, pair))
+                item, key, chosen = item[same], key[same], [column[same] for column in chosen]
+                pair = chosen[-1]
+    yield _result(rows, found, nodes, rows_of[item], [_of(pairs, column) for column in chosen])
+
+
+def _of(pairs: Pairs, chosen: Ints) -> tuple[Ints, Ints]:
+    return pairs.driving[chosen], pairs.other[chosen]
+
+
+# ------------------------------------------------------------ both
+
+
+def _parts(weights: Ints) -> Iterator[slice]:
+    """Slices of about CHUNK together, a single one may be more."""
+    total = np.cumsum(weights)
+    start = 0
+    while start < len(weights):
+        before = total[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(total, before + CHUNK, "right")))
+        yield slice(start, end)
+        start = end
+
+
+def _sides(found: Paired) -> tuple[Run, Run]:
+    return (found.driving, found.other) if found.driving_left else (found.other, found.driving)
+
+
+def _near(
+    rows: Rows, found: Paired, ours: Ints, theirs: Ints, place: Ints
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether documents, given by postings, are within rows' windows, and in their order."""
+    (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
+    one, two = left.documents[one], right.documents[two]
+    span = np.maximum(left.t1[one], right.t1[two]) - np.minimum(left.t0[one], right.t0[two])
+    return (span <= rows.windows[place]) & ((left.t1[one] < right.t0[two]) | ~rows.ordered[place])
+
+
+def _node(found: Paired, slot: Slot, ours: Ints, theirs: Ints) -> Ints:
+    """The nodes at a slot of pairs of postings."""
+    run, at = (found.driving, ours) if slot.left == found.driving_left else (found.other, theirs)
+    if slot.leaf:
+        return run.node[at]
+    return run.inner[at, slot.depth - 1] if slot.depth else run.top[run.instance[at]]
+
+
+def _result(rows: Rows, found: Paired, nodes: Layout, place: Ints, chosen: list[tuple[Ints, Ints]]) -> pa.RecordBatch:
+    ours, theirs = chosen[0]
+    (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
+    columns = [_node(found, slot, *chosen[slot.join]) for slot in nodes.nodes]
+    offsets = np.arange(len(place) + 1, dtype=np.int32) * len(columns)
+    flat = np.stack(columns, axis=1).ravel()
+    arrays = [
+        pa.array(rows.ids[place]),
+        pa.array(left.docid[left.documents[one]]),
+        pa.array(right.docid[right.documents[two]]),
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=RESULT)

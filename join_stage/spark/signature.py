@@ -1,0 +1,48 @@
+"""The `signature` plan of the Spark engine: postings in the driver's memory, made anew from the join state's files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame
+
+from join_stage.engine import Batch, Matches
+from join_stage.plan import TemplateTable
+from join_stage.signature.joiner import SignatureJoin
+from join_stage.spark.tables import TableViews
+from join_stage.tables import STATE
+from templates.catalog import Row
+
+
+class SignaturePlan:
+    """Joins in the driver beside the store, whose files are what is kept for good."""
+
+    def __init__(self, views: TableViews) -> None:
+        self._views = views
+        self._join = SignatureJoin()
+        self._loaded = False
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        self._join.put_rows(template.shape, rows)
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        self._join.drop_rows(rows)
+
+    def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
+        if not self._loaded:
+            self._join.forget()
+            if before:
+                frames = (self._views.frame("groups"), *(before[name] for name in STATE))
+                self._join.load(*(frame.toArrow() for frame in frames))
+            self._loaded = True
+        return self._join.join(batch.witnesses, batch.scope)
+
+    def evicted(self, before: int) -> None:
+        self._join.evict(before)
+
+    def rolled_back(self) -> None:
+        """The postings hold documents that are not there."""
+        self._loaded = False
+
+    def counters(self) -> dict[str, int]:
+        return self._join.counters()
