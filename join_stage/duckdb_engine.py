@@ -10,10 +10,22 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from join_stage.duckdb_plans import duckdb_plan, registered
-from join_stage.engine import DEFAULT_PLAN, DUCKDB_FILE, SPARK_MANIFESTS, Batch, Matches, Scope, StoreError
+from join_stage.duckdb_plans import BasicPlan, DuckDBPlan, registered
+from join_stage.duckdb_signature import SignaturePlan
+from join_stage.duckdb_views import ViewsPlan
+from join_stage.engine import (
+    DEFAULT_PLAN,
+    DUCKDB_FILE,
+    SPARK_MANIFESTS,
+    Batch,
+    Matches,
+    Scope,
+    StoreError,
+    unknown_plan,
+)
 from join_stage.plan import TemplateTable
 from join_stage.tables import STATE, TABLES
+from join_stage.views import CACHE_BYTES
 from templates.catalog import Row
 from templates.witness import Witnesses
 
@@ -46,10 +58,12 @@ CREATE OR REPLACE VIEW matches AS
 class DuckDBEngine:
     """A `JoinEngine` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
 
-    A store may be opened with another `plan` than the last time.
+    A store may be opened with another `plan` than the last time. `cache_bytes` bounds what the plan `views` caches.
     """
 
-    def __init__(self, directory: Path | None = None, plan: str = DEFAULT_PLAN) -> None:
+    def __init__(
+        self, directory: Path | None = None, plan: str = DEFAULT_PLAN, *, cache_bytes: int = CACHE_BYTES
+    ) -> None:
         if directory is not None and (directory / SPARK_MANIFESTS).exists():
             raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
         try:
@@ -65,7 +79,7 @@ class DuckDBEngine:
             raise StoreError(f"cannot open the store in {directory}: {error}") from error
         try:
             self._prepare()
-            self._plan = duckdb_plan(plan, self._connection)
+            self._plan = _make_plan(plan, self._connection, cache_bytes)
         except BaseException:
             self.close()
             raise
@@ -152,6 +166,17 @@ class DuckDBEngine:
         self._connection.close()
         if self._spilled is not None:
             self._spilled.cleanup()
+
+
+def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> DuckDBPlan:
+    """The plan of a name. Raises ValueError if there is none."""
+    if name == "basic":
+        return BasicPlan(connection)
+    if name == "views":
+        return ViewsPlan(connection, cache_bytes)
+    if name == "signature":
+        return SignaturePlan(connection)
+    raise unknown_plan(name)
 
 
 def _row_view(template: TemplateTable) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import duckdb
 import pyarrow as pa
 
-from join_stage.duckdb_signature import SignaturePlan
-from join_stage.engine import RESULT, Batch, Matches, unknown_plan
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.engine import RESULT, Batch, Matches
+from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
 from templates.catalog import Row
+from templates.conjunctive import executable_query
 
 JOINS = 40
 """Joins in one statement. DuckDB starts all branches of a union at once and reserves up to 4 MiB for each join and
@@ -23,7 +23,7 @@ data. Statements of 40 joins were also a tenth to a fifth faster than ones of 80
 class DuckDBPlan(Protocol):
     """A way to answer batches over the engine's connection, whose tables r_bin, r_doc and r_docts are the join state.
 
-    What a plan writes to the database during a batch is taken back with the batch.
+    A batch is a transaction: what a plan writes to the database meanwhile is taken back with it.
     """
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
@@ -41,15 +41,6 @@ class DuckDBPlan(Protocol):
         """The batch has been taken back; not `whole`: its commit failed, and perhaps only part of it was."""
 
     def counters(self) -> dict[str, int]: ...
-
-
-def duckdb_plan(name: str, connection: duckdb.DuckDBPyConnection) -> DuckDBPlan:
-    """The plan of a name. Raises ValueError if there is none."""
-    if name == "basic":
-        return BasicPlan(connection)
-    if name == "signature":
-        return SignaturePlan(connection)
-    raise unknown_plan(name)
 
 
 class BasicPlan:
@@ -85,10 +76,12 @@ class BasicPlan:
             for side in (NEW_RIGHT, NEW_LEFT) if batch.older else (NEW_RIGHT,):
                 pairs = value_pairs_statement(side, batch.scope.window)
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {pairs}")
-        templates = list(self._templates.values())
-        return self._answer(batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS))
+        return self._answer(batch)
 
-    def _answer(self, statements: Iterable[str]) -> pa.Table:
+    def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
+        """All templates' matches; what their queries are put over is there."""
+        templates = list(self._templates.values())
+        statements = batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS, form=form)
         results = [self._connection.sql(statement).to_arrow_table() for statement in statements]
         return pa.concat_tables([RESULT.empty_table(), *results])
 

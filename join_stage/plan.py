@@ -1,4 +1,4 @@
-"""The `basic` plan (thesis, Algorithm 1): the conjunctive queries of all templates as one union-all statement a batch.
+"""The SQL of a batch: the conjunctive queries of all templates as one union-all statement (thesis, Algorithm 1).
 
 A batch joins the state, which already holds it, with the batch on the right; then the batch on the left with the state
 as it was before. So each pair of documents with a new one in it is met exactly once, whichever arrived first.
@@ -6,7 +6,7 @@ as it was before. So each pair of documents with a new one in it is met exactly 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from templates.catalog import INFINITE
@@ -16,20 +16,22 @@ from templates.template import Shape
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
-    """Which tables stand left and right of the joins: their common suffixes, and that of R_vj."""
+    """Which tables stand left and right of the joins: their common suffixes, and the names of R_vj and R_LR."""
 
     left: str
     right: str
     pairs: str
+    edges: str
 
 
-NEW_RIGHT = Orientation("", "_w", "r_vj")
+NEW_RIGHT = Orientation("", "_w", "r_vj", "r_lr")
 """The state, batch included, followed by or joined with the batch."""
 
-NEW_LEFT = Orientation("_w", "_old", "r_vj_old")
+NEW_LEFT = Orientation("_w", "_old", "r_vj_old", "r_lr_old")
 """The batch with the state from before it."""
 
-R_VJ = ("docid1", "node1", "docid2", "node2", "span", "apart")
+QueryForm = Callable[[Shape, str], ConjunctiveQuery]
+"""How CQ_T is put, by a template's shape and name: `executable_query` or `executable_views_query`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,38 +52,45 @@ class TemplateTable:
         return ("qid", *(f"var{i + 1}" for i in range(len(self.shape.parents))), "wl", "ordered")
 
 
+SPAN = "greatest(l.t1, r.t1) - least(l.t0, r.t0)"
+APART = "l.t1 < r.t0"
+
+
 def value_pairs_statement(side: Orientation, window: int) -> str:
     """R_vj: the pairs of nodes with equal string values of two documents that some query may join: their streams are
     a pair of `joined_streams`, and they are no further apart than the largest `window`.
 
     `span` is the time that both documents cover, `apart` tells that the left one ends before the right one begins.
     """
-    span = "greatest(l.t1, r.t1) - least(l.t0, r.t0)"
-    within = "" if window == INFINITE else f" AND {span} <= {window}"
+    within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
     return f"""SELECT a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2,
-  {span} AS span, l.t1 < r.t0 AS apart
+  {SPAN} AS span, {APART} AS apart
 FROM r_doc{side.left} a JOIN joined_streams s ON s.stream1 = a.stream
 JOIN r_doc{side.right} b ON b.strval = a.strval AND b.stream = s.stream2
 JOIN r_docts{side.left} l ON l.docid = a.docid JOIN r_docts{side.right} r ON r.docid = b.docid
 WHERE a.docid <> b.docid{within}"""
 
 
-def timed_query(template: TemplateTable) -> tuple[ConjunctiveQuery, tuple[str, ...]]:
+def timed_query(template: TemplateTable, form: QueryForm) -> tuple[ConjunctiveQuery, tuple[str, ...]]:
     """CQ_T as it is run, and the conditions of Algorithm 3, line 4, under the row's largest window."""
-    query = executable_query(template.shape, f"T{template.number}")
+    query = form(template.shape, f"T{template.number}")
     rows = Atom(f"R_T{template.number}", template.columns, (*template.columns[:-1], "ordered"))
     body = [rows if atom.relation == rows.relation else atom for atom in query.body]
     if not template.shape.joins:
         return ConjunctiveQuery(query.head, tuple(body)), ()
-    body[0] = Atom("R_vj", R_VJ, (*body[0].args, "span", "apart"))
+    pairs = body[0]
+    body[0] = Atom(pairs.relation, (*pairs.attributes, "span", "apart"), (*pairs.args, "span", "apart"))
     return ConjunctiveQuery(query.head, tuple(body)), ("{span} <= {wl}", "({apart} OR NOT {ordered})")
 
 
-def template_statement(template: TemplateTable, side: Orientation, array: str) -> str:
+def template_statement(
+    template: TemplateTable, side: Orientation, array: str, form: QueryForm = executable_query
+) -> str:
     """CQ_T in SQL, its result as rows (qid, docid1, docid2, nodes); `array` is the engine's array constructor."""
-    query, conditions = timed_query(template)
+    query, conditions = timed_query(template, form)
     tables = {
         "R_vj": side.pairs,
+        "R_LR": side.edges,
         "R_bin": f"r_bin{side.left}",
         "R_binW": f"r_bin{side.right}",
         f"R_T{template.number}": template.name,
@@ -93,7 +102,12 @@ def template_statement(template: TemplateTable, side: Orientation, array: str) -
 
 
 def batch_statements(
-    templates: Sequence[TemplateTable], array: str, *, with_old: bool, joins: int | None = None
+    templates: Sequence[TemplateTable],
+    array: str,
+    *,
+    with_old: bool,
+    joins: int | None = None,
+    form: QueryForm = executable_query,
 ) -> Iterator[str]:
     """The union-all statement that answers all templates for a batch; `with_old` asks for the second orientation too.
 
@@ -103,12 +117,12 @@ def batch_statements(
     selects: list[str] = []
     count = 0
     for template in templates:
-        more = len(timed_query(template)[0].body) - 1
+        more = len(timed_query(template, form)[0].body) - 1
         for side in (NEW_RIGHT, NEW_LEFT) if with_old and template.shape.joins else (NEW_RIGHT,):
             if selects and joins is not None and count + more > joins:
                 yield "\nUNION ALL\n".join(selects)
                 selects, count = [], 0
-            selects.append(template_statement(template, side, array))
+            selects.append(template_statement(template, side, array, form))
             count += more
     if selects:
         yield "\nUNION ALL\n".join(selects)

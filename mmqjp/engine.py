@@ -343,10 +343,7 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
 
 
 def open_store(session: SparkSession | None, state: Path | None, plan: str = DEFAULT_PLAN) -> JoinEngine:
-    """The store and join engine: on Spark if there is a session for it, else on DuckDB.
-
-    Raises StoreError, and ValueError for a plan that there is not.
-    """
+    """The store and join engine: on Spark if there is a session, else on DuckDB. Raises StoreError, ValueError."""
     if session is None:
         from join_stage.duckdb_engine import DuckDBEngine
 

@@ -13,6 +13,11 @@ R_VJ = ("docid1", "node1", "docid2", "node2")
 """Attributes of the witness relations. The W relations hold a batch, so they carry docid too; R_vj is the join of
 R_doc and R_docW on strval, which all templates share."""
 
+R_L = (*R_BIN, "strval")
+R_LR = ("docid1", "var1", "var2", "node1", "node2", "docid2", "var3", "var4", "node3", "node4")
+"""Attributes of the views of section 6.5: R_L (and R_R) is the join of R_doc and R_bin (of the batch) on node = node2;
+R_LR is the join of R_L and R_R on strval, which all templates share."""
+
 
 @dataclass(frozen=True, slots=True)
 class Atom:
@@ -96,6 +101,44 @@ def executable_query(shape: Shape, template: str) -> ConjunctiveQuery:
             body.append(_rows(shape, template))
         body += _path(shape, right, "R_binW", "docid2", bound)
     return ConjunctiveQuery(_head(shape, template), tuple(body))
+
+
+def views_query(shape: Shape, template: str) -> ConjunctiveQuery:
+    """CQ_T over the views (thesis 6.5): for each value join a copy of R_L and of R_R, and R_T.
+
+    R_L and R_R hold the edges of leaves: one between inner nodes still takes a copy of R_bin or R_binW.
+    """
+    if not shape.joins:
+        return conjunctive_query(shape, template)
+    body: list[Atom] = []
+    bound: set[int] = set()
+    for i, (left, right) in enumerate(shape.joins, 1):
+        for leaf, docid, view, relation in ((left, "docid1", "R_L", "R_bin"), (right, "docid2", "R_R", "R_binW")):
+            body.append(Atom(view, R_L, (*_binary(shape, leaf, relation, docid).args, f"strval{i}")))
+            body += _above(shape, leaf, relation, docid, bound)
+    return ConjunctiveQuery(_head(shape, template), (*body, _rows(shape, template)))
+
+
+def executable_views_query(shape: Shape, template: str) -> ConjunctiveQuery:
+    """CQ_T over the views in the order in which it is run: R_L and R_R folded into R_LR, R_T after the first of it."""
+    if not shape.joins:
+        return conjunctive_query(shape, template)
+    body: list[Atom] = []
+    bound: set[int] = set()
+    for i, (left, right) in enumerate(shape.joins):
+        edges = _binary(shape, left, "R_bin", "docid1"), _binary(shape, right, "R_binW", "docid2")
+        body.append(Atom("R_LR", R_LR, edges[0].args + edges[1].args))
+        if i == 0:
+            body.append(_rows(shape, template))
+        body += _above(shape, left, "R_bin", "docid1", bound)
+        body += _above(shape, right, "R_binW", "docid2", bound)
+    return ConjunctiveQuery(_head(shape, template), tuple(body))
+
+
+def _above(shape: Shape, leaf: int, relation: str, docid: str, bound: set[int]) -> list[Atom]:
+    """The atoms that bind the ancestors of a leaf's parent, less those already bound."""
+    parent = shape.parents[leaf]
+    return [] if parent is None else _path(shape, parent, relation, docid, bound)
 
 
 def _path(shape: Shape, node: int, relation: str, docid: str, bound: set[int]) -> list[Atom]:

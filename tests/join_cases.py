@@ -58,7 +58,7 @@ def random_join_case(
         known = [g for g in range(GROUPS) if g % batches <= n]
         docids = range(n * documents, (n + 1) * documents)
         starts = [docid if in_order else rng.randrange(30) for docid in docids]
-        rows = [_document(rng, docid, start, known) for docid, start in zip(docids, starts, strict=True)]
+        rows = [_document(rng, docid, start, known, edges) for docid, start in zip(docids, starts, strict=True)]
         fresh = sorted(edge for edge in edges if edge[0] % batches == n)
         witnesses.append((n * documents, _witnesses(rows, fresh)))
     return JoinCase(tables, witnesses, window)
@@ -124,7 +124,7 @@ def _row(rng: Random, number: int, template: int, shape: Shape, window: int) -> 
 
 
 def _document(
-    rng: Random, docid: int, start: int, groups: list[int]
+    rng: Random, docid: int, start: int, groups: list[int], known: set[tuple[int, int, int]]
 ) -> tuple[tuple[int, int, int], list[tuple[int, ...]], list[tuple[int, int, str, str]]]:
     # Two nodes are in one row at the most: its group has all the edges between them.
     pairs = {tuple(sorted(rng.choices(range(NODES), k=2))) for _ in range(2 * NODES)}
@@ -134,9 +134,21 @@ def _document(
     values = [(docid, node, rng.choice(VALUES), stream) for node in range(NODES)]
     return (
         (docid, start * SECOND, (start + rng.randrange(2)) * SECOND),
-        [(docid, *edge) for edge in sorted(edges)],
+        [(docid, *row) for row in _distinct(sorted(edges), known)],
         values,
     )
+
+
+def _distinct(rows: list[tuple[int, ...]], known: set[tuple[int, int, int]]) -> list[tuple[int, ...]]:
+    """Rows (group, node1, node2) without those that say again what an earlier one does: R_bin is a set."""
+    said: set[tuple[int, ...]] = set()
+    kept = []
+    for group, *nodes in rows:
+        flat = {(*edge[1:], *nodes) for edge in known if edge[0] == group}
+        if not flat & said:
+            kept.append((group, *nodes))
+            said |= flat
+    return kept
 
 
 def _witnesses(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,15 +18,28 @@ from tests.join_cases import JoinCase, as_table, random_join_case, run_case, sor
 Opener = Callable[..., JoinEngine]
 
 
-@pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
-def open_engine(request: pytest.FixtureRequest) -> Opener:
-    """Opens an engine, on a directory or without; each parameter is one engine."""
-    if request.param == "duckdb":
-        return DuckDBEngine
+ENGINES = ["duckdb", pytest.param("spark", marks=pytest.mark.spark)]
+
+
+@pytest.fixture(params=["basic", "views"])
+def plan(request: pytest.FixtureRequest) -> str:
+    """A plan's name, each that there is."""
+    return str(request.param)
+
+
+@pytest.fixture(params=ENGINES)
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def open_engine(request: pytest.FixtureRequest, engine_name: str, plan: str) -> Opener:
+    """Opens an engine, on a directory or without, with each plan."""
+    if engine_name == "duckdb":
+        return partial(DuckDBEngine, plan=plan)
     from join_stage.spark.engine import SparkEngine
 
-    session = request.getfixturevalue("spark")
-    return lambda directory=None: SparkEngine(session, directory)
+    return partial(SparkEngine, request.getfixturevalue("spark"), plan=plan)
 
 
 def table(name: str, *rows: tuple[object, ...]) -> pa.Table:
@@ -257,8 +271,8 @@ def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.Monke
     apart.close()
 
 
-def test_a_store_of_the_other_engine_is_refused(open_engine: Opener, tmp_path: Path):
-    other = tmp_path / ("manifests" if open_engine is DuckDBEngine else "mmqjp.duckdb")
+def test_a_store_of_the_other_engine_is_refused(open_engine: Opener, engine_name: str, tmp_path: Path):
+    other = tmp_path / ("manifests" if engine_name == "duckdb" else "mmqjp.duckdb")
     other.mkdir()
     with pytest.raises(StoreError, match="use that engine"):
         open_engine(tmp_path)

@@ -1,0 +1,115 @@
+"""What the `views` plan does on both engines (thesis 6.5): the SQL of slices and of their joins; the cache's bound.
+
+A slice is what section 6.5 calls R_L,s: the rows of R_doc with one string value, joined with R_bin on node = node2. Its
+rows carry their document's stream and times too, which decide what joins with what. The view cache keeps slices, each
+of them complete: whatever R_doc and R_bin hold for its value is in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from join_stage.plan import APART, SPAN, Orientation, TemplateTable
+from templates.catalog import INFINITE, Row
+from templates.template import Shape
+
+CACHE_BYTES = 256 << 20
+"""What the cached slices may take between batches. A batch takes what it needs beyond that."""
+
+ROW_BYTES = 72
+"""What a row of a slice takes: its nine columns, as a column store holds them without compressing."""
+
+VALUE_BYTES = 64
+"""What a value in the cache takes besides its text and its slice, about."""
+
+SLICE = pa.schema(
+    [
+        ("value", pa.int64()),
+        ("docid", pa.int64()),
+        ("var1", pa.int32()),
+        ("var2", pa.int32()),
+        ("node1", pa.int64()),
+        ("node2", pa.int64()),
+        ("stream", pa.string()),
+        ("t0", pa.int64()),
+        ("t1", pa.int64()),
+    ]
+)
+"""Rows of slices. `value` is a number that stands for the string value, in the cache and in a batch."""
+
+JOINED_EDGES = pa.schema([(name, pa.int32()) for name in ("var1", "var2", "var3", "var4")])
+
+
+class JoinedEdges:
+    """Which pairs of edges, left and right, the value joins of the rows of R_T are about."""
+
+    def __init__(self) -> None:
+        self._variables: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._users: Counter[tuple[int, ...]] = Counter()
+        self._table: pa.Table | None = None
+
+    def put(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        """Notes rows of a template; one with a known id replaces it."""
+        self.drop(template, rows)
+        for row in rows:
+            self._variables[template.number, row.id] = row.variables
+            self._users.update(_edge_pairs(template.shape, row.variables))
+
+    def drop(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        """Forgets rows of a template."""
+        self._table = None
+        for row in rows:
+            variables = self._variables.pop((template.number, row.id), None)
+            for pair in () if variables is None else _edge_pairs(template.shape, variables):
+                self._users[pair] -= 1
+                if not self._users[pair]:
+                    del self._users[pair]
+
+    def table(self) -> pa.Table:
+        """The pairs as a relation."""
+        if self._table is None:
+            columns = list(zip(*self._users, strict=True)) or [()] * len(JOINED_EDGES)
+            self._table = pa.table([pa.array(column, pa.int32()) for column in columns], schema=JOINED_EDGES)
+        return self._table
+
+
+def _edge_pairs(shape: Shape, variables: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The edges (parent, leaf) that each value join of a row joins; a side of one node has its self row."""
+    for join in shape.joins:
+        yield tuple(variables[node] for leaf in join for node in (_parent(shape, leaf), leaf))
+
+
+def _parent(shape: Shape, leaf: int) -> int:
+    parent = shape.parents[leaf]
+    return leaf if parent is None else parent
+
+
+def slices_statement(values: str, suffix: str) -> str:
+    """The slices of the relation `values` (strval, value) over R_doc, R_bin and R_docTS, their names with a suffix."""
+    # The hint, a comment to DuckDB, spares Spark a shuffle of R_bin: it cannot know that few rows have these values.
+    return f"""SELECT /*+ BROADCAST(n) */ n.value, n.docid, b.var1, b.var2, b.node1, b.node2, n.stream, n.t0, n.t1
+FROM r_bin{suffix} b JOIN (
+  SELECT m.value, m.docid, m.node, m.stream, t.t0, t.t1 FROM r_docts{suffix} t JOIN (
+    SELECT v.value, d.docid, d.node, d.stream FROM r_doc{suffix} d JOIN {values} v ON v.strval = d.strval
+  ) m ON m.docid = t.docid
+) n ON n.docid = b.docid AND n.node = b.node2"""
+
+
+def joined_slices_statement(side: Orientation, window: int) -> str:
+    """R_LR: the pairs of rows of `slices` left and right with one value, of edges that some row of R_T joins, of two
+    documents that some query may join: their streams are a pair of `joined_streams`, and they are no further apart
+    than the largest `window`.
+
+    `span` and `apart` are as in R_vj.
+    """
+    within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
+    return f"""SELECT l.docid AS docid1, l.var1, l.var2, l.node1, l.node2,
+  r.docid AS docid2, r.var1 AS var3, r.var2 AS var4, r.node1 AS node3, r.node2 AS node4,
+  {SPAN} AS span, {APART} AS apart
+FROM slices{side.left} l JOIN joined_edges e ON e.var1 = l.var1 AND e.var2 = l.var2
+JOIN slices{side.right} r ON r.value = l.value AND r.var1 = e.var3 AND r.var2 = e.var4
+JOIN joined_streams s ON s.stream1 = l.stream AND s.stream2 = r.stream
+WHERE l.docid <> r.docid{within}"""
