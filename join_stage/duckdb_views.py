@@ -63,7 +63,7 @@ class ViewsPlan(BasicPlan):
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> None:
         super().__init__(connection)
-        self._bound = cache_bytes
+        self.bound = cache_bytes
         self._edges = JoinedEdges()
         self._batches = self._hits = self._misses = self._evictions = self._deleted = 0
         connection.execute(_TABLES)
@@ -107,7 +107,7 @@ SELECT value, strval, overhead, n, {self._batches} FROM touched_values WHERE NOT
         counts = "SELECT count(*) FILTER (cached), count(*) FILTER (NOT cached) FROM touched_values"
         ((hits, misses),) = run(counts).fetchall()
         self._hits, self._misses = self._hits + hits, self._misses + misses
-        if self._bytes() > self._bound:
+        if self._bytes() > self.bound:
             self._shrink()
         run("""INSERT INTO cached_slices
 WITH kept AS (SELECT value, cached FROM touched_values WHERE value IN (SELECT value FROM cached_values))
@@ -116,7 +116,7 @@ UNION ALL SELECT * FROM slices_w WHERE value IN (SELECT value FROM kept)""")
 
     def _shrink(self) -> None:
         """Drops slices until the rest keeps to the bound."""
-        self._connection.execute(_DOOMED, {"bound": self._bound})
+        self._connection.execute(_DOOMED, {"bound": self.bound})
         values = self._delete("cached_values", "value IN (SELECT value FROM doomed_values)")
         self._evictions += values
         self._deleted += values + self._delete("cached_slices", "value IN (SELECT value FROM doomed_values)")

@@ -15,6 +15,7 @@ import pyarrow as pa
 from feeds.document import Clock, Document, Reject, now_us
 from join_stage.engine import DEFAULT_PLAN, PLANS, JoinEngine, Matches, unknown_plan, whole_batch
 from join_stage.tables import TABLES
+from join_stage.views import CACHE_BYTES
 from mmqjp.admission import EARLIEST, Admission, Admitted
 from mmqjp.delivery import Delivery, Match
 from mmqjp.ledger import Ledger
@@ -54,8 +55,9 @@ class Engine:
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness` in microseconds is how far behind its stream a document may be
-    (None: any). `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with
-    any. `master` is a Spark master URL. `limits` bound what stage 1 keeps. `now` is the clock, in microseconds.
+    (None: any). `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with any.
+    `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL. `limits` bound what
+    stage 1 keeps. `now` is the clock, in microseconds.
 
     Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
@@ -67,6 +69,7 @@ class Engine:
         state: Path | str | None = None,
         lateness: int | None = None,
         plan: str = DEFAULT_PLAN,
+        cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
         limits: Limits = DEFAULT,
         now: Clock = now_us,
@@ -75,7 +78,7 @@ class Engine:
             raise unknown_plan(plan)
         self._now = now
         session = None if engine == "duckdb" else open_session(engine, master)
-        self._store = open_store(session, None if state is None else Path(state), plan)
+        self._store = open_store(session, None if state is None else Path(state), plan, cache_bytes)
         try:
             self._ledger = Ledger(self._store)
             groups = self._ledger.groups()
@@ -306,7 +309,9 @@ class Engine:
         return self._stage1.counters()
 
     def stage2_counters(self) -> dict[str, int]:
-        """Of stage 2, what the plan counts since the engine was opened; the plan `basic` counts nothing."""
+        """Of stage 2. The plan `views` counts string values of a batch that were in the state too and whose slice was
+        cached, `hits`, or was not, `misses`, and slices that were dropped or not kept for want of room, `evictions`;
+        cached now are the slices of `values` string values, about `bytes` large. The plan `basic` counts nothing."""
         return self._store.counters()
 
     def undelivered(self) -> Iterator[Output]:
@@ -342,12 +347,14 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
     return spark_session(master)
 
 
-def open_store(session: SparkSession | None, state: Path | None, plan: str = DEFAULT_PLAN) -> JoinEngine:
+def open_store(
+    session: SparkSession | None, state: Path | None, plan: str = DEFAULT_PLAN, cache_bytes: int = CACHE_BYTES
+) -> JoinEngine:
     """The store and join engine: on Spark if there is a session, else on DuckDB. Raises StoreError, ValueError."""
     if session is None:
         from join_stage.duckdb_engine import DuckDBEngine
 
-        return DuckDBEngine(state, plan)
+        return DuckDBEngine(state, plan, cache_bytes=cache_bytes)
     from join_stage.spark.engine import SparkEngine
 
-    return SparkEngine(session, state, plan)
+    return SparkEngine(session, state, plan, cache_bytes=cache_bytes)

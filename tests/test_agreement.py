@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bench.workload import items, queries
 from feeds.document import Document
+from join_stage.views import CACHE_BYTES
 from mmqjp import Engine
 from tests.agreement import Delivery, assert_agrees
 from tests.oracle_cases import docs
@@ -15,6 +16,8 @@ from tests.strategies import cases, random_case
 from xscl import Script, parse_script
 
 SETS = 100
+VIEWS = 40
+BOUNDS = (CACHE_BYTES, 2_000, 20_000)
 QUERIES = 20
 DOCUMENTS = 12
 
@@ -31,11 +34,19 @@ def test_duckdb_agrees_with_the_oracle(seed: int):
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(SETS, 11 * SETS))
-def test_duckdb_agrees_with_the_oracle_at_length(seed: int):
+@pytest.mark.parametrize("seed", range(2 * SETS, 2 * SETS + VIEWS))
+def test_duckdb_with_views_agrees_with_the_oracle(seed: int):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Engine("duckdb") as engine:
+    with Engine("duckdb", plan="views", cache_bytes=BOUNDS[seed % len(BOUNDS)]) as engine:
+        assert_agrees(engine, script, documents, _delivery(seed))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("plan", ["basic", "views"])
+@pytest.mark.parametrize("seed", range(SETS, 11 * SETS))
+def test_duckdb_agrees_with_the_oracle_at_length(seed: int, plan: str):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Engine("duckdb", plan=plan) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
@@ -63,5 +74,6 @@ def test_constants_of_an_inner_select_can_be_compared_and_shown():
 
 def test_the_lifelike_workload_agrees_with_the_oracle():
     script, documents = parse_script(queries(60)), list(items(150))
-    with Engine("duckdb") as engine:
-        assert assert_agrees(engine, script, documents, Delivery(5, 40)) > 5
+    for plan in ("basic", "views"):
+        with Engine("duckdb", plan=plan) as engine:
+            assert assert_agrees(engine, script, documents, Delivery(5, 40)) > 5

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETS = 10
+VIEWS = 4
 QUERIES = 20
 DOCUMENTS = 12
 
@@ -33,11 +34,19 @@ def test_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(5000 + SETS, 5000 + 11 * SETS))
-def test_spark_agrees_with_the_oracle_at_length(seed: int, spark: SparkSession):
+@pytest.mark.parametrize("seed", range(6000, 6000 + VIEWS))
+def test_spark_with_views_agrees_with_the_oracle(seed: int, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Engine(spark) as engine:
+    with Engine(spark, plan="views") as engine:
+        assert_agrees(engine, script, documents, _delivery(seed))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("plan", ["basic", "views"])
+@pytest.mark.parametrize("seed", range(5000 + SETS, 5000 + 11 * SETS))
+def test_spark_agrees_with_the_oracle_at_length(seed: int, plan: str, spark: SparkSession):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Engine(spark, plan=plan) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 

@@ -217,6 +217,29 @@ def test_the_basic_plan_counts_nothing():
         assert engine.stage2_counters() == {}
 
 
+def test_the_plan_views_finds_in_its_cache_what_came_before(tmp_path: Path):
+    with Engine("duckdb", plan="views", state=tmp_path) as engine:
+        engine.subscribe(PAIRS)
+        for number in range(4):
+            assert len(engine.process([doc(number)])) == number
+        counted = engine.stage2_counters()
+        assert (counted["hits"], counted["misses"], counted["evictions"], counted["values"]) == (2, 1, 0, 1)
+        assert counted["bytes"] > 0
+    for plan in ("basic", "views"):  # the state does not know who wrote it, and the cache starts anew
+        with Engine("duckdb", plan=plan, state=tmp_path) as engine:
+            number = 4 if plan == "basic" else 5
+            assert len(engine.process([doc(number)])) == number
+            assert engine.stage2_counters().get("misses") == (None if plan == "basic" else 1)
+
+
+def test_slices_larger_than_the_bound_are_used_and_not_kept():
+    with Engine("duckdb", plan="views", cache_bytes=0) as engine:
+        engine.subscribe(PAIRS)
+        assert [len(engine.process([doc(number)])) for number in range(4)] == [0, 1, 2, 3]
+        counted = engine.stage2_counters()
+        assert (counted["hits"], counted["misses"], counted["values"], counted["bytes"]) == (0, 3, 0, 0)
+
+
 def test_a_failed_batch_can_bring_shapes_that_were_new_with_it(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     engine.subscribe("S//a->x FOLLOWED BY {x = y, 10} S//a->y")
     nested = Document("nested", "<b><a>v</a></b>", time=0)

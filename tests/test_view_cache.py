@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from join_stage import duckdb_views
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
 from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
 from templates.witness import Witnesses
 from tests.join_cases import SECOND, JoinCase, random_join_case, sorted_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Step = tuple[str, int]
 Opener = Callable[[Path, str, int], JoinEngine]
@@ -75,10 +80,12 @@ class Pair:
                 engine.evict(number * SECOND)
                 engine.commit()
         elif kind == "bound":
-            self.bound = self.views._plan._bound = BOUNDS[number]
+            plan = self.views._plan
+            self.bound = getattr(plan, "_cache", plan).bound = BOUNDS[number]
         elif kind == "forget":  # as after a commit that failed
             self.views.begin()
-            self.views._connection.rollback() if isinstance(self.views, DuckDBEngine) else None
+            if isinstance(self.views, DuckDBEngine):
+                self.views._connection.rollback()
             self.views.rollback()
 
     def join(self, first: int, witnesses: Witnesses, evicted: int = 0, *, commit: bool = True) -> int:
@@ -108,7 +115,8 @@ class Pair:
         defined = rows(
             self.views.select(
                 "SELECT d.strval, d.docid, b.var1, b.var2, b.node1, b.node2 "
-                "FROM r_doc d JOIN r_bin b ON b.docid = d.docid AND b.node2 = d.node"
+                "FROM r_doc d JOIN r_bin b ON b.docid = d.docid AND b.node2 = d.node JOIN r_docts t "
+                "ON t.docid = d.docid"
             )
         )
         assert rows(cached) == Counter({row: n for row, n in defined.items() if row[0] in values})
@@ -154,11 +162,29 @@ def check_case(opener: Opener, directory: Path, case: JoinCase, steps: list[list
     st.lists(st.lists(STEPS, max_size=3), min_size=5, max_size=5),
     st.sampled_from(BOUNDS),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_slices_stay_complete_whatever_happens(seed: int, in_order: bool, steps: list[list[Step]], bound: int):
     case = random_join_case(seed, templates=3, batches=5, documents=3, in_order=in_order)
-    with TemporaryDirectory() as directory:
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        if seed % 2:
+            patch.setattr(duckdb_views, "STALE_ROWS", 1)
         check_case(open_duckdb, Path(directory), case, steps, bound)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_slices_stay_complete_on_spark(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from join_stage.spark import view_cache
+    from join_stage.spark.engine import SparkEngine
+
+    def opener(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
+        return SparkEngine(spark, directory, plan, cache_bytes=cache_bytes)
+
+    monkeypatch.setattr(view_cache, "MERGE", 3)
+    rng = Random(seed)
+    kinds = ["roll back", "reopen", "drop", "put", "evict"]
+    steps = [[(rng.choice(kinds), rng.randint(0, 9)) for _ in range(rng.choice([0, 1, 1, 2]))] for _ in range(5)]
+    case = random_join_case(seed, templates=3, batches=5, documents=4, in_order=seed % 2 == 0)
+    assert check_case(opener, tmp_path, case, steps, rng.choice([3_000, 10_000, CACHE_BYTES])) > 0
 
 
 @pytest.mark.parametrize("bound", BOUNDS)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope
+from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
-from join_stage.spark.plans import spark_plan
+from join_stage.spark.plans import BasicPlan, SparkPlan
+from join_stage.spark.signature import SignaturePlan
 from join_stage.spark.store import TableStore
 from join_stage.spark.tables import TableViews, local_frame
+from join_stage.spark.views import ViewsPlan
 from join_stage.tables import STATE
+from join_stage.views import CACHE_BYTES
 from templates.catalog import Row
 from templates.witness import Witnesses
 
@@ -33,24 +37,47 @@ _SETTINGS = {
 }
 
 
+VIEW_CACHE = "view_cache"
+"""The folder of a store that the plan `views` keeps its cache in while the store is open."""
+
+
 class SparkEngine:
     """A `JoinEngine` on Spark; without a directory everything is in a temporary one.
 
     The engine works in a session of its own beside the one given, with views and settings of its own. A store may be
-    opened with another `plan` than the last time.
+    opened with another `plan` than the last time. `cache_bytes` bounds what the plan `views` caches.
     """
 
-    def __init__(self, session: SparkSession, directory: Path | None = None, plan: str = DEFAULT_PLAN) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        directory: Path | None = None,
+        plan: str = DEFAULT_PLAN,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
         self._store = TableStore(directory)
         try:
             self._session = session.newSession()
             for key, value in _SETTINGS.items():
                 self._session.conf.set(key, value)
             self._views = TableViews(self._session, self._store)
-            self._plan = spark_plan(plan, self._session, self._views)
+            self._plan = self._make_plan(plan, cache_bytes)
         except BaseException:
             self._store.close()
             raise
+
+    def _make_plan(self, name: str, cache_bytes: int) -> SparkPlan:
+        """The plan of a name. Raises ValueError if there is none."""
+        cache = self._store.directory / VIEW_CACHE
+        shutil.rmtree(cache, ignore_errors=True)  # of a killed run
+        if name == "basic":
+            return BasicPlan(self._session, self._views)
+        if name == "views":
+            return ViewsPlan(self._session, self._views, cache, cache_bytes)
+        if name == "signature":
+            return SignaturePlan(self._views)
+        raise unknown_plan(name)
 
     # ------------------------------------------------------------ R_T
 
@@ -67,6 +94,7 @@ class SparkEngine:
 
     def commit(self) -> None:
         self._store.commit()
+        self._plan.committed()
 
     def rollback(self) -> None:
         self._store.rollback()
@@ -76,14 +104,16 @@ class SparkEngine:
         self._store.append(table, rows)
 
     def evict(self, before: int) -> None:
-        self._store.evict(before)
-        self._plan.evicted(before)
+        self._plan.evicted(self._store.evict(before), before)
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
 
     def close(self) -> None:
-        self._store.close()
+        try:
+            self._plan.close()
+        finally:
+            self._store.close()
 
     # ------------------------------------------------------------ queries and joins
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from join_stage.engine import RESULT, Batch, Matches, Scope, unknown_plan
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, batch_statements, value_pairs_statement
-from join_stage.spark.signature import SignaturePlan
+from join_stage.engine import RESULT, Batch, Matches, Scope
+from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.spark.tables import TableViews, local_frame
 from join_stage.tables import STATE
 from templates.catalog import Row
+from templates.conjunctive import executable_query
 
 TASK_ROWS = 100_000
 """Rows of R_vj and R_bin worth a task of their own, in each template."""
@@ -33,22 +34,22 @@ class SparkPlan(Protocol):
         """Answers all templates for a batch. The views r_bin_w, r_doc_w and r_docts_w hold its rows; `before` is the
         join state without it, empty if there is none."""
 
-    def evicted(self, before: int) -> None:
-        """The documents that begin before a time have left the state, some of them perhaps not yet."""
+    def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
+        """These files of the join state, by table, have left it with their documents, all of which begin before a time.
+
+        They can be read until the end of the batch.
+        """
+
+    def committed(self) -> None:
+        """The batch has been committed."""
 
     def rolled_back(self) -> None:
-        """The batch has been taken back."""
+        """The batch has been taken back, eviction included."""
 
     def counters(self) -> dict[str, int]: ...
 
-
-def spark_plan(name: str, session: SparkSession, views: TableViews) -> SparkPlan:
-    """The plan of a name. Raises ValueError if there is none."""
-    if name == "basic":
-        return BasicPlan(session, views)
-    if name == "signature":
-        return SignaturePlan(views)
-    raise unknown_plan(name)
+    def close(self) -> None:
+        """The engine is closed."""
 
 
 class BasicPlan:
@@ -92,8 +93,13 @@ class BasicPlan:
         with ExitStack() as cached:
             if any(template.shape.joins for template in templates):
                 self._prepare(before, batch.scope, cached)
-            (statement,) = batch_statements(templates, "array({})", with_old=batch.older)
-            return self._session.sql(statement).toArrow().cast(RESULT)
+            return self._answer(batch)
+
+    def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
+        """All templates' matches; what their queries are put over is there."""
+        templates = list(self._templates.values())
+        (statement,) = batch_statements(templates, "array({})", with_old=batch.older, form=form)
+        return self._session.sql(statement).toArrow().cast(RESULT)
 
     def _prepare(self, before: Mapping[str, DataFrame], scope: Scope, cached: ExitStack) -> None:
         """Makes the views that the statement of a batch reads beside the batch's own.
@@ -118,20 +124,30 @@ class BasicPlan:
         self._view("joined_streams", scope.joined_streams())
         for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
             joined[side.pairs] = persisted(session.sql(value_pairs_statement(side, scope.window)), cached)
+        self._measure(joined)
+
+    def _measure(self, joined: Mapping[str, DataFrame]) -> None:
+        """Fills the caches and makes views of what the templates join, in as many parts as it is worth."""
         # One job fills the caches: Spark plans by size, and knows that of a cached frame once it has been computed.
-        streamed = {name: frame for name, frame in joined.items() if name.startswith(("r_vj", "r_bin"))}
+        streamed = {name: frame for name, frame in joined.items() if name.startswith(("r_vj", "r_lr", "r_bin"))}
         size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in streamed.values()]).count()
         for name, frame in streamed.items():
             frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
 
-    def evicted(self, before: int) -> None:
+    def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         """Nothing is kept about documents."""
+
+    def committed(self) -> None:
+        """Nothing is kept from batch to batch."""
 
     def rolled_back(self) -> None:
         """Nothing is kept from batch to batch."""
 
     def counters(self) -> dict[str, int]:
         return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _view(self, name: str, rows: pa.Table) -> None:
         local_frame(self._session, rows).createOrReplaceTempView(name)

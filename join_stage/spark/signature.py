@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from pyspark.sql import DataFrame
 
@@ -37,8 +38,11 @@ class SignaturePlan:
             self._loaded = True
         return self._join.join(batch.witnesses, batch.scope)
 
-    def evicted(self, before: int) -> None:
+    def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         self._join.evict(before)
+
+    def committed(self) -> None:
+        """What is kept is as it should be."""
 
     def rolled_back(self) -> None:
         """The postings hold documents that are not there."""
@@ -46,3 +50,6 @@ class SignaturePlan:
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()
+
+    def close(self) -> None:
+        """Nothing is held outside this process."""

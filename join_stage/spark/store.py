@@ -111,10 +111,12 @@ class TableStore:
         """The whole table, rows of the current batch included."""
         return pa.concat_tables([*(_read(path) for path in self.paths(table)), self.fresh(table)])
 
-    def evict(self, before: int) -> None:
-        """Drops the files of the join state whose documents all begin before a time."""
+    def evict(self, before: int) -> dict[str, list[Path]]:
+        """Drops the files of the join state whose documents all begin before a time, and returns which they are."""
         kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in STATE}
+        gone = {n: [self.directory / n / f.name for f in self.files[n] if f not in kept[n]] for n in STATE}
         self.files = {**self.files, **kept}
+        return gone
 
     def rollback(self) -> None:
         """Forgets what came since the last commit."""

@@ -46,7 +46,7 @@ class TableViews:
         """The table as it is now, the current batch's rows included."""
         parts = []
         if paths := self._store.paths(table):
-            parts.append(self._session.read.schema(_columns(TABLES[table])).parquet(*paths))
+            parts.append(self._session.read.schema(spark_columns(TABLES[table])).parquet(*paths))
         fresh = self._store.fresh(table)
         if len(fresh) or not parts:
             parts.append(local_frame(self._session, fresh))
@@ -93,5 +93,6 @@ def _row_view(template: int, nodes: int) -> str:
 FROM placements WHERE template = {template} AND qid NOT IN (SELECT qid FROM removed_queries)"""
 
 
-def _columns(schema: pa.Schema) -> str:
+def spark_columns(schema: pa.Schema) -> str:
+    """A schema as Spark's readers take it."""
     return ", ".join(f"`{field.name}` {_TYPES[field.type]}" for field in schema)
