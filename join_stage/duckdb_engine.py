@@ -145,13 +145,20 @@ class DuckDBEngine:
             "r_docts": "SELECT docid, t0 AS timestamp, t0, t1 FROM witnesses",
         }
         for name, source in sources.items():
-            run(f"DELETE FROM {name}_w")
             with registered(self._connection, {"witnesses": getattr(batch, name)}):
-                run(f"INSERT INTO {name}_w {source}")
-            run(f"INSERT INTO {name} SELECT * FROM {name}_w")
-            run(f"CREATE OR REPLACE TEMP VIEW {name}_old AS SELECT * FROM {name} WHERE docid < {first_docid}")
+                run(f"INSERT INTO {name} {source}")
+        if self._plan.in_sql:
+            self._split_state(first_docid)
         old = run(f"SELECT EXISTS (FROM r_docts WHERE docid < {first_docid})").fetchall() == [(True,)]
         return self._plan.join(Batch(batch, first_docid, old, scope))
+
+    def _split_state(self, first_docid: int) -> None:
+        """Makes of the join state the batch's part (r_bin_w and so on), and the part from before it (r_bin_old ...)."""
+        for name in STATE:
+            self._connection.execute(f"DELETE FROM {name}_w")
+            self._connection.execute(f"INSERT INTO {name}_w SELECT * FROM {name} WHERE docid >= {first_docid}")
+            older = f"SELECT * FROM {name} WHERE docid < {first_docid}"
+            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name}_old AS {older}")
 
     def evict(self, before: int) -> None:
         docids = f"SELECT docid FROM documents WHERE t0 < {before}"

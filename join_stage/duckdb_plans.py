@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -26,13 +26,16 @@ class DuckDBPlan(Protocol):
     A batch is a transaction: what a plan writes to the database meanwhile is taken back with it.
     """
 
+    in_sql: ClassVar[bool]
+    """Whether it reads the batch's part of the join state in r_bin_w, r_doc_w and r_docts_w, which hold nothing else,
+    and what was there before the batch in r_bin_old, r_doc_old and r_docts_old."""
+
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
 
     def join(self, batch: Batch) -> Matches:
-        """Answers all templates for a batch: the state holds it already, as do r_bin_w, r_doc_w and r_docts_w, which
-        hold nothing else, and r_bin_old, r_doc_old and r_docts_old are the state without it."""
+        """Answers all templates for a batch, which the state holds already."""
 
     def evicted(self, docids: str, before: int) -> None:
         """The documents that begin before a time have left the state; the query `docids` gives their ids."""
@@ -45,6 +48,8 @@ class DuckDBPlan(Protocol):
 
 class BasicPlan:
     """The conjunctive queries of all templates over the join state; also what other plans in SQL start from."""
+
+    in_sql: ClassVar[bool] = True
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection

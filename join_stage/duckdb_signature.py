@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import duckdb
 
@@ -15,6 +16,8 @@ from templates.catalog import Row
 
 class SignaturePlan:
     """Joins in memory beside the connection, whose tables are what is kept for good."""
+
+    in_sql: ClassVar[bool] = False
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -30,8 +33,9 @@ class SignaturePlan:
     def join(self, batch: Batch) -> Matches:
         if not self._loaded:
             self._join.forget()
-            tables = ("groups", *(f"{name}_old" for name in STATE))
-            self._join.load(*(self._connection.table(name).to_arrow_table() for name in tables))
+            older = (f"SELECT * FROM {name} WHERE docid < {batch.first_docid}" for name in STATE)
+            tables = (self._connection.sql(query).to_arrow_table() for query in ("FROM groups", *older))
+            self._join.load(*tables)
             self._loaded = True
         return self._join.join(batch.witnesses, batch.scope)
 

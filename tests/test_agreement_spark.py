@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from join_stage.engine import PLANS
 from mmqjp import Engine
 from tests.agreement import Delivery, as_row, assert_agrees
 from tests.oracle import comparable
@@ -42,7 +43,7 @@ def test_spark_with_views_agrees_with_the_oracle(seed: int, spark: SparkSession)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("plan", ["basic", "views"])
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("seed", range(5000 + SETS, 5000 + 11 * SETS))
 def test_spark_agrees_with_the_oracle_at_length(seed: int, plan: str, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)

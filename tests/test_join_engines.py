@@ -11,7 +11,7 @@ import pytest
 
 from join_stage import duckdb_engine, duckdb_plans
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import JoinEngine, StoreError
+from join_stage.engine import PLANS, JoinEngine, StoreError
 from join_stage.tables import STATE, TABLES
 from tests.join_cases import JoinCase, as_table, random_join_case, run_case, sorted_rows
 
@@ -21,7 +21,7 @@ Opener = Callable[..., JoinEngine]
 ENGINES = ["duckdb", pytest.param("spark", marks=pytest.mark.spark)]
 
 
-@pytest.fixture(params=["basic", "views"])
+@pytest.fixture(params=PLANS)
 def plan(request: pytest.FixtureRequest) -> str:
     """A plan's name, each that there is."""
     return str(request.param)

@@ -129,11 +129,13 @@ class SparkEngine:
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._store.append("groups", batch.r_group)
-        before = {name: self._views.frame(name) for name in STATE} if self._store.has_rows("r_docts") else {}
+        older = self._store.has_rows("r_docts")
+        before = {name: self._views.frame(name) for name in STATE} if older and self._plan.reads_state else {}
         for name, rows in self._state_rows(batch).items():
             self._store.append(name, rows)
-            self._view(f"{name}_w", rows)
-        return self._plan.join(Batch(batch, first_docid, bool(before), scope), before)
+            if self._plan.in_sql:
+                self._view(f"{name}_w", rows)
+        return self._plan.join(Batch(batch, first_docid, older, scope), before)
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
         """The batch's rows of the join state: r_bin with a row for each edge of each group."""

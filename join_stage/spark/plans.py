@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -26,13 +26,20 @@ TASK_ROWS = 100_000
 class SparkPlan(Protocol):
     """A way to answer batches in the engine's session."""
 
+    in_sql: ClassVar[bool]
+    """Whether it reads the batch's rows in the views r_bin_w, r_doc_w and r_docts_w."""
+
+    @property
+    def reads_state(self) -> bool:
+        """Whether it reads the join state for the next batch."""
+
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
-        """Answers all templates for a batch. The views r_bin_w, r_doc_w and r_docts_w hold its rows; `before` is the
-        join state without it, empty if there is none."""
+        """Answers all templates for a batch; `before` is the join state without it, empty if there is none or the plan
+        does not read it."""
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         """These files of the join state, by table, have left it with their documents, all of which begin before a time.
@@ -54,6 +61,9 @@ class SparkPlan(Protocol):
 
 class BasicPlan:
     """The conjunctive queries of all templates over the join state; also what other plans in SQL start from."""
+
+    in_sql: ClassVar[bool] = True
+    reads_state = True
 
     def __init__(self, session: SparkSession, views: TableViews) -> None:
         self._session, self._views = session, views

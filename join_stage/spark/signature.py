@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from pyspark.sql import DataFrame
 
@@ -18,10 +19,16 @@ from templates.catalog import Row
 class SignaturePlan:
     """Joins in the driver beside the store, whose files are what is kept for good."""
 
+    in_sql: ClassVar[bool] = False
+
     def __init__(self, views: TableViews) -> None:
         self._views = views
         self._join = SignatureJoin()
         self._loaded = False
+
+    @property
+    def reads_state(self) -> bool:
+        return not self._loaded
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         self._join.put_rows(template.shape, rows)
