@@ -20,8 +20,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.stage1 import ROUNDS, evaluate, floor, medians
 from bench.stage1_workload import VOCABULARIES, documents, patterns
+from bench.timing import ROUNDS, evaluate, floor, medians
 from bench.workload import queries
 from mmqjp import Engine
 from templates.catalog import Catalog

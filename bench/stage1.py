@@ -13,46 +13,37 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gc
 import json
-import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
-import elementpath
-from lxml import etree
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench import registration
+from bench.stage1_baselines import baselines
 from bench.stage1_plot import draw, missing
 from bench.stage1_reference import Witnessed, check_side
-from bench.stage1_workload import KINDS, LARGE, STREAM, VOCABULARIES, documents, patterns, xpaths
+from bench.stage1_workload import KINDS, LARGE, STREAM, VOCABULARIES, documents, patterns
+from bench.timing import ROUNDS, Way, evaluate, floor, medians
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import Limits
-from xpath_stage.parse import ParsedDocument, StreamDocument, parse_document, xml_parser
-from xpath_stage.parse_many import parse_documents
+from xpath_stage.parse import StreamDocument, parse_document
 from xscl.normal import Conjunct
 
 SIZES, QUICK_SIZES = [10, 100, 1000, 5000, 50_000], [10, 100, 5000]
 MIXES, QUICK_MIXES = ((0.0, 0.0), (0.4, 0.0), (0.4, 0.1)), ((0.0, 0.0), (0.4, 0.1))
-ROUNDS, LARGE_ROUNDS = 25, 9
-PATIENCE = 2.0
-"""Seconds after which a way is not tried again."""
-
-_PARSER = xml_parser(trusted=False)
+LARGE_ROUNDS = 9
 _SAMPLE, _FEW = 25, 20
-
-Way = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -113,8 +104,8 @@ def measure(case: Case, texts: Sequence[bytes], rounds: int) -> Measurement:
         "uncached": partial(evaluate, loaded.uncached, texts),
     }
     seconds = medians(ways, rounds)
-    paths, baselines = _baselines(case, [conjunct for conjunct, _ in loaded.placed], texts[:_FEW])
-    compared = medians({"floor": partial(floor, texts[:_FEW]), **baselines}, rounds) if baselines else {}
+    paths, others = baselines(case.kind, [conjunct for conjunct, _ in loaded.placed], texts[:_FEW])
+    compared = medians({"floor": partial(floor, texts[:_FEW]), **others}, rounds) if others else {}
     over = {name: taken / compared["floor"] for name, taken in compared.items()}
     return Measurement(
         **asdict(case),
@@ -147,34 +138,6 @@ def _load(case: Case) -> _Loaded:
     return _Loaded(catalog, placed, cached, uncached, seconds)
 
 
-def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
-    """What the evaluator finds in documents, which it parses first."""
-    trees = cast(Iterable[ParsedDocument], parse_documents(texts))  # all of them can be read
-    return stage.evaluate(StreamDocument(i, STREAM, 0, 0, tree) for i, tree in enumerate(trees))
-
-
-def floor(texts: Iterable[bytes]) -> None:
-    """Parses documents and reads every tag."""
-    for text in texts:
-        for element in etree.fromstring(text, _PARSER).iter():
-            element.tag  # noqa: B018  # reading it is the work
-
-
-def medians(ways: dict[str, Way], rounds: int) -> dict[str, float]:
-    """Median seconds of each way, taken in turns; one that has taken too long is left out of further rounds."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    gc.collect()
-    gc.freeze()  # as `mmqjp run` does: what is registered need not be looked through again and again
-    for _ in range(rounds):
-        for name, run in ways.items():
-            if sum(taken[name]) < PATIENCE:
-                begin = time.perf_counter()
-                run()
-                taken[name].append(time.perf_counter() - begin)
-    gc.unfreeze()
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
-
-
 # ------------------------------------------------------------ the check
 
 
@@ -205,73 +168,6 @@ def _with_groups(stage: XPathStage, texts: Iterable[bytes]) -> tuple[Witnesses, 
         for docid, group, node1, node2 in zip(*witnesses.r_bin.to_pydict().values(), strict=True)
     )
     return witnesses, (rows, Counter(zip(*witnesses.r_doc.to_pydict().values(), strict=True)))
-
-
-# ------------------------------------------------------------ what it is compared with
-
-
-def _baselines(case: Case, conjuncts: Sequence[Conjunct], texts: Sequence[bytes]) -> tuple[int | None, dict[str, Way]]:
-    """The number of XPaths that give the bindings of all patterns, and ways to evaluate them, for as many patterns as
-    each is fit for."""
-    most = {
-        "lxml_xpath": 1000,
-        "saxon": 100 if find_spec("saxonche") else 0,
-        "elementpath": 0 if case.kind in LARGE else 10,
-    }
-    fit = [name for name, number in most.items() if case.patterns <= number]
-    if not fit:
-        return None, {}
-    paths, namespaces = xpaths(conjuncts)
-    return len(paths), {name: _MAKERS[name](paths, namespaces, texts) for name in fit}
-
-
-def _lxml_xpath(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
-    compiled = [etree.XPath(path, namespaces=namespaces) for path in paths]
-
-    def run() -> None:
-        for text in texts:
-            root = etree.fromstring(text, _PARSER)
-            for path in compiled:
-                path(root)
-
-    return run
-
-
-def _elementpath(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
-    selectors = [elementpath.Selector(path, namespaces=namespaces) for path in paths]
-
-    def run() -> None:
-        for text in texts:
-            tree = etree.fromstring(text, _PARSER).getroottree()
-            for selector in selectors:
-                selector.select(tree)
-
-    return run
-
-
-def _saxon(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
-    from saxonche import PySaxonProcessor  # not installed but for the benchmark
-
-    processor = PySaxonProcessor(license=False)  # a new one each time: what an old one collected slows it down
-    evaluator = processor.new_xpath_processor()
-    for prefix, uri in namespaces.items():
-        evaluator.declare_namespace(prefix, uri)
-    evaluator.set_caching(True)  # its way to keep compiled XPaths
-
-    def run() -> None:
-        for text in texts:
-            evaluator.set_context(xdm_item=processor.parse_xml(xml_text=text.decode()))
-            for path in paths:
-                evaluator.evaluate(path)
-
-    return run
-
-
-_MAKERS: dict[str, Callable[[Sequence[str], dict[str, str], Sequence[bytes]], Way]] = {
-    "lxml_xpath": _lxml_xpath,
-    "saxon": _saxon,
-    "elementpath": _elementpath,
-}
 
 
 # ------------------------------------------------------------ the report
@@ -368,8 +264,6 @@ def main() -> None:
     if options.plot:
         draw(measured, options.plot)
     if not options.documents:
-        from bench import registration  # which takes its clock from here
-
         registration.report()
 
 

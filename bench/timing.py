@@ -1,0 +1,53 @@
+"""The clock of the benchmarks of stage 1: the evaluator and the floor, in turns, and their medians."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from lxml import etree
+
+from bench.stage1_workload import STREAM
+from templates.witness import Witnesses
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.parse import ParsedDocument, StreamDocument, xml_parser
+from xpath_stage.parse_many import parse_documents
+
+ROUNDS = 25
+PATIENCE = 2.0
+"""Seconds after which a way is not tried again."""
+
+_PARSER = xml_parser(trusted=False)
+
+Way = Callable[[], object]
+
+
+def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
+    """What the evaluator finds in documents, which it parses first."""
+    trees = cast(Iterable[ParsedDocument], parse_documents(texts))  # all of them can be read
+    return stage.evaluate(StreamDocument(i, STREAM, 0, 0, tree) for i, tree in enumerate(trees))
+
+
+def floor(texts: Iterable[bytes]) -> None:
+    """Parses documents and reads every tag."""
+    for text in texts:
+        for element in etree.fromstring(text, _PARSER).iter():
+            element.tag  # noqa: B018  # reading it is the work
+
+
+def medians(ways: dict[str, Way], rounds: int) -> dict[str, float]:
+    """Median seconds of each way, taken in turns; one that has taken too long is left out of further rounds."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    gc.collect()
+    gc.freeze()  # as `mmqjp run` does: what is registered need not be looked through again and again
+    for _ in range(rounds):
+        for name, run in ways.items():
+            if sum(taken[name]) < PATIENCE:
+                begin = time.perf_counter()
+                run()
+                taken[name].append(time.perf_counter() - begin)
+    gc.unfreeze()
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
