@@ -2,21 +2,21 @@
 
 import csv
 import json
+import os
 import sys
 from importlib.util import find_spec
 
 import pytest
 from lxml import etree
 
-from bench import registration
+from bench import registration, stage1
+from bench.fresh import in_fresh_process
 from bench.stage1 import Case, measure, show, write_csv, write_json
 from bench.stage1_plot import draw, missing
 from bench.stage1_workload import KINDS, VOCABULARIES, documents, patterns, xpaths
 from tests.cli_support import mmqjp as call
 from xpath_stage.binder import bindings
 from xpath_stage.parse import parse_document
-
-pytestmark = pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")  # they run more than once here
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,48 @@ def test_what_stage1_cannot_do_is_said_before_it_measures(options, message):
     result = call("bench", "stage1", *options)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def process_of(item):
+    return os.getpid(), item
+
+
+def refuse(item):
+    raise AssertionError(f"{item} differs")
+
+
+def test_each_case_has_a_process_of_its_own():
+    processes = {in_fresh_process(process_of, item) for item in (1, 2)}
+    assert {item for _, item in processes} == {1, 2}
+    assert len({os.getpid(), *(process for process, _ in processes)}) == 3
+
+
+def test_what_is_wrong_in_a_case_reaches_the_user():
+    with pytest.raises(AssertionError, match="case 7 differs"):
+        in_fresh_process(refuse, "case 7")
+
+
+def test_a_process_that_dies_is_not_waited_for():
+    with pytest.raises(RuntimeError, match="the process of 3 ended with status 3"):
+        in_fresh_process(os._exit, 3)
+
+
+def test_stage1_measures_its_cases_and_tells_on_a_terminal(monkeypatch, capsys, tmp_path):
+    cases = []
+
+    def measured_as_asked(work, case):
+        cases.append((work, case))
+        return measure(case, list(documents(case.kind, 3)), rounds=1)
+
+    monkeypatch.setattr(stage1, "in_fresh_process", measured_as_asked)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(
+        sys, "argv", ["mmqjp", "--documents", "flat", "--queries", "5", "--quick", "--csv", str(tmp_path / "it.csv")]
+    )
+    stage1.main()
+    assert [case for _, case in cases] == [Case("flat", 5, 0.0, 0.0), Case("flat", 5, 0.4, 0.1)]
+    assert "2 of 2: flat, 5 patterns" in capsys.readouterr().err
+    assert len((tmp_path / "it.csv").read_text("utf-8").splitlines()) == 3
 
 
 def test_table(measured, capsys):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
+from importlib import import_module
 
 import click
 
 from mmqjp.commands.options import debug_option
 
-MODULES = {"stage1": "bench.stage1", "registration": "bench.registration", "whole-path": "bench"}
-"""The benchmarks, by the modules that `python -m` runs. Nothing of ours imports them."""
+MODULES = {"stage1": "bench.stage1", "registration": "bench.registration", "whole-path": "bench.__main__"}
+"""The benchmarks, by the modules with their `main`. None is imported but to be run."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -35,4 +35,4 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
       mmqjp bench whole-path --queries 1000
     """
     sys.argv = [f"mmqjp bench {name}", *arguments]
-    runpy.run_module(MODULES[name], run_name="__main__")
+    import_module(MODULES[name]).main()

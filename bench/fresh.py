@@ -1,0 +1,49 @@
+"""Runs work in a fresh process, so that no measurement depends on those before it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from traceback import format_exc
+from typing import TypeVar
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+def in_fresh_process(work: Callable[[Item], T], item: Item) -> T:
+    """What `work`, a function of some module, makes of `item`; its errors are raised here.
+
+    It is spawned: a forked one would begin with this one's heap. And it is none of a `ProcessPoolExecutor`, which after
+    Ctrl-C may wait for ever.
+    """
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, work, item), daemon=True)
+    process.start()
+    sender.close()  # The process has the only one now: if it dies, there is nothing more to wait for.
+    found: T
+    try:
+        found, error = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the process of {item} ended with status {process.exitcode}") from None
+    finally:
+        process.kill()
+        process.join()
+    if error is not None:
+        raise error
+    return found
+
+
+def _send(sender: Connection, work: Callable[[Item], T], item: Item) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other process's, which ends this one.
+    try:
+        outcome = work(item), None
+    except Exception as error:
+        error.add_note(f"It was raised in a process of its own:\n{format_exc()}")
+        sender.send((None, error))
+    else:
+        sender.send(outcome)
