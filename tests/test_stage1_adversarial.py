@@ -47,7 +47,7 @@ def within_bounds(stage: XPathStage) -> None:
     known = sum(1 + len(getattr(shape, "found", ())) for shape in shapes._shapes.values())
     assert known <= stage._limits.shapes
     assert len(shapes._met) <= stage._limits.shapes
-    assert stage._automaton._filters.made <= stage._limits.classes
+    assert stage._automaton._classes.made <= stage._limits.classes
 
 
 def grown(counts: Sequence[int]) -> bool:

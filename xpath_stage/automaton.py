@@ -13,14 +13,16 @@ from itertools import groupby
 
 from templates.catalog import Change, Edge
 from templates.witness import node_id
+from xpath_stage.classes import Classes, NodeClass, Tests
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import BoundGroup, Emissions, Walk
-from xpath_stage.filters import FilterBank, NodeClass, Tests
+from xpath_stage.filters import FilterBank
 from xpath_stage.groups import Groups
 from xpath_stage.limits import Limits
 from xpath_stage.masks import MaskIndex
 from xpath_stage.names import Memo, Tags, Vocabulary
 from xpath_stage.steps import Above, Below, StepIndex
+from xscl.syntax import NodeKind
 
 Label = str | NodeClass
 """What a state's node is told apart from its siblings by: its tag, or with filters its class."""
@@ -40,7 +42,7 @@ _DOCUMENT: dict[Above, Context] = {None: Context({})}
 Approach = tuple[int, Above, Context, MaskIndex[int]]
 """(depth of a node above, step that it matches, context, the steps that may match below): what may lead to a match."""
 
-_Outline = tuple[str, str, int, int, frozenset[Approach]]
+_Outline = tuple[NodeKind, str, int, int, frozenset[Approach]]
 """(kind, name, depth, satisfied filters that matter, approaches): what all of a state follows from but its path."""
 
 
@@ -79,8 +81,8 @@ class State(dict[Label, "State"]):
             above is not None and above.reads_attributes_within
         )
         self.reads_attributes = outcome.reads_attributes or self.reads_attributes_within
-        self.approaches: dict[tuple[str, str], tuple[int, frozenset[Approach]]] = {}
-        self.by_label: dict[tuple[str, str, int], State] = {}
+        self.approaches: dict[tuple[NodeKind, str], tuple[int, frozenset[Approach]]] = {}
+        self.by_label: dict[tuple[NodeKind, str, int], State] = {}
 
     def __missing__(self, label: Label) -> State:
         return self.automaton.enter(self, label)
@@ -103,7 +105,8 @@ class Automaton:
 
     def __init__(self, groups: Groups, limits: Limits) -> None:
         self._vocabulary = Vocabulary()
-        self._filters = FilterBank(self._vocabulary, limits.classes)
+        self._filters = FilterBank(self._vocabulary)
+        self._classes = Classes(self._filters, self._vocabulary, limits.classes)
         self._limits = limits
         self._steps = StepIndex()
         self._edges_to: dict[int, set[Edge]] = {}
@@ -150,10 +153,12 @@ class Automaton:
     def reset(self) -> None:
         """Forgets all states, classes and emissions: for what is registered has changed."""
         self._forget_states()
-        self._filters.forget()
+        self._classes.forget()
         self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
         self._of_values: Memo[str, bool] = Memo(self._reads_value, self._limits.classes)
-        self._below: Memo[tuple[str, str, str], Below] = Memo(lambda key: self._steps.below(*key), self._limits.classes)
+        self._below: Memo[tuple[str, NodeKind, str], Below] = Memo(
+            lambda key: self._steps.below(*key), self._limits.classes
+        )
         self._outcomes: dict[_Outline, Outcome] = {}
         self._contexts: dict[tuple[int, frozenset[tuple[int, Above, Context]]], Context] = {}
         self.emissions = Emissions()
@@ -172,8 +177,8 @@ class Automaton:
     def walk(self, streams: Iterable[str], columns: Columns) -> Walk:
         """What binds at each node of some documents, each of a stream."""
         self._bound_memory()
-        attributes = self._filters.attribute_classes(columns)
-        labels: Sequence[Label] = self._filters.classes(columns, attributes) if self._filters else columns.tags
+        attributes = self._classes.of_attributes(columns)
+        labels: Sequence[Label] = self._classes.of_elements(columns, attributes) if self._filters else columns.tags
         elements: list[int] = []
         states: list[State] | None = [] if attributes else None
         forest = zip(labels, columns.counts, strict=True)
@@ -187,11 +192,11 @@ class Automaton:
 
     def looks_at(self, tag: str) -> Tests:
         """What is looked at in elements with this tag, beside their children."""
-        tests = self._filters.tests_of(tag)
+        tests = self._classes.tests_of(tag)
         return replace(tests, attributes=tests.attributes or tag in self._owners)
 
     def _reads_value(self, tag: str) -> bool:
-        return tag in self._valued or bool(self._filters.tests_of(tag).literals)
+        return tag in self._valued or bool(self._classes.tests_of(tag).literals)
 
     def bound_emissions(self) -> bool:
         """Starts the emissions anew if there are too many, and tells so: those of earlier walks mean nothing then."""
@@ -202,11 +207,11 @@ class Automaton:
         return True
 
     def _bound_memory(self) -> None:
-        if self.states > self._limits.states or self._filters.made >= self._limits.classes:
+        if self.states > self._limits.states or self._classes.made >= self._limits.classes:
             self.flushes += 1
             self._forget_states()
             self._forget_outcomes()
-            self._filters.forget()
+            self._classes.forget()
 
     def _forget_outcomes(self) -> None:
         self._outcomes.clear()
@@ -253,7 +258,7 @@ class Automaton:
             above.forget()
         self.states = state.depth + 1
 
-    def _approaches(self, above: State, kind: str, name: str) -> tuple[int, frozenset[Approach]]:
+    def _approaches(self, above: State, kind: NodeKind, name: str) -> tuple[int, frozenset[Approach]]:
         """What may lead to a match of a node of this name below `above`, and all filters that then matter."""
         need, found = 0, []
         for axis, by_parent in self._below[above.stream, kind, name]:
@@ -296,7 +301,7 @@ class Automaton:
             context = self._contexts[key] = Context(frozen)
         return context
 
-    def _emission(self, kind: str, own_depth: int, contexts: dict[Above, Context]) -> int:
+    def _emission(self, kind: NodeKind, own_depth: int, contexts: dict[Above, Context]) -> int:
         bound: dict[tuple[int, int, int], set[Edge]] = {}
         values = set()
         for step, context in contexts.items():

@@ -9,6 +9,7 @@ from templates.catalog import Step
 from xpath_stage.masks import MaskIndex
 from xpath_stage.names import decrease, owner_test, split_name
 from xscl.pattern import Test
+from xscl.syntax import NodeKind
 
 Above = int | None
 """A step, or None for the document."""
@@ -59,7 +60,7 @@ class StepIndex:
         if step.node.test.kind == "attribute":
             decrease(self._attributes, _way(step))
 
-    def below(self, stream: str, kind: str, name: str) -> Below:
+    def below(self, stream: str, kind: NodeKind, name: str) -> Below:
         """(axis, steps by the step above) of the steps that a node of this kind and canonical name may match."""
         ways = ((axis, test) for axis in ("/", "//") for test in _tests_of(kind, name))
         found = ((axis, self._below.get((stream, axis, test))) for axis, test in ways)
@@ -85,12 +86,12 @@ class StepIndex:
         return owner_test(parent, step.node.axis)
 
 
-def _tests_of(kind: str, name: str) -> Iterator[Test]:
+def _tests_of(kind: NodeKind, name: str) -> Iterator[Test]:
     """The tests that a node of this kind and canonical name may pass."""
     uri, local = split_name(name)
     for one in (uri, "*"):
         for other in (local, "*"):
-            yield Test(kind, one, other)  # type: ignore[arg-type]
+            yield Test(kind, one, other)
 
 
 def _way(step: Step) -> Way:
