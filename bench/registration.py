@@ -9,8 +9,7 @@ none like them before.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.stage1_workload import VOCABULARIES, documents, patterns
-from bench.timing import ROUNDS, evaluate, floor, medians
+from bench.timing import ROUNDS, clocked, evaluate, floor, medians
 from bench.workload import queries
 from mmqjp import Engine
 from templates.catalog import Catalog
@@ -64,13 +63,13 @@ def measure_patterns(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTION
             _, change = catalog.add(conjunct, window, True)
             stage.add(change)
 
-    seconds = _seconds(partial(add, drawn))
+    seconds = clocked(partial(add, drawn))
     texts = list(documents("items", 1000))
     evaluate(stage, texts)
     one_more, following = [], []
     for conjunct in conjuncts[distinct:]:
-        one_more.append(_seconds(partial(add, [(conjunct, _HOUR)])))
-        following.append(_seconds(partial(evaluate, stage, texts[:1])))
+        one_more.append(clocked(partial(add, [(conjunct, _HOUR)])))
+        following.append(clocked(partial(evaluate, stage, texts[:1])))
     taken = medians({"floor": partial(floor, texts), "cached": partial(evaluate, stage, texts)}, ROUNDS)
     return OfPatterns(seconds, median(one_more) * 1e3, median(following) * 1e3, taken["cached"] / taken["floor"])
 
@@ -80,15 +79,9 @@ def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) 
     written = queries(distinct + distinct // 10).rstrip("\n").split(";\n")
     script = ";\n".join(list(dict.fromkeys(written))[:distinct])
     with Engine("duckdb") as engine:
-        first = _seconds(partial(engine.subscribe, script))
-        again = _seconds(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
+        first = clocked(partial(engine.subscribe, script))
+        again = clocked(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
     return OfTexts(first, again)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
 
 
 def show(of_patterns: OfPatterns, of_texts: OfTexts) -> None:

@@ -16,7 +16,6 @@ import csv
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -28,12 +27,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import registration
+from bench.command import file, shown, told
 from bench.fresh import in_fresh_process
 from bench.stage1_baselines import baselines
 from bench.stage1_plot import draw, missing
-from bench.stage1_reference import Witnessed, check_side
+from bench.stage1_reference import Rows, Witnessed, check_side, rows_of
 from bench.stage1_workload import KINDS, LARGE, STREAM, VOCABULARIES, documents, patterns
-from bench.timing import ROUNDS, Way, evaluate, floor, medians
+from bench.timing import ROUNDS, Way, clocked, evaluate, floor, medians
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
@@ -96,9 +96,7 @@ def measure(case: Case, texts: Sequence[bytes], rounds: int) -> Measurement:
     """Measures a case. Raises AssertionError if witnesses are not what exact matching says."""
     evaluate(_load(replace(case, patterns=1)).cached, texts[:1])  # what a process does once is no part of the case
     loaded = _load(case)
-    begin = time.perf_counter()
-    evaluate(loaded.cached, texts[:1])
-    first = time.perf_counter() - begin
+    first = clocked(partial(evaluate, loaded.cached, texts[:1]))
     witnesses = _check(loaded, case.kind, texts)
     ways: dict[str, Way] = {
         "floor": partial(floor, texts),
@@ -157,19 +155,11 @@ def _check(loaded: _Loaded, kind: str, texts: Sequence[bytes]) -> Witnesses:
     return witnesses
 
 
-def _with_groups(stage: XPathStage, texts: Iterable[bytes]) -> tuple[Witnesses, tuple[object, ...]]:
+def _with_groups(stage: XPathStage, texts: Iterable[bytes]) -> tuple[Witnesses, Rows]:
     """The witnesses, all groups with them, and what they say whatever the groups' numbers."""
     stage.finish_batch(committed=False)  # so that it hands out all groups again
     witnesses = evaluate(stage, texts)
-    edges: dict[int, set[tuple[int, int]]] = {}
-    for group, var1, var2 in zip(*witnesses.r_group.to_pydict().values(), strict=True):
-        edges.setdefault(group, set()).add((var1, var2))
-    frozen = {group: frozenset(pairs) for group, pairs in edges.items()}
-    rows = Counter(
-        (docid, frozen[group], node1, node2)
-        for docid, group, node1, node2 in zip(*witnesses.r_bin.to_pydict().values(), strict=True)
-    )
-    return witnesses, (rows, Counter(zip(*witnesses.r_doc.to_pydict().values(), strict=True)))
+    return witnesses, rows_of(witnesses, {})
 
 
 # ------------------------------------------------------------ the report
@@ -186,14 +176,8 @@ def show(measured: Iterable[Measurement]) -> None:
         table.add_column(heading, justify="right")
     for m in measured:
         kind, number, filters, values, *rest = asdict(m).values()
-        table.add_row(kind, f"{number:,}", f"{filters:.0%}", f"{values:.0%}", *map(_shown, rest))
+        table.add_row(kind, f"{number:,}", f"{filters:.0%}", f"{values:.0%}", *map(shown, rest))
     Console(width=160).print(table)
-
-
-def _shown(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:,.2f}"
 
 
 def write_csv(measured: Iterable[Measurement], path: Path) -> None:
@@ -248,9 +232,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
     parser.add_argument("--documents", help=f"kinds of documents, separated by commas: {', '.join(KINDS)}")
     parser.add_argument("--queries", type=_numbers, metavar="N,N", help="numbers of patterns, separated by commas")
-    parser.add_argument("--csv", type=_file, metavar="FILE", help="write the table")
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write JSON lines, one for each measurement")
-    parser.add_argument("--plot", type=_file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
+    parser.add_argument("--csv", type=file, metavar="FILE", help="write the table")
+    parser.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement")
+    parser.add_argument("--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
     options = parser.parse_args()
     chosen = _chosen(parser, options)
     if options.plot and (lacking := missing()):
@@ -258,7 +242,7 @@ def main() -> None:
     if not find_spec("saxonche"):
         print("Saxon is not measured: pip install saxonche", file=sys.stderr)
     # An earlier case's heap makes a later one up to a tenth slower, so each has a process of its own.
-    measured = [in_fresh_process(_measured, case) for case in _told(chosen)]
+    measured = [in_fresh_process(_measured, case) for case in told(chosen, _name)]
     show(measured)
     if options.csv:
         write_csv(measured, options.csv)
@@ -268,14 +252,6 @@ def main() -> None:
         draw(measured, options.plot)
     if not options.documents:
         registration.report()
-
-
-def _file(text: str) -> Path:
-    """A file that can be written when all is done."""
-    path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no directory {str(path.parent)!r}")
-    return path
 
 
 def _numbers(text: str) -> list[int]:
@@ -300,12 +276,8 @@ def _measured(case: Case) -> Measurement:
     return measure(case, list(documents(case.kind, number)), rounds)
 
 
-def _told(chosen: Sequence[Case]) -> Iterator[Case]:
-    """The cases; on a terminal it says which one is measured."""
-    for number, case in enumerate(chosen, 1):
-        if sys.stderr.isatty():
-            print(f"{number} of {len(chosen)}: {case.kind}, {case.patterns:,} patterns", file=sys.stderr)
-        yield case
+def _name(case: Case) -> str:
+    return f"{case.kind}, {case.patterns:,} patterns"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from templates.catalog import Catalog, Placement
@@ -14,6 +15,7 @@ from xscl.pattern import PatternNode
 
 Edge = tuple[int, int]
 Row = tuple[int, int]
+Rows = tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]
 
 
 class Witnessed:
@@ -32,6 +34,19 @@ class Witnessed:
         for docid, node, value, _ in zip(*batch.r_doc.to_pydict().values(), strict=True):
             assert (docid, node) not in self.values, "a value is given once"
             self.values[docid, node] = value
+
+
+def rows_of(batch: Witnesses, groups: dict[int, frozenset[Edge]]) -> Rows:
+    """The rows of R_bin, with edges for a group's number, and of R_doc; the batch's new groups are put in `groups`."""
+    edges: dict[int, set[Edge]] = {}
+    for group, var1, var2 in zip(*batch.r_group.to_pydict().values(), strict=True):
+        edges.setdefault(group, set()).add((var1, var2))
+    groups.update((group, frozenset(pairs)) for group, pairs in edges.items())
+    r_bin = zip(*batch.r_bin.to_pydict().values(), strict=True)
+    return (
+        Counter((docid, groups[group], node1, node2) for docid, group, node1, node2 in r_bin),
+        Counter(zip(*batch.r_doc.to_pydict().values(), strict=True)),
+    )
 
 
 def check_side(

@@ -38,6 +38,13 @@ def floor(texts: Iterable[bytes]) -> None:
             element.tag  # noqa: B018  # reading it is the work
 
 
+def clocked(work: Way) -> float:
+    """The seconds that some work takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
 def medians(ways: dict[str, Way], rounds: int) -> dict[str, float]:
     """Median seconds of each way, taken in turns; one that has taken too long is left out of further rounds."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -46,8 +53,6 @@ def medians(ways: dict[str, Way], rounds: int) -> dict[str, float]:
     for _ in range(rounds):
         for name, run in ways.items():
             if sum(taken[name]) < PATIENCE:
-                begin = time.perf_counter()
-                run()
-                taken[name].append(time.perf_counter() - begin)
+                taken[name].append(clocked(run))
     gc.unfreeze()
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
