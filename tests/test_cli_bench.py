@@ -9,10 +9,11 @@ from importlib.util import find_spec
 import pytest
 from lxml import etree
 
-from bench import registration, stage1
+from bench import adversarial, registration, stage1
 from bench.fresh import in_fresh_process
 from bench.stage1 import Case, measure, show, write_csv, write_json
 from bench.stage1_plot import draw, missing
+from bench.stage1_reference import rows_of
 from bench.stage1_workload import KINDS, VOCABULARIES, documents, patterns, xpaths
 from tests.cli_support import mmqjp as call
 from xpath_stage.binder import bindings
@@ -31,7 +32,7 @@ def measured():
     return [measure(Case("items", number, 0.4, 0.1), texts, rounds=1) for number in (5, 2000)]
 
 
-@pytest.mark.parametrize("name", ["stage1", "registration", "whole-path"])
+@pytest.mark.parametrize("name", ["stage1", "adversarial", "registration", "whole-path"])
 def test_help_of_each_benchmark(name):
     result = call("bench", name, "--help")
     assert result.exit_code == 0
@@ -46,7 +47,7 @@ def test_options_of_stage1():
 def test_an_unknown_benchmark_is_one_line():
     result = call("bench", "stage9")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "'stage9' is not one of 'stage1', 'registration', 'whole-path'" in result.stderr
+    assert "'stage9' is not one of 'stage1', 'adversarial', 'registration', 'whole-path'" in result.stderr
     assert result.stderr.endswith("(see mmqjp bench --help)\n")
     assert len(result.stderr.splitlines()) == 1
 
@@ -152,6 +153,40 @@ def test_plot(measured, tmp_path):
 def test_a_missing_matplotlib_is_named(monkeypatch):
     monkeypatch.setattr("bench.stage1_plot.find_spec", lambda name: None)
     assert missing() == "the plot needs matplotlib: pip install matplotlib"
+
+
+@pytest.mark.parametrize("limits", adversarial.LIMITS)
+@pytest.mark.parametrize("attack", adversarial.ATTACKS)
+def test_documents_made_to_hurt(attack, limits, capsys):
+    case = adversarial.Case(attack, limits)
+    found = adversarial.measure(case, 3, 1)
+    assert (found.attack, found.limits, found.documents) == (attack, limits, 3)
+    assert min(found.rows, found.floor_us, found.cached_new, found.uncached_new) > 0
+    assert min(found.cached_again, found.uncached_again, found.counters["states"]) > 0
+    assert (found.counters["flushes"] > 0) is (limits == "small" and attack == "new tags")
+    adversarial.show([found])
+    assert limits in capsys.readouterr().out
+    lines = list(adversarial.json_lines(found))
+    assert [(line["case"]["occasion"], line["plan"], line["baseline"]) for line in lines] == [
+        ("new", "cached", "uncached"),
+        ("new", "uncached", None),
+        ("again", "cached", "uncached"),
+        ("again", "uncached", None),
+    ]
+    assert lines[2]["seconds"] == pytest.approx(lines[2]["floor"] * found.cached_again)
+    assert [line["counters"] for line in lines] == [found.counters, None] * 2
+
+
+def test_a_shape_cache_that_errs_is_not_timed(monkeypatch):
+    monkeypatch.setattr(adversarial, "rows_of", lambda batch, groups: (rows_of(batch, groups), id(groups)))
+    with pytest.raises(AssertionError, match="the shape cache errs"):
+        adversarial.measure(adversarial.Case("fields", "default"), 3, 1)
+
+
+def test_documents_that_hurt_are_new_ones():
+    for attack in adversarial.ATTACKS.values():
+        texts = attack.documents(150)
+        assert len(set(texts)) == len(texts) == 150
 
 
 def test_registration():

@@ -9,7 +9,12 @@ import click
 
 from mmqjp.commands.options import debug_option
 
-MODULES = {"stage1": "bench.stage1", "registration": "bench.registration", "whole-path": "bench.__main__"}
+MODULES = {
+    "stage1": "bench.stage1",
+    "adversarial": "bench.adversarial",
+    "registration": "bench.registration",
+    "whole-path": "bench.__main__",
+}
 """The benchmarks, by the modules with their `main`. None is imported but to be run."""
 
 
@@ -22,6 +27,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
 
     \b
     stage1        finding patterns in documents, beside lxml, Saxon and elementpath
+    adversarial   finding patterns in documents made to hurt
     registration  taking in many queries
     whole-path    documents in, matches out, beside one query at a time
 
