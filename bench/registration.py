@@ -9,7 +9,7 @@ none like them before.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.stage1_workload import VOCABULARIES, documents, patterns
 from bench.timing import ROUNDS, clocked, evaluate, floor, medians
-from bench.workload import queries
+from bench.workload import items, queries
 from mmqjp import Engine
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
@@ -45,10 +45,13 @@ class OfPatterns:
 
 @dataclass(frozen=True)
 class OfTexts:
-    """Seconds to subscribe to the distinct texts, and to subscribe to them again till there are all subscriptions."""
+    """Seconds to subscribe to the distinct texts, and to subscribe to them again till there are all subscriptions; then
+    the milliseconds of each further new text, and of the document after it."""
 
     distinct: float
     again: float
+    one_more_ms: list[float]
+    next_document_ms: list[float]
 
 
 def measure_patterns(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> OfPatterns:
@@ -75,13 +78,20 @@ def measure_patterns(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTION
 
 
 def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> OfTexts:
-    """Subscribes to distinct texts, and to the same ones again and again."""
-    written = queries(distinct + distinct // 10).rstrip("\n").split(";\n")
-    script = ";\n".join(list(dict.fromkeys(written))[:distinct])
+    """Subscribes to distinct texts, to the same ones again and again, and to more, each with a document after it."""
+    written = queries(distinct + distinct // 10 + 2 * _MORE).rstrip("\n").split(";\n")
+    texts = list(dict.fromkeys(written))
+    script = ";\n".join(texts[:distinct])
+    first_item, *further = items(1 + _MORE)
+    one_more, following = [], []
     with Engine("duckdb") as engine:
         first = clocked(partial(engine.subscribe, script))
         again = clocked(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
-    return OfTexts(first, again)
+        engine.process([first_item])
+        for text, item in zip(texts[distinct : distinct + _MORE], further, strict=True):
+            one_more.append(clocked(partial(engine.subscribe, text)) * 1e3)
+            following.append(clocked(partial(engine.process, [item])) * 1e3)
+    return OfTexts(first, again, one_more, following)
 
 
 def show(of_patterns: OfPatterns, of_texts: OfTexts) -> None:
@@ -94,10 +104,16 @@ def show(of_patterns: OfPatterns, of_texts: OfTexts) -> None:
         "1,000 documents, then, with the shape cache": f"{of_patterns.cached:.2f} times the floor",
         f"{DISTINCT:,} distinct texts": f"{of_texts.distinct:.2f} s, {DISTINCT / of_texts.distinct:,.0f} texts/s",
         f"{SUBSCRIPTIONS:,} subscriptions to these texts": f"{of_texts.distinct + of_texts.again:.2f} s",
+        "one more new text, through the engine": _median_and_worst(of_texts.one_more_ms),
+        "the document after it, through the engine": _median_and_worst(of_texts.next_document_ms),
     }
     for line in lines.items():
         table.add_row(*line)
     Console(width=100).print(table)
+
+
+def _median_and_worst(times: Sequence[float]) -> str:
+    return f"{median(times):.2f} ms, at worst {max(times):.2f} ms"
 
 
 def main() -> None:

@@ -189,10 +189,14 @@ def test_documents_that_hurt_are_new_ones():
         assert len(set(texts)) == len(texts) == 150
 
 
-def test_registration():
+def test_registration(capsys):
     of_patterns = registration.measure_patterns(20, 100)
     of_texts = registration.measure_texts(20, 60)
     assert min(of_patterns.seconds, of_patterns.cached, of_texts.distinct, of_texts.again) > 0
+    assert len(of_texts.one_more_ms) == len(of_texts.next_document_ms) == 20
+    assert min(of_texts.one_more_ms + of_texts.next_document_ms) > 0
+    registration.show(of_patterns, of_texts)
+    assert "the document after it, through the engine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", KINDS)
