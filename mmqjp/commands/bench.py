@@ -14,6 +14,9 @@ MODULES = {
     "adversarial": "bench.adversarial",
     "registration": "bench.registration",
     "whole-path": "bench.__main__",
+    "technical": "bench.technical",
+    "rss": "bench.rss",
+    "realistic": "bench.realistic",
 }
 """The benchmarks, by the modules with their `main`. None is imported but to be run."""
 
@@ -30,6 +33,9 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     adversarial   finding patterns in documents made to hurt
     registration  taking in many queries
     whole-path    documents in, matches out, beside one query at a time
+    technical     joining two fixed documents, as the thesis does
+    rss           joining the items of a feed, as the thesis does
+    realistic     lifelike queries with windows: the joins, and the whole path
 
     \b
     What follows the name goes to the benchmark; --help there shows its options.
@@ -39,6 +45,8 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
       mmqjp bench stage1 --quick
       mmqjp bench stage1 --csv stage1.csv --json stage1.json --plot stage1
       mmqjp bench whole-path --queries 1000
+      mmqjp bench technical --engine spark --quick
+      mmqjp bench rss --csv rss.csv --json rss.json --plot rss
     """
     sys.argv = [f"mmqjp bench {name}", *arguments]
     import_module(MODULES[name]).main()

@@ -1,0 +1,182 @@
+"""What the benchmarks of stage 2 measure and how: engines with their plans, plain SQL on them, and the clock."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import duckdb
+import pyarrow as pa
+
+import join_stage.engine
+from bench.stage2_queries import Registered
+from bench.stage2_rows import CHUNK, Result
+from join_stage.duckdb_engine import DuckDBEngine
+from join_stage.engine import JoinEngine, Scope, whole_batch
+from templates.catalog import INFINITE
+from templates.witness import Witnesses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENGINES = ("duckdb", "spark")
+PLANS: tuple[str, ...] = getattr(join_stage.engine, "PLANS", ("basic",))
+PATIENCE = 20.0
+"""Seconds after which a way is not measured again."""
+
+NOTHING = Scope(INFINITE, frozenset())
+"""The scope of documents that are only to become state: no streams are joined."""
+
+
+def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEngine:
+    """A new engine with a plan."""
+    options = {} if PLANS == ("basic",) else {"plan": plan}
+    if engine == "duckdb":
+        return DuckDBEngine(directory, **options)
+    from join_stage.spark.engine import SparkEngine
+
+    return SparkEngine(session(), directory, **options)
+
+
+def session() -> SparkSession:
+    """The Spark session of this process, started with the product's settings if there is none."""
+    from join_stage.spark.session import spark_session
+
+    return spark_session()
+
+
+@contextmanager
+def opened(engine: str, plan: str) -> Iterator[JoinEngine]:
+    """A new engine for a while."""
+    store = open_engine(engine, plan)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def put_rows(store: JoinEngine, registered: Registered) -> None:
+    """Hands all of R_T to an engine."""
+    for template, rows in registered.tables:
+        store.put_rows(template, rows)
+
+
+def scope(registered: Registered) -> Scope:
+    """All documents of the two streams, however far apart."""
+    return Scope(INFINITE, frozenset({registered.streams}))
+
+
+def keep(store: JoinEngine, batches: Iterable[tuple[int, Witnesses]]) -> None:
+    """Makes documents state, without joining them: each batch with the id of its first document."""
+    for first, batch in batches:
+        with whole_batch(store):
+            store.join(batch, first, NOTHING)
+
+
+def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: Scope) -> tuple[float, float, Result]:
+    """Seconds until a join has listed all of its rows, seconds until the call came back, and the result.
+
+    A plan may leave the listing of (pair of documents, row of R_T) to whoever reads its result.
+    """
+    begin = time.perf_counter()
+    result = store.join(batch, first, among)
+    called = time.perf_counter() - begin
+    for _ in result.to_batches(max_chunksize=CHUNK):
+        pass
+    return time.perf_counter() - begin, called, result
+
+
+def medians(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Median seconds of each way, which measures itself, taken in turns; one that has taken long is not asked again."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, run in ways.items():
+            if sum(taken[name]) < PATIENCE:
+                gc.collect()
+                taken[name].append(run())
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+# ------------------------------------------------------------ plain SQL
+
+
+class Sql(Protocol):
+    """A database that answers one statement at a time."""
+
+    def load(self, name: str, table: pa.Table) -> None: ...
+
+    def materialize(self, name: str, statement: str) -> None:
+        """Keeps the rows of a statement as a table."""
+
+    def answer(self, statement: str) -> pa.Table: ...
+
+    def close(self) -> None: ...
+
+
+class DuckDBSql:
+    """DuckDB as its users get it, with as many threads as the product takes."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect()
+        self._connection.execute("SET preserve_insertion_order = false")
+
+    def load(self, name: str, table: pa.Table) -> None:
+        self._connection.register("loaded", table)
+        self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM loaded")
+        self._connection.unregister("loaded")
+
+    def materialize(self, name: str, statement: str) -> None:
+        self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS {statement}")
+
+    def answer(self, statement: str) -> pa.Table:
+        return self._connection.sql(statement).to_arrow_table()
+
+    def prepare(self, name: str, statement: str) -> None:
+        self._connection.execute(f"PREPARE {name} AS {statement}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class SparkSql:
+    """Spark with the product's settings, its tables held in memory."""
+
+    def __init__(self) -> None:
+        self._session = session().newSession()
+        self._session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "256m")
+        self._cached: list[str] = []
+
+    def load(self, name: str, table: pa.Table) -> None:
+        self._keep(name, self._session.createDataFrame(table))
+
+    def materialize(self, name: str, statement: str) -> None:
+        self._keep(name, self._session.sql(statement))
+
+    def _keep(self, name: str, frame: object) -> None:
+        frame.createOrReplaceTempView(name)  # type: ignore[attr-defined]
+        self._session.sql(f"CACHE TABLE {name}_kept AS SELECT * FROM {name}")
+        self._session.table(f"{name}_kept").createOrReplaceTempView(name)
+        self._cached.append(f"{name}_kept")
+
+    def answer(self, statement: str) -> pa.Table:
+        return self._session.sql(statement).toArrow()
+
+    def close(self) -> None:
+        for name in self._cached:
+            self._session.sql(f"UNCACHE TABLE IF EXISTS {name}")
+
+
+def open_sql(engine: str) -> Sql:
+    return DuckDBSql() if engine == "duckdb" else SparkSql()
+
+
+def plans_of(engine: str, wanted: str | None, *, quick: bool) -> Sequence[str]:
+    """The plans to measure: the one asked for or all, in a hurry without the slowest."""
+    if wanted:
+        return [wanted]
+    return [plan for plan in PLANS if not (quick and engine == "spark" and plan == "basic")] or list(PLANS)

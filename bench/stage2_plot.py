@@ -1,0 +1,159 @@
+"""Draws what the benchmarks of stage 2 measured, with matplotlib; the axes are those of the thesis' figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.stage2_report import Line
+
+_STYLES = {
+    "sequential": ("dimgrey", "s:"),
+    "floor": ("black", "x--"),
+    "basic": ("tab:blue", "o-"),
+    "views": ("tab:orange", "^-"),
+    "signature": ("tab:green", "D-"),
+}
+_OTHER = ("tab:purple", "v-")
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One figure of the thesis: what varies while the rest is as by default."""
+
+    title: str
+    schema: str
+    key: str
+    label: str
+    log: bool
+
+
+_PANELS = (
+    _Panel("6.8", "two-level", "queries", "queries", True),
+    _Panel("6.9", "two-level", "leaves", "leaves, N", False),
+    _Panel("6.10", "two-level", "zipf", "Zipf parameter", False),
+    _Panel("6.11", "three-level", "queries", "queries", True),
+    _Panel("6.12", "three-level", "max_joins", "most value joins a query, K", False),
+    _Panel("6.13", "three-level", "zipf", "Zipf parameter", False),
+)
+
+
+def draw_technical(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: Figures 6.8 to 6.13, as far as they were measured."""
+    drawn = [(panel, of) for panel in _PANELS if len(of := _varying(lines, panel)) > 0]
+    figure = _figure(4 * min(3, len(drawn)), 3.4 * (1 + (len(drawn) > 3)))
+    columns = min(3, len(drawn))
+    panels = figure.subplots(-(-len(drawn) // columns), columns, squeeze=False)
+    for axes, (panel, of) in zip(panels.flat, drawn, strict=False):
+        for plan, points in _by_plan(of, panel.key).items():
+            colour, style = _STYLES.get(plan, _OTHER)
+            heights = [line.seconds * 1e3 for _, line in points]
+            axes.plot([x for x, _ in points], heights, style, color=colour, label=plan)
+        axes.set(title=f"{panel.title}: {panel.schema}", xlabel=panel.label, ylabel="ms", yscale="log")
+        if panel.log:
+            axes.set(xscale="log")
+    for axes in panels.flat[len(drawn) :]:
+        axes.set_axis_off()
+    _finish(figure, panels.flat[0], prefix)
+
+
+def _varying(lines: Iterable[Line], panel: _Panel) -> list[Line]:
+    """The lines of a figure: what is not varied is as by default."""
+    default = {"queries": 1000, "zipf": 0.8} | (
+        {"leaves": 6, "max_joins": 6} if panel.schema == "two-level" else {"leaves": 16, "max_joins": 4}
+    )
+    free = {panel.key} | ({"max_joins"} if panel.key == "leaves" else set())
+    of = [
+        line
+        for line in lines
+        if line.case["schema"] == panel.schema
+        and all(line.case[key] == value for key, value in default.items() if key not in free)
+    ]
+    return of if len({line.case[panel.key] for line in of}) > 1 else []
+
+
+def draw_split(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: Figures 6.14 and 6.15, stacked."""
+    schemas = list(dict.fromkeys(str(line.case["schema"]) for line in lines))
+    figure = _figure(4 * len(schemas), 3.6)
+    panels = figure.subplots(1, len(schemas), squeeze=False)
+    parts = ("r_vj", "r_l", "r_r", "queries")
+    for axes, schema, number in zip(panels.flat, schemas, ("6.14", "6.15"), strict=False):
+        of = [line for line in lines if line.case["schema"] == schema]
+        below = [0.0] * len(of)
+        for part in parts:
+            heights = [_number(line.details, part) * 1e3 for line in of]
+            axes.bar([line.plan for line in of], heights, bottom=below, width=0.5, label=part)
+            below = [a + b for a, b in zip(below, heights, strict=True)]
+        axes.set(title=f"{number}: {schema}", ylabel="ms")
+    _finish(figure, panels.flat[0], prefix)
+
+
+def _number(details: Mapping[str, object], key: str) -> float:
+    found = details.get(key)
+    return found if isinstance(found, float) else 0.0
+
+
+def draw_rates(lines: Sequence[Line], prefix: Path, keys: Sequence[tuple[str, str]]) -> None:
+    """Writes PREFIX.svg and PREFIX.png: items a second (Figure 6.16) against each of the keys, and the floor's."""
+    panels_of = []
+    for key, label in keys:
+        groups: dict[tuple[object, ...], list[Line]] = {}
+        for line in lines:
+            rest = tuple(value for name, value in line.case.items() if name not in (key, "items"))
+            groups.setdefault(rest, []).append(line)
+        widest = max(groups.values(), key=lambda of: len({line.case[key] for line in of}))
+        if len({line.case[key] for line in widest}) > 1:
+            panels_of.append((key, label, widest))
+    if not panels_of:
+        panels_of = [(*keys[0], list(lines))]
+    figure = _figure(5 * len(panels_of), 4)
+    panels = figure.subplots(1, len(panels_of), squeeze=False)
+    for axes, (key, label, of) in zip(panels.flat, panels_of, strict=True):
+        for plan, points in _by_plan(of, key).items():
+            colour, style = _STYLES.get(plan, _OTHER)
+            rates = [_batch(line) / line.seconds for _, line in points]
+            axes.plot([x for x, _ in points], rates, style, color=colour, label=plan)
+        floors = sorted({(float(str(line.case[key])), _batch(line) / line.floor) for line in of if line.floor})
+        colour, style = _STYLES["floor"]
+        axes.plot([x for x, _ in floors], [rate for _, rate in floors], style, color=colour, label="floor")
+        axes.set(xlabel=label, ylabel="items a second", xscale="log", yscale="log")
+    _finish(figure, panels.flat[0], prefix)
+
+
+def _batch(line: Line) -> float:
+    return float(str(line.case["batch"]))
+
+
+def draw_parts(shares: Mapping[str, float], title: str, prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: seconds of each part of the whole path."""
+    figure = _figure(7, 3)
+    axes = figure.subplots()
+    axes.barh(list(shares)[::-1], list(shares.values())[::-1])
+    axes.set(title=title, xlabel="seconds")
+    _finish(figure, None, prefix)
+
+
+def _by_plan(lines: Iterable[Line], key: str) -> dict[str, list[tuple[float, Line]]]:
+    found: dict[str, list[tuple[float, Line]]] = {}
+    for line in lines:
+        found.setdefault(line.plan, []).append((float(str(line.case[key])), line))
+    return {plan: sorted(points, key=lambda point: point[0]) for plan, points in found.items()}
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure  # not installed but for the benchmarks
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _finish(figure: Any, legend_of: Any, prefix: Path) -> None:
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    if legend_of is not None:
+        figure.legend(*legend_of.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    for ending in ("svg", "png"):
+        figure.savefig(f"{prefix}.{ending}", dpi=150)

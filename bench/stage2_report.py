@@ -1,0 +1,168 @@
+"""Measurements of the benchmarks of stage 2: their options, and what becomes of them: table, CSV and JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.stage1_plot import missing
+from bench.stage2_engines import ENGINES, PLANS
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of `--json`. Seconds are medians; `speedup` is the baseline's time over this one's, `over_floor` this
+    one's over the floor's. `details` are the benchmark's own figures."""
+
+    bench: str
+    case: Mapping[str, object]
+    engine: str | None
+    plan: str
+    seconds: float
+    rows: int
+    baseline: str | None
+    speedup: float | None
+    floor: float | None = None
+    extrapolated: bool = False
+    details: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def over_floor(self) -> float | None:
+        return None if self.floor is None else self.seconds / self.floor
+
+    def flat(self) -> dict[str, object]:
+        """All figures by their names, those of the contract first."""
+        return {
+            "bench": self.bench,
+            "case": self.case,
+            "engine": self.engine,
+            "plan": self.plan,
+            "seconds": self.seconds,
+            "rows": self.rows,
+            "baseline": self.baseline,
+            "speedup": self.speedup,
+            "floor": self.floor,
+            "over_floor": self.over_floor,
+            "extrapolated": self.extrapolated,
+            **self.details,
+        }
+
+
+def speedup(baseline: float | None, seconds: float) -> float | None:
+    return None if baseline is None else baseline / seconds
+
+
+def write_json(lines: Iterable[Line], path: Path) -> None:
+    path.write_text("".join(json.dumps(line.flat()) + "\n" for line in lines), encoding="utf-8")
+
+
+def write_csv(lines: Iterable[Line], path: Path) -> None:
+    """A column for each key of a case and for each figure of any line."""
+    rows = []
+    for line in lines:
+        flat = line.flat()
+        case = flat.pop("case")
+        assert isinstance(case, dict)
+        rows.append({"bench": flat.pop("bench"), **case, **flat})
+    names = dict.fromkeys(name for row in rows for name in row)
+    with path.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, list(names))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+Column = tuple[str, Callable[[Line], object]]
+
+
+def show(lines: Sequence[Line], title: str, columns: Sequence[Column]) -> None:
+    """Prints a table."""
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    for place, (heading, _) in enumerate(columns):
+        table.add_column(heading, justify="left" if place == 0 else "right")
+    for line in lines:
+        table.add_row(*(shown(value(line)) for _, value in columns))
+    Console(width=180).print(table)
+
+
+def shown(value: object) -> str:
+    """A figure as a table has it: three digits that count."""
+    match value:
+        case None:
+            return ""
+        case float():
+            return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        case int():
+            return f"{value:,}"
+    return str(value)
+
+
+def marked(line: Line) -> str:
+    """The speedup, marked where the baseline is scaled up from a sample."""
+    return "" if line.speedup is None else ("~" if line.extrapolated else "") + shown(line.speedup)
+
+
+# ------------------------------------------------------------ the command
+
+
+def parser(name: str, description: str) -> argparse.ArgumentParser:
+    """The options that the benchmarks of stage 2 share."""
+    made = argparse.ArgumentParser(prog=f"mmqjp bench {name}", description=description)
+    made.add_argument("--engine", choices=ENGINES, default="duckdb", help="duckdb without it")
+    made.add_argument("--plan", choices=PLANS, help="measure one plan; all without it")
+    made.add_argument("--queries", type=_numbers, metavar="N,N", help="numbers of queries, separated by commas")
+    made.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
+    made.add_argument("--csv", type=_file, metavar="FILE", help="write the table")
+    made.add_argument("--json", type=_file, metavar="FILE", help="write JSON lines, one for each measurement")
+    made.add_argument("--plot", type=_file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
+    return made
+
+
+def parsed(made: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options; what would fail at the end is refused now."""
+    options = made.parse_args()
+    if options.plot and (lacking := missing()):
+        made.error(lacking)
+    return options
+
+
+def keep(lines: Sequence[Line], options: argparse.Namespace) -> None:
+    """Writes the files that the options ask for, but for plots."""
+    if options.csv:
+        write_csv(lines, options.csv)
+    if options.json:
+        write_json(lines, options.json)
+
+
+def told(cases: Sequence[T]) -> Iterator[T]:
+    """The cases; on a terminal it says which one is measured."""
+    for number, case in enumerate(cases, 1):
+        if sys.stderr.isatty():
+            print(f"{number} of {len(cases)}: {case}", file=sys.stderr)
+        yield case
+
+
+def _file(text: str) -> Path:
+    """A file that can be written when all is done."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no directory {str(path.parent)!r}")
+    return path
+
+
+def _numbers(text: str) -> list[int]:
+    """Positive numbers, separated by commas."""
+    if not all(part.isdecimal() and int(part) for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not some numbers separated by commas")
+    return [int(part) for part in text.split(",")]

@@ -1,0 +1,123 @@
+"""What a join gave, for the benchmarks of stage 2 to compare: as multisets of rows, and as what each query gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.stage2_queries import Pairs, Registered
+from xscl.normal import Term
+
+CHUNK = 1 << 20
+
+Tuples = Counter[tuple[int, ...]]
+"""What a query gets: (left document, right document, the nodes of its leaves, pair by pair), counted."""
+
+_Words = npt.NDArray[np.uint64]
+
+
+class Result(Protocol):
+    """What an engine's `join` returns; a `pa.Table` is one."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def to_batches(self, max_chunksize: int | None = None) -> Iterable[pa.RecordBatch]: ...
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The number of rows, and two sums of independent 64-bit hashes of them: equal for equal multisets, and all but
+    never for others."""
+
+    rows: int
+    sums: tuple[int, int]
+
+
+def fingerprint(result: Result) -> Fingerprint:
+    """The fingerprint of a join's rows, in whatever order they come."""
+    rows, sums = 0, [0, 0]
+    for batch in result.to_batches(max_chunksize=CHUNK):
+        rows += batch.num_rows
+        for i, seed in enumerate((0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)):
+            hashed = int(np.add.reduce(_row_hashes(batch, np.uint64(seed)), dtype=np.uint64))
+            sums[i] = (sums[i] + hashed) % 2**64
+    return Fingerprint(rows, (sums[0], sums[1]))
+
+
+def _row_hashes(batch: pa.RecordBatch, seed: np.uint64) -> _Words:
+    hashed = np.full(batch.num_rows, seed, np.uint64)
+    for name in ("qid", "docid1", "docid2"):
+        column = pc.fill_null(batch.column(name), -1)
+        hashed = _mixed(hashed ^ column.to_numpy(zero_copy_only=False).view(np.uint64))
+    nodes = batch.column("nodes")
+    lengths = pc.list_value_length(nodes).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = nodes.flatten().to_numpy(zero_copy_only=False).view(np.uint64)
+    begins = np.cumsum(lengths) - lengths
+    places = (np.arange(len(flat)) - np.repeat(begins, lengths)).astype(np.uint64)
+    of_nodes = _mixed(_mixed(flat ^ seed) + places)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(of_nodes, dtype=np.uint64)])
+    return _mixed(hashed ^ (sums[begins + lengths] - sums[begins]))
+
+
+def _mixed(words: _Words) -> _Words:
+    """A bijection of 64-bit words that spreads every bit (the finalizer of splitmix64)."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def of_queries(result: Result, registered: Registered, sample: Collection[Pairs]) -> dict[Pairs, Tuples]:
+    """What each query of a sample gets, expanded from the shared rows."""
+    wanted = {registered.placements[pairs].row for pairs in sample}
+    by_row: dict[int, list[tuple[int, int, list[int]]]] = {row: [] for row in wanted}
+    for qid, docid1, docid2, nodes in _rows(result, wanted):
+        by_row[qid].append((docid1, docid2, nodes))
+    expanded: dict[Pairs, Tuples] = {}
+    for pairs in sample:
+        placement = registered.placements[pairs]
+        slots = [
+            placement.slots[side][placement.minors[side].node_of[Term(f"{name}{i}")]]
+            for i in range(1, len(pairs) + 1)
+            for side, name in enumerate("vw")
+        ]
+        found = by_row[placement.row]
+        expanded[pairs] = Counter((d1, d2, *(nodes[slot] for slot in slots)) for d1, d2, nodes in found)
+    return expanded
+
+
+def _rows(result: Result, wanted: Collection[int]) -> Iterator[tuple[int, int, int, list[int]]]:
+    ids = pa.array(sorted(wanted), pa.int64())
+    for batch in result.to_batches(max_chunksize=CHUNK):
+        kept = batch.filter(pc.is_in(batch.column("qid"), value_set=ids))
+        yield from zip(*(kept.column(name).to_pylist() for name in ("qid", "docid1", "docid2", "nodes")), strict=True)
+
+
+def expanded_count(result: Result, registered: Registered) -> int:
+    """How many (pair, query) tuples the rows stand for."""
+    subscribers = registered.subscribers
+    counts = np.zeros(max(subscribers) + 1, np.int64)
+    counts[list(subscribers)] = list(subscribers.values())
+    return sum(int(counts[b.column("qid").to_numpy()].sum()) for b in result.to_batches(max_chunksize=CHUNK))
+
+
+def check_equal(fingerprints: Mapping[str, Fingerprint]) -> None:
+    """Raises AssertionError unless all ways gave the same rows."""
+    for name, found in fingerprints.items():
+        first = next(iter(fingerprints))
+        assert found == fingerprints[first], f"{name} gave other rows than {first}"
+
+
+def check_sample(expanded: Mapping[Pairs, Tuples], sequential: Mapping[Pairs, Tuples]) -> None:
+    """Raises AssertionError unless each query of the sample gets what it gets alone."""
+    assert expanded.keys() == sequential.keys()
+    for pairs, alone in sequential.items():
+        assert expanded[pairs] == alone, f"the query {pairs} gets other rows than it does alone"
