@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,9 +16,9 @@ import pyarrow as pa
 
 import join_stage.engine
 from bench.stage2_queries import Registered
-from bench.stage2_rows import CHUNK, Result
+from bench.stage2_rows import CHUNK
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import JoinEngine, Scope, whole_batch
+from join_stage.engine import RESULT, JoinEngine, Scope, whole_batch
 from templates.catalog import INFINITE
 from templates.witness import Witnesses
 
@@ -71,24 +72,34 @@ def scope(registered: Registered) -> Scope:
     return Scope(INFINITE, frozenset({registered.streams}))
 
 
-def keep(store: JoinEngine, batches: Iterable[tuple[int, Witnesses]]) -> None:
+def become_state(store: JoinEngine, batches: Iterable[tuple[int, Witnesses]]) -> None:
     """Makes documents state, without joining them: each batch with the id of its first document."""
     for first, batch in batches:
         with whole_batch(store):
             store.join(batch, first, NOTHING)
 
 
-def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: Scope) -> tuple[float, float, Result]:
-    """Seconds until a join has listed all of its rows, seconds until the call came back, and the result.
+@dataclass(frozen=True)
+class Joined:
+    """What a join took and gave: `seconds` until all of its rows (pair of documents, row of R_T) were listed, `call`
+    until the call came back, which may leave the listing to whoever reads the result. `table` has them, if kept."""
 
-    A plan may leave the listing of (pair of documents, row of R_T) to whoever reads its result.
-    """
+    seconds: float
+    call: float
+    rows: int
+    table: pa.Table
+
+
+def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: Scope, keep: bool = False) -> Joined:
+    """Joins a batch, lists the rows, and keeps them if they are to be looked at."""
+    kept = []
     begin = time.perf_counter()
     result = store.join(batch, first, among)
     called = time.perf_counter() - begin
-    for _ in result.to_batches(max_chunksize=CHUNK):
-        pass
-    return time.perf_counter() - begin, called, result
+    for rows in result.to_batches(max_chunksize=CHUNK):
+        if keep:
+            kept.append(rows)
+    return Joined(time.perf_counter() - begin, called, result.num_rows, pa.Table.from_batches(kept, RESULT))
 
 
 def medians(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
@@ -179,4 +190,14 @@ def plans_of(engine: str, wanted: str | None, *, quick: bool) -> Sequence[str]:
     """The plans to measure: the one asked for or all, in a hurry without the slowest."""
     if wanted:
         return [wanted]
-    return [plan for plan in PLANS if not (quick and engine == "spark" and plan == "basic")] or list(PLANS)
+    there = [plan for plan in PLANS if _is_there(engine, plan)]
+    return [plan for plan in there if not (quick and engine == "spark" and plan == "basic")] or there
+
+
+def _is_there(engine: str, plan: str) -> bool:
+    """Whether the engine can do a plan: one may be known by name before there is more of it."""
+    try:
+        open_engine(engine, plan).close()
+    except ValueError:
+        return False
+    return True

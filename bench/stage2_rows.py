@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +22,6 @@ Tuples = Counter[tuple[int, ...]]
 _Words = npt.NDArray[np.uint64]
 
 
-class Result(Protocol):
-    """What an engine's `join` returns; a `pa.Table` is one."""
-
-    @property
-    def num_rows(self) -> int: ...
-
-    def to_batches(self, max_chunksize: int | None = None) -> Iterable[pa.RecordBatch]: ...
-
-
 @dataclass(frozen=True)
 class Fingerprint:
     """The number of rows, and two sums of independent 64-bit hashes of them: equal for equal multisets, and all but
@@ -41,7 +31,7 @@ class Fingerprint:
     sums: tuple[int, int]
 
 
-def fingerprint(result: Result) -> Fingerprint:
+def fingerprint(result: pa.Table) -> Fingerprint:
     """The fingerprint of a join's rows, in whatever order they come."""
     rows, sums = 0, [0, 0]
     for batch in result.to_batches(max_chunksize=CHUNK):
@@ -75,7 +65,7 @@ def _mixed(words: _Words) -> _Words:
     return words ^ (words >> np.uint64(31))
 
 
-def of_queries(result: Result, registered: Registered, sample: Collection[Pairs]) -> dict[Pairs, Tuples]:
+def of_queries(result: pa.Table, registered: Registered, sample: Collection[Pairs]) -> dict[Pairs, Tuples]:
     """What each query of a sample gets, expanded from the shared rows."""
     wanted = {registered.placements[pairs].row for pairs in sample}
     by_row: dict[int, list[tuple[int, int, list[int]]]] = {row: [] for row in wanted}
@@ -94,14 +84,14 @@ def of_queries(result: Result, registered: Registered, sample: Collection[Pairs]
     return expanded
 
 
-def _rows(result: Result, wanted: Collection[int]) -> Iterator[tuple[int, int, int, list[int]]]:
+def _rows(result: pa.Table, wanted: Collection[int]) -> Iterator[tuple[int, int, int, list[int]]]:
     ids = pa.array(sorted(wanted), pa.int64())
     for batch in result.to_batches(max_chunksize=CHUNK):
         kept = batch.filter(pc.is_in(batch.column("qid"), value_set=ids))
         yield from zip(*(kept.column(name).to_pylist() for name in ("qid", "docid1", "docid2", "nodes")), strict=True)
 
 
-def expanded_count(result: Result, registered: Registered) -> int:
+def expanded_count(result: pa.Table, registered: Registered) -> int:
     """How many (pair, query) tuples the rows stand for."""
     subscribers = registered.subscribers
     counts = np.zeros(max(subscribers) + 1, np.int64)

@@ -22,15 +22,24 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
-from bench import stage2_engines, stage2_rows
-from bench.stage2_engines import medians, open_sql, opened, plans_of, put_rows, scope, timed_join
+from bench.stage2_engines import (
+    Joined,
+    become_state,
+    medians,
+    open_sql,
+    opened,
+    plans_of,
+    put_rows,
+    scope,
+    timed_join,
+)
 from bench.stage2_queries import Registered, Schema, draw, register, three_level, two_level, without_mirrors
 from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, shown, speedup, told
-from bench.stage2_rows import Result, check_equal, check_sample, expanded_count, fingerprint, of_queries
+from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_queries
 from bench.stage2_sequential import Sequential, load
 from bench.stage2_sequential import measure as measure_sequential
 from bench.stage2_witnesses import witnesses
-from bench.technical_split import Split, split
+from bench.technical_split import split
 from join_stage.engine import JoinEngine
 from templates.witness import Witnesses
 
@@ -112,59 +121,59 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     registered = work.registered
     chosen = Random(3).sample(registered.queries, min(sample, len(registered.queries)))
     sequential = measure_sequential(engine, registered, chosen, work.left, work.right)
-    results: dict[str, Result] = {}
+    joined: dict[str, Joined] = {}
     calls: dict[str, list[float]] = {plan: [] for plan in plans}
     with ExitStack() as stack:
         ways: dict[str, Callable[[], float]] = {}
         for plan in plans:
             store = stack.enter_context(opened(engine, plan))
             put_rows(store, registered)
-            stage2_engines.keep(store, [(0, work.left[0])])
-            results[plan] = _join(store, work, [])[1]  # also warms it up
+            become_state(store, [(0, work.left[0])])
+            joined[plan] = _join(store, work, True)  # also warms it up
             ways[plan] = partial(_seconds, store, work, calls[plan])
-        check_equal({plan: fingerprint(result) for plan, result in results.items()})
-        check_sample(of_queries(results[plans[0]], registered, chosen), sequential.rows)
+        check_equal({plan: fingerprint(one.table) for plan, one in joined.items()})
+        check_sample(of_queries(joined[plans[0]].table, registered, chosen), sequential.rows)
         seconds = medians(ways, rounds)
     shared = _shared(case, registered)
     lines = []
     for plan in plans:
         begin = time.perf_counter()
-        expanded = len(expand(results[plan], registered)[0])
+        expanded = len(expand(joined[plan].table, registered)[0])
         details = {
             **shared,
             "call": median(calls[plan]),
             "expanded": expanded,
             "expansion": time.perf_counter() - begin,
             "baseline_form": sequential.fastest,
+            "speedup_relations": speedup(sequential.over_relations, seconds[plan]),
         }
-        lines.append(_line(case, engine, plan, seconds[plan], results[plan].num_rows, sequential, details))
+        lines.append(_line(case, engine, plan, seconds[plan], joined[plan].rows, sequential, details))
     forms: dict[str, object] = {f"sequential {form}": taken for form, taken in sequential.seconds.items()}
-    count = expanded_count(results[plans[0]], registered)
+    count = expanded_count(joined[plans[0]].table, registered)
     details = {**shared, **forms, "expanded": count, "baseline_form": sequential.fastest}
     return [*lines, _line(case, engine, "sequential", sequential.best, count, sequential, details)]
 
 
 def _seconds(store: JoinEngine, work: Workload, calls: list[float]) -> float:
-    return _join(store, work, calls)[0]
+    joined = _join(store, work, False)
+    calls.append(joined.call)
+    return joined.seconds
 
 
-def _join(store: JoinEngine, work: Workload, calls: list[float]) -> tuple[float, Result]:
+def _join(store: JoinEngine, work: Workload, keep: bool) -> Joined:
     """Joins the second document with the first, and forgets it again."""
     store.begin()
-    seconds, called, result = timed_join(store, work.right[0], 1, scope(work.registered))
+    joined = timed_join(store, work.right[0], 1, scope(work.registered), keep)
     store.rollback()
-    calls.append(called)
-    return seconds, result
+    return joined
 
 
-def expand(result: Result, registered: Registered) -> tuple[np.ndarray, np.ndarray]:
+def expand(result: pa.Table, registered: Registered) -> tuple[np.ndarray, np.ndarray]:
     """What the subscribers get: the place of a row in the result, and a query, for each query of the row."""
     rows = np.array([registered.placements[pairs].row for pairs in registered.queries])
     order = np.argsort(rows, kind="stable")
     sorted_rows = rows[order]
-    qids = np.concatenate(
-        [np.zeros(0, np.int64), *(b.column("qid").to_numpy() for b in result.to_batches(stage2_rows.CHUNK))]
-    )
+    qids = result["qid"].to_numpy()
     low, high = (np.searchsorted(sorted_rows, qids, side) for side in ("left", "right"))
     counts = high - low
     starts = np.repeat(low - np.cumsum(counts) + counts, counts)
@@ -241,6 +250,7 @@ COLUMNS: tuple[Column, ...] = (
     ("rows", lambda line: line.rows),
     ("expansion, ms", lambda line: _ms(line.details.get("expansion"))),
     ("times faster", marked),
+    ("over relations", lambda line: line.details.get("speedup_relations")),
     ("sequential", lambda line: line.details["baseline_form"]),
 )
 
@@ -283,8 +293,6 @@ def main() -> None:
         if splits:
             draw_split(splits, options.plot.with_name(f"{options.plot.name}-split"))
 
-
-__all__ = ["Case", "Split", "cases", "measure", "measure_split"]
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ import pytest
 from lxml import etree
 
 from bench import stage2_engines, technical
-from bench.stage2_engines import keep, opened, put_rows, scope
+from bench.stage2_engines import become_state, opened, put_rows, scope, timed_join
 from bench.stage2_queries import draw, mirrored, register, three_level, two_level, without_mirrors
 from bench.stage2_report import Line, marked, show, write_csv, write_json
 from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_queries
@@ -63,9 +63,8 @@ def test_a_mirror_image_of_a_mirror_image_is_the_template():
 def test_queries_differ_in_size_as_the_zipf_parameter_says():
     few, even = (Counter(map(len, draw(two_level(6), 3000, 6, zipf))) for zipf in (1.6, 0.0))
     assert few[1] > 3 * even[1] > 3 * few[6] > 0
-    assert all(
-        len({left for left, _ in q}) == len({right for _, right in q}) == len(q) for q in draw(two_level(6), 50, 6, 0)
-    )
+    for query in draw(two_level(6), 50, 6, 0.0):
+        assert len(query) == len({left for left, _ in query}) == len({right for _, right in query})
 
 
 @pytest.mark.parametrize("schema", [two_level(5), three_level()])
@@ -143,9 +142,9 @@ def joined(request):
     work = workload(request.param)
     with opened("duckdb", stage2_engines.PLANS[0]) as store:
         put_rows(store, work.registered)
-        keep(store, [(0, work.left[0])])
+        become_state(store, [(0, work.left[0])])
         store.begin()
-        found = store.join(work.right[0], 1, scope(work.registered))
+        found = timed_join(store, work.right[0], 1, scope(work.registered), keep=True).table
         store.rollback()
     return work, found
 
@@ -186,11 +185,11 @@ def test_a_row_lost_or_changed_fails_the_sample(joined):
 
 
 def test_measuring_stops_at_rows_that_differ(monkeypatch):
-    real = technical.timed_join
+    real = stage2_engines.timed_join
 
     def loses_a_row(*arguments):
-        seconds, called, found = real(*arguments)
-        return seconds, called, found.slice(1)
+        joined = real(*arguments)
+        return replace(joined, table=joined.table.slice(1))
 
     monkeypatch.setattr(technical, "timed_join", loses_a_row)
     with pytest.raises(AssertionError, match="gets other rows than it does alone"):
@@ -198,12 +197,12 @@ def test_measuring_stops_at_rows_that_differ(monkeypatch):
 
 
 def test_plans_that_differ_are_not_measured(monkeypatch):
-    real, calls = technical.timed_join, []
+    real, calls = stage2_engines.timed_join, []
 
     def differs_the_second_time(*arguments):
-        seconds, called, found = real(*arguments)
-        calls.append(found)
-        return seconds, called, found.slice(len(calls) - 1)
+        joined = real(*arguments)
+        calls.append(joined)
+        return replace(joined, table=joined.table.slice(len(calls) - 1))
 
     monkeypatch.setattr(technical, "timed_join", differs_the_second_time)
     monkeypatch.setattr(technical, "opened", lambda engine, plan: opened(engine, stage2_engines.PLANS[0]))
