@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +15,9 @@ from xscl.normal import Term
 
 CHUNK = 1 << 20
 
-Tuples = Counter[tuple[int, ...]]
-"""What a query gets: (left document, right document, the nodes of its leaves, pair by pair), counted."""
-
+_SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 _Words = npt.NDArray[np.uint64]
+_Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,26 @@ class Fingerprint:
 
 def fingerprint(result: pa.Table) -> Fingerprint:
     """The fingerprint of a join's rows, in whatever order they come."""
-    rows, sums = 0, [0, 0]
+    sums = [0, 0]
     for batch in result.to_batches(max_chunksize=CHUNK):
-        rows += batch.num_rows
-        for i, seed in enumerate((0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)):
-            hashed = int(np.add.reduce(_row_hashes(batch, np.uint64(seed)), dtype=np.uint64))
-            sums[i] = (sums[i] + hashed) % 2**64
-    return Fingerprint(rows, (sums[0], sums[1]))
+        for i, seed in enumerate(_SEEDS):
+            sums[i] = (sums[i] + _sum(_row_hashes(batch, np.uint64(seed)))) % 2**64
+    return Fingerprint(result.num_rows, (sums[0], sums[1]))
+
+
+def of_columns(columns: Sequence[_Ints]) -> Fingerprint:
+    """The fingerprint of a relation of integers, column by column."""
+    sums = []
+    for seed in _SEEDS:
+        hashed = np.full(len(columns[0]), seed, np.uint64)
+        for column in columns:
+            hashed = _mixed(hashed ^ column.view(np.uint64))
+        sums.append(_sum(hashed))
+    return Fingerprint(len(columns[0]), (sums[0], sums[1]))
+
+
+def _sum(words: _Words) -> int:
+    return int(np.add.reduce(words, dtype=np.uint64))
 
 
 def _row_hashes(batch: pa.RecordBatch, seed: np.uint64) -> _Words:
@@ -65,30 +76,23 @@ def _mixed(words: _Words) -> _Words:
     return words ^ (words >> np.uint64(31))
 
 
-def of_queries(result: pa.Table, registered: Registered, sample: Collection[Pairs]) -> dict[Pairs, Tuples]:
-    """What each query of a sample gets, expanded from the shared rows."""
-    wanted = {registered.placements[pairs].row for pairs in sample}
-    by_row: dict[int, list[tuple[int, int, list[int]]]] = {row: [] for row in wanted}
-    for qid, docid1, docid2, nodes in _rows(result, wanted):
-        by_row[qid].append((docid1, docid2, nodes))
-    expanded: dict[Pairs, Tuples] = {}
-    for pairs in sample:
+def of_queries(result: pa.Table, registered: Registered, sample: Iterable[Pairs]) -> dict[Pairs, Fingerprint]:
+    """What each query of a sample gets, expanded from the shared rows: its documents and the nodes of its leaves, pair
+    by pair, as a fingerprint."""
+    expanded: dict[Pairs, Fingerprint] = {}
+    for pairs in dict.fromkeys(sample):
         placement = registered.placements[pairs]
         slots = [
             placement.slots[side][placement.minors[side].node_of[Term(f"{name}{i}")]]
             for i in range(1, len(pairs) + 1)
             for side, name in enumerate("vw")
         ]
-        found = by_row[placement.row]
-        expanded[pairs] = Counter((d1, d2, *(nodes[slot] for slot in slots)) for d1, d2, nodes in found)
+        found = result.filter(pc.equal(result["qid"], placement.row))
+        nodes = pc.list_flatten(found["nodes"]).to_numpy().reshape(found.num_rows, -1 if found.num_rows else len(slots))
+        documents = [found[name].to_numpy() for name in ("docid1", "docid2")]
+        of_leaves = [np.ascontiguousarray(nodes[:, slot]) for slot in (slots if found.num_rows else range(len(slots)))]
+        expanded[pairs] = of_columns([*documents, *of_leaves])
     return expanded
-
-
-def _rows(result: pa.Table, wanted: Collection[int]) -> Iterator[tuple[int, int, int, list[int]]]:
-    ids = pa.array(sorted(wanted), pa.int64())
-    for batch in result.to_batches(max_chunksize=CHUNK):
-        kept = batch.filter(pc.is_in(batch.column("qid"), value_set=ids))
-        yield from zip(*(kept.column(name).to_pylist() for name in ("qid", "docid1", "docid2", "nodes")), strict=True)
 
 
 def expanded_count(result: pa.Table, registered: Registered) -> int:
@@ -106,7 +110,7 @@ def check_equal(fingerprints: Mapping[str, Fingerprint]) -> None:
         assert found == fingerprints[first], f"{name} gave other rows than {first}"
 
 
-def check_sample(expanded: Mapping[Pairs, Tuples], sequential: Mapping[Pairs, Tuples]) -> None:
+def check_sample(expanded: Mapping[Pairs, Fingerprint], sequential: Mapping[Pairs, Fingerprint]) -> None:
     """Raises AssertionError unless each query of the sample gets what it gets alone."""
     assert expanded.keys() == sequential.keys()
     for pairs, alone in sequential.items():

@@ -17,16 +17,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from bench.stage2_engines import DuckDBSql, Sql, open_sql
 from bench.stage2_queries import ROOT, Pairs, Registered, Schema
-from bench.stage2_rows import Tuples
+from bench.stage2_rows import Fingerprint, of_columns
 from templates.witness import Witnesses
 
 LAYOUTS = ("relations", "values", "columns")
 PILOT = 20
 """Queries that each form is tried with."""
+
+PATIENCE = 2.0
+"""Seconds for one query past which a form is not tried."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Sequential:
 
     seconds: Mapping[str, float]
     fastest: str
-    rows: Mapping[Pairs, Tuples]
+    rows: Mapping[Pairs, Fingerprint]
     extrapolated: bool
 
     @property
@@ -56,7 +60,7 @@ def measure(
     left: tuple[Witnesses, pa.Table],
     right: tuple[Witnesses, pa.Table],
 ) -> Sequential:
-    """Runs a sample of the queries: all in the form that is fastest with the first of them, which is told alone.
+    """Runs a sample of the queries, in the form that is fastest with the first of them; the other forms run these only.
 
     Each side comes as witnesses and as `columns` (docid and a column for each leaf).
     """
@@ -66,8 +70,8 @@ def measure(
             load(sql, suffix, witnesses, columns)
         ways = ("", ", prepared") if engine == "duckdb" else ("",)
         forms = [f"{layout}{way}" for layout in LAYOUTS for way in ways]
-        for form in forms:
-            _seconds(sql, registered, sample[:1], form)  # warms it up
+        warm = {form: _seconds(sql, registered, sample[:1], form)[0] for form in forms}
+        forms = [form for form in forms if warm[form] < max(PATIENCE, 2 * min(warm.values()))]
         pilot = {form: _seconds(sql, registered, sample[:PILOT], form)[0] for form in forms}
         fastest = min(pilot, key=pilot.__getitem__)
         seconds, rows = _seconds(sql, registered, sample, fastest)
@@ -95,7 +99,9 @@ def load(sql: Sql, suffix: str, witnesses: Witnesses, columns: pa.Table) -> None
     )
 
 
-def _seconds(sql: Sql, registered: Registered, sample: Sequence[Pairs], form: str) -> tuple[float, dict[Pairs, Tuples]]:
+def _seconds(
+    sql: Sql, registered: Registered, sample: Sequence[Pairs], form: str
+) -> tuple[float, dict[Pairs, Fingerprint]]:
     layout, _, prepared = form.partition(", ")
     seconds, rows = 0.0, {}
     for i, pairs in enumerate(sample):
@@ -108,7 +114,7 @@ def _seconds(sql: Sql, registered: Registered, sample: Sequence[Pairs], form: st
         result = sql.answer(text)
         seconds += time.perf_counter() - begin
         if pairs not in rows:
-            rows[pairs] = Counter(zip(*(column.to_pylist() for column in result.columns), strict=True))
+            rows[pairs] = of_columns([column.to_numpy().astype(np.int64) for column in result.columns])
     return seconds, rows
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from lxml import etree
@@ -15,7 +16,7 @@ from bench import stage2_engines, technical
 from bench.stage2_engines import become_state, opened, put_rows, scope, timed_join
 from bench.stage2_queries import draw, mirrored, register, three_level, two_level, without_mirrors
 from bench.stage2_report import Line, marked, show, write_csv, write_json
-from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_queries
+from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_columns, of_queries
 from bench.stage2_sequential import LAYOUTS, statement
 from bench.stage2_witnesses import document, witnesses
 from bench.technical import THREE_LEVEL, TWO_LEVEL, cases, expand, measure, measure_split, workload
@@ -156,8 +157,9 @@ def test_queries_get_what_brute_force_says(joined):
     node_of, leaf = registered.schema.node_of, registered.schema.leaf
     for pairs, rows in got.items():
         nodes = (node_of[leaf(number)] for pair in pairs for number in pair)
-        assert rows == (Counter([(0, 1, *nodes)]) if all(a == b for a, b in pairs) else Counter())
-    assert expanded_count(found, registered) == sum(got[pairs].total() for pairs in registered.queries) > 0
+        expected = [(0, 1, *nodes)] if all(a == b for a, b in pairs) else []
+        assert rows == of_columns([np.array([row[i] for row in expected], np.int64) for i in range(2 + 2 * len(pairs))])
+    assert expanded_count(found, registered) == sum(got[pairs].rows for pairs in registered.queries) > 0
 
 
 def test_expansion_gives_each_subscriber_its_rows(joined):
