@@ -380,7 +380,7 @@ def test_rss_stops_at_rows_that_differ(monkeypatch):
 
     monkeypatch.setattr(rss, "timed_join", loses_a_row)
     with pytest.raises(AssertionError, match="gets other rows than it does alone"):
-        rss.measure(replace(TINY_RSS, queries=12), "duckdb", ["basic"], 1, 12)
+        rss.measure(TINY_RSS, "duckdb", ["basic"], 1, TINY_RSS.queries)
 
 
 def test_rss_cases():
