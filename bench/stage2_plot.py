@@ -127,13 +127,22 @@ def _batch(line: Line) -> float:
     return float(str(line.case["batch"]))
 
 
-def draw_parts(shares: Mapping[str, float], title: str, prefix: Path) -> None:
-    """Writes PREFIX.svg and PREFIX.png: seconds of each part of the whole path."""
-    figure = _figure(7, 3)
+def draw_parts(lines: Sequence[Line], parts: Sequence[str], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: where the time of the whole path goes, beside that of its floor."""
+    figure = _figure(8, 1.6 + 0.6 * len(lines))
     axes = figure.subplots()
-    axes.barh(list(shares)[::-1], list(shares.values())[::-1])
-    axes.set(title=title, xlabel="seconds")
-    _finish(figure, None, prefix)
+    names = [f"{line.plan}, {line.case['queries']:,} queries" for line in lines]
+    before = [0.0] * len(lines)
+    for part in parts:
+        widths = [_number(line.details, part) for line in lines]
+        axes.barh(names, widths, left=before, height=0.6, label=part)
+        before = [a + b for a, b in zip(before, widths, strict=True)]
+    for place, line in enumerate(lines):
+        if line.floor:
+            axes.plot([line.floor] * 2, [place - 0.4, place + 0.4], color="black")
+    axes.set(xlabel="seconds; the black line is lxml alone")
+    axes.invert_yaxis()
+    _finish(figure, axes, prefix)
 
 
 def _by_plan(lines: Iterable[Line], key: str) -> dict[str, list[tuple[float, Line]]]:
