@@ -23,7 +23,7 @@ from templates.catalog import INFINITE
 from templates.witness import Witnesses
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ENGINES = ("duckdb", "spark")
 PLANS: tuple[str, ...] = getattr(join_stage.engine, "PLANS", ("basic",))
@@ -160,7 +160,7 @@ class SparkSql:
     def __init__(self) -> None:
         self._session = session().newSession()
         self._session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "256m")
-        self._cached: list[str] = []
+        self._cached: dict[str, DataFrame] = {}
 
     def load(self, name: str, table: pa.Table) -> None:
         self._keep(name, self._session.createDataFrame(table))
@@ -168,18 +168,19 @@ class SparkSql:
     def materialize(self, name: str, statement: str) -> None:
         self._keep(name, self._session.sql(statement))
 
-    def _keep(self, name: str, frame: object) -> None:
-        frame.createOrReplaceTempView(name)  # type: ignore[attr-defined]
-        self._session.sql(f"CACHE TABLE {name}_kept AS SELECT * FROM {name}")
-        self._session.table(f"{name}_kept").createOrReplaceTempView(name)
-        self._cached.append(f"{name}_kept")
+    def _keep(self, name: str, frame: DataFrame) -> None:
+        frame.persist().count()  # which computes it
+        frame.createOrReplaceTempView(name)
+        if name in self._cached:
+            self._cached[name].unpersist()
+        self._cached[name] = frame
 
     def answer(self, statement: str) -> pa.Table:
         return self._session.sql(statement).toArrow()
 
     def close(self) -> None:
-        for name in self._cached:
-            self._session.sql(f"UNCACHE TABLE IF EXISTS {name}")
+        for frame in self._cached.values():
+            frame.unpersist()
 
 
 def open_sql(engine: str) -> Sql:
