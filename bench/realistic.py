@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from statistics import median
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ from lxml import etree
 from bench.realistic_naive import Pairs, SameTitle, by_statements, by_stream_join
 from bench.realistic_split import PARTS, Call, Split, recorded, replayed
 from bench.realistic_workload import POPULAR, Subscription, script, subscriptions
-from bench.stage2_engines import PLANS, medians, opened, plans_of, session
+from bench.stage2_engines import medians, opened, plans_of, session
 from bench.stage2_floor import LEAF_BITS, Floor
 from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, speedup, told
 from bench.stage2_rows import check_equal, fingerprint
@@ -75,8 +74,7 @@ class Run:
 
 def run(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription]) -> Run:
     """Runs all batches through a new engine. What registration leaves to the first batch is done before the clock."""
-    options: dict[str, Any] = {} if PLANS == ("basic",) else {"plan": plan}
-    with Engine(engine, lateness=HOUR, **options) as opened_engine:
+    with Engine(engine, lateness=HOUR, plan=plan) as opened_engine:
         calls = recorded(opened_engine._store)
         begin = time.perf_counter()
         opened_engine.subscribe(script(asked))

@@ -143,8 +143,8 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
 def _plan(engine: str, plan: str, work: Workload, joined: list[Joined]) -> float:
     """Joins the batch in a new engine; the rows of the first time are kept."""
     with opened(engine, plan) as store:
-        become_state(store, work.kept)
         put_rows(store, work.registered)
+        become_state(store, work.kept)
         for first, batch in (work.warm, work.measured):
             store.begin()
             one = timed_join(store, batch, first, scope(work.registered), keep=not joined and batch is work.measured[1])

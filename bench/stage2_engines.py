@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 import duckdb
 import pyarrow as pa
 
-import join_stage.engine
 from bench.stage2_queries import Registered
 from bench.stage2_rows import CHUNK
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import RESULT, JoinEngine, Scope, whole_batch
+from join_stage.engine import PLANS, RESULT, JoinEngine, Scope, whole_batch
 from templates.catalog import INFINITE
 from templates.witness import Witnesses
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ENGINES = ("duckdb", "spark")
-PLANS: tuple[str, ...] = getattr(join_stage.engine, "PLANS", ("basic",))
 PATIENCE = 20.0
 """Seconds after which a way is not measured again."""
 
@@ -36,12 +34,11 @@ NOTHING = Scope(INFINITE, frozenset())
 
 def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEngine:
     """A new engine with a plan."""
-    options = {} if PLANS == ("basic",) else {"plan": plan}
     if engine == "duckdb":
-        return DuckDBEngine(directory, **options)
+        return DuckDBEngine(directory, plan)
     from join_stage.spark.engine import SparkEngine
 
-    return SparkEngine(session(), directory, **options)
+    return SparkEngine(session(), directory, plan)
 
 
 def session() -> SparkSession:
@@ -191,14 +188,4 @@ def plans_of(engine: str, wanted: str | None, *, quick: bool) -> Sequence[str]:
     """The plans to measure: the one asked for or all, in a hurry without the slowest."""
     if wanted:
         return [wanted]
-    there = [plan for plan in PLANS if _is_there(engine, plan)]
-    return [plan for plan in there if not (quick and engine == "spark" and plan == "basic")] or there
-
-
-def _is_there(engine: str, plan: str) -> bool:
-    """Whether the engine can do a plan: one may be known by name before there is more of it."""
-    try:
-        open_engine(engine, plan).close()
-    except ValueError:
-        return False
-    return True
+    return [plan for plan in PLANS if not (quick and engine == "spark" and plan == "basic")]

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.stage1_plot import missing
-from bench.stage2_engines import ENGINES, PLANS
+from bench.stage2_engines import ENGINES
+from join_stage.engine import PLANS
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerp
 from bench.stage2_sequential import LAYOUTS, statement
 from bench.stage2_witnesses import document, witnesses
 from bench.technical import THREE_LEVEL, TWO_LEVEL, cases, expand, measure, measure_split, workload
-from join_stage.engine import RESULT
+from join_stage.engine import PLANS, RESULT
 from templates.catalog import Change
 from templates.template import canonical_shape
 from xpath_stage.evaluator import XPathStage
@@ -143,7 +143,7 @@ def test_random_changes_are_seen():
 def joined(request):
     """A tiny technical case: what it works on, and what the engine gives."""
     work = workload(request.param)
-    with opened("duckdb", stage2_engines.PLANS[0]) as store:
+    with opened("duckdb", PLANS[0]) as store:
         put_rows(store, work.registered)
         become_state(store, [(0, work.left[0])])
         store.begin()
@@ -197,7 +197,7 @@ def test_measuring_stops_at_rows_that_differ(monkeypatch):
 
     monkeypatch.setattr(technical, "timed_join", loses_a_row)
     with pytest.raises(AssertionError, match="gets other rows than it does alone"):
-        measure(TINY[0], "duckdb", stage2_engines.PLANS[:1], rounds=1)
+        measure(TINY[0], "duckdb", PLANS[:1], rounds=1)
 
 
 def test_plans_that_differ_are_not_measured(monkeypatch):
@@ -209,7 +209,7 @@ def test_plans_that_differ_are_not_measured(monkeypatch):
         return replace(joined, table=joined.table.slice(len(calls) - 1))
 
     monkeypatch.setattr(technical, "timed_join", differs_the_second_time)
-    monkeypatch.setattr(technical, "opened", lambda engine, plan: opened(engine, stage2_engines.PLANS[0]))
+    monkeypatch.setattr(technical, "opened", lambda engine, plan: opened(engine, PLANS[0]))
     with pytest.raises(AssertionError, match="other gave other rows than basic"):
         measure(TINY[0], "duckdb", ["basic", "other"], rounds=1)
 
@@ -237,7 +237,7 @@ def test_the_split_stops_at_rows_that_differ(monkeypatch):
 
 @pytest.fixture(scope="module")
 def measured():
-    plans = stage2_engines.PLANS
+    plans = PLANS
     return [line for case in TINY for line in measure(case, "duckdb", plans, rounds=1, sample=12)]
 
 
