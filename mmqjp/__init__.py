@@ -3,6 +3,7 @@
 from feeds.document import Document
 from mmqjp.engine import Engine
 from mmqjp.outputs import Output
+from xpath_stage.limits import Limits
 from xscl import XsclError, XsclErrors
 
-__all__ = ["Document", "Engine", "Output", "XsclError", "XsclErrors"]
+__all__ = ["Document", "Engine", "Limits", "Output", "XsclError", "XsclErrors"]

@@ -87,7 +87,9 @@ class ShapeCache:
             self.hits += 1
             return shape
         if shape is self:
-            shape = self._tested(columns.tags) if len(columns.tags) <= MAX_ELEMENTS else None
+            if len(columns.tags) > MAX_ELEMENTS:
+                return None
+            shape = self._tested(columns.tags)
             if isinstance(shape, _Tested) and not (shape.attributes or shape.values):
                 return self._missed(self._shapes, key, stream, columns)
             self._make_room()

@@ -53,7 +53,7 @@ class Run:
         order = np.argsort(code, kind="stable")
         return code[order], order
 
-    @property
+    @cached_property
     def documents(self) -> Ints:
         """For each posting the place of its document."""
         return self.document[self.instance]
