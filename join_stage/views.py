@@ -105,11 +105,12 @@ def joined_slices_statement(side: Orientation, window: int) -> str:
 
     `span` and `apart` are as in R_vj.
     """
+    # All that a row of the left side must meet is known before the right side is joined: the pairs are the many.
     within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
     return f"""SELECT l.docid AS docid1, l.var1, l.var2, l.node1, l.node2,
   r.docid AS docid2, r.var1 AS var3, r.var2 AS var4, r.node1 AS node3, r.node2 AS node4,
   {SPAN} AS span, {APART} AS apart
 FROM slices{side.left} l JOIN joined_edges e ON e.var1 = l.var1 AND e.var2 = l.var2
-JOIN slices{side.right} r ON r.value = l.value AND r.var1 = e.var3 AND r.var2 = e.var4
-JOIN joined_streams s ON s.stream1 = l.stream AND s.stream2 = r.stream
+JOIN joined_streams s ON s.stream1 = l.stream
+JOIN slices{side.right} r ON r.value = l.value AND r.var1 = e.var3 AND r.var2 = e.var4 AND r.stream = s.stream2
 WHERE l.docid <> r.docid{within}"""
