@@ -46,6 +46,17 @@ def test_output_lines_go_to_standard_output_and_nothing_else_is_said(run):
     assert (result.exit_code, lines(result.stdout), result.stderr) == (0, LINES, "")
 
 
+def test_each_plan_writes_the_same_lines(run):
+    for plan in ("basic", "views"):
+        assert lines(run("--plan", plan, "--batch-size", "1").stdout) == LINES
+
+
+def test_a_plan_that_is_not_there_is_an_error(run):
+    result = run("--plan", "signature")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "mmqjp: error: the plan signature is not available in this version; use basic\n"
+
+
 def test_a_dash_is_standard_output(run):
     assert lines(run("--output", "-").stdout) == LINES
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from templates.catalog import Catalog, Placement
-from templates.conjunctive import conjunctive_query, executable_query
+from templates.conjunctive import conjunctive_query, executable_query, executable_views_query, views_query
 from templates.enumeration import count_templates, templates
 from templates.minor import minor
 from templates.template import Shape, canonical_row, canonical_shape
@@ -304,5 +304,16 @@ def test_each_edge_of_the_shape_is_one_atom(shape: Shape):
         assert sorted(binary) == sorted((f"var{a + 1}", f"var{b + 1}") for a, b in shape.binary_rows())
         values = [a for a in query.body if a.relation.startswith(("R_doc", "R_vj"))]
         assert len(values) == len(shape.joins) * (1 if values[0].relation == "R_vj" else 2)
+        bound = {arg for atom in query.body for arg in atom.args}
+        assert set(query.head.args) <= bound
+
+
+@pytest.mark.parametrize("shape", templates(3, flat=False))
+def test_over_the_views_only_inner_edges_need_r_bin(shape: Shape):
+    inner = [edge for edge in shape.binary_rows() if edge[1] in shape.parents]
+    for query, copies in ((views_query(shape, "T"), 2), (executable_views_query(shape, "T"), 1)):
+        binary = [(a.args[1], a.args[2]) for a in query.body if a.relation.startswith("R_bin")]
+        assert sorted(binary) == sorted((f"var{a + 1}", f"var{b + 1}") for a, b in inner)
+        assert len(query.body) == len(inner) + copies * len(shape.joins) + 1
         bound = {arg for atom in query.body for arg in atom.args}
         assert set(query.head.args) <= bound

@@ -18,7 +18,7 @@ from join_stage.engine import Scope
 from join_stage.plan import TemplateTable
 from mmqjp import Document, Engine
 from templates.catalog import Catalog, Placement, Row
-from templates.conjunctive import conjunctive_query, executable_query
+from templates.conjunctive import conjunctive_query, executable_query, executable_views_query, views_query
 from templates.enumeration import count_templates, templates
 from templates.witness import Witnesses
 from tests.join_cases import as_table
@@ -155,6 +155,8 @@ def test_table_6_4_e_r_bin_w(example: Example):
     ]
 
 
+FORMS = (conjunctive_query, executable_query, views_query, executable_views_query)
+
 R_OUT = [(0, 1, 2, 0, 2, 4, 0, 2, 3, T1), (1, 1, 2, 0, 2, 5, 0, 2, 5, T2)]
 """Table 6.4(f), with docid2: (qid, docid1, docid2, node1 to node6, wl) for Q1 and Q2."""
 
@@ -175,7 +177,13 @@ def test_table_6_4_f_r_out_by_the_conjunctive_query_alone(example: Example):
         pairs = """CREATE VIEW R_vj AS SELECT a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2
             FROM R_doc a JOIN R_docW b USING (strval)"""
         connection.execute(pairs)
-        for query in (conjunctive_query(shape, "T"), executable_query(shape, "T")):
+        for name, suffix in (("R_L", ""), ("R_R", "W")):
+            connection.execute(f"""CREATE VIEW {name} AS SELECT b.docid, b.var1, b.var2, b.node1, b.node2, d.strval
+                FROM R_doc{suffix} d JOIN R_bin{suffix} b ON b.docid = d.docid AND b.node2 = d.node""")
+        connection.execute("""CREATE VIEW R_LR AS SELECT l.docid AS docid1, l.var1, l.var2, l.node1, l.node2,
+            r.docid AS docid2, r.var1 AS var3, r.var2 AS var4, r.node1 AS node3, r.node2 AS node4
+            FROM R_L l JOIN R_R r USING (strval)""")
+        for query in (form(shape, "T") for form in FORMS):
             assert sorted(connection.execute(query.sql({})).fetchall()) == R_OUT
 
 
@@ -217,6 +225,23 @@ def test_the_template_s_conjunctive_query_in_datalog(example: Example):
         "  R_docW(docid2, node6, strval2),",
         "  R_binW(docid2, var4, var6, node4, node6),",
         "  R_T(qid, var1, var2, var3, var4, var5, var6, wl)",
+    ]
+
+
+def test_the_conjunctive_query_over_the_views_of_section_6_5(example: Example):
+    (shape,) = example.catalog.templates
+    assert views_query(shape, "T").datalog().splitlines() == [
+        "R_outT(qid, docid1, docid2, node1, node2, node3, node4, node5, node6, wl) :-",
+        "  R_L(docid1, var1, var2, node1, node2, strval1),",
+        "  R_R(docid2, var4, var5, node4, node5, strval1),",
+        "  R_L(docid1, var1, var3, node1, node3, strval2),",
+        "  R_R(docid2, var4, var6, node4, node6, strval2),",
+        "  R_T(qid, var1, var2, var3, var4, var5, var6, wl)",
+    ]
+    assert executable_views_query(shape, "T").datalog().splitlines()[1:] == [
+        "  R_LR(docid1, var1, var2, node1, node2, docid2, var4, var5, node4, node5),",
+        "  R_T(qid, var1, var2, var3, var4, var5, var6, wl),",
+        "  R_LR(docid1, var1, var3, node1, node3, docid2, var4, var6, node4, node6)",
     ]
 
 
