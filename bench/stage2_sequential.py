@@ -26,7 +26,7 @@ from bench.stage2_rows import Fingerprint, of_columns
 from templates.witness import Witnesses
 
 LAYOUTS = ("relations", "values", "columns")
-PILOT = 20
+PILOT = {"duckdb": 20, "spark": 5}
 """Queries that each form is tried with."""
 
 PATIENCE = 2.0
@@ -65,6 +65,7 @@ def measure(
     Each side comes as witnesses and as `columns` (docid and a column for each leaf).
     """
     sql = open_sql(engine)
+    pilots = sample[: PILOT[engine]]
     try:
         for suffix, (witnesses, columns) in (("", left), ("_w", right)):
             load(sql, suffix, witnesses, columns)
@@ -72,13 +73,13 @@ def measure(
         forms = [f"{layout}{way}" for layout in LAYOUTS for way in ways]
         warm = {form: _seconds(sql, registered, sample[:1], form)[0] for form in forms}
         forms = [form for form in forms if warm[form] < max(PATIENCE, 2 * min(warm.values()))]
-        pilot = {form: _seconds(sql, registered, sample[:PILOT], form)[0] for form in forms}
+        pilot = {form: _seconds(sql, registered, pilots, form)[0] for form in forms}
         fastest = min(pilot, key=pilot.__getitem__)
         seconds, rows = _seconds(sql, registered, sample, fastest)
     finally:
         sql.close()
     number = len(registered.queries)
-    scaled = {form: taken / len(sample[:PILOT]) * number for form, taken in pilot.items()}
+    scaled = {form: taken / len(pilots) * number for form, taken in pilot.items()}
     scaled[fastest] = seconds / len(sample) * number
     return Sequential(scaled, fastest, rows, len(sample) < number)
 
