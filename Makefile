@@ -21,13 +21,21 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)
-	$(BIN)/python -m bench
+# Most cases on Spark take long: there the benchmarks of stage 2 measure fewer.
+bench: bench-stage1
+	for name in technical rss realistic; do \
+		$(BIN)/mmqjp bench $$name $(call kept,$$name-duckdb) || exit 1; \
+		$(BIN)/mmqjp bench $$name --engine spark --quick $(call kept,$$name-spark) || exit 1; \
+	done
+	$(BIN)/mmqjp bench adversarial --json bench-results/adversarial.json
+	$(BIN)/mmqjp bench whole-path --json bench-results/whole-path.json
 
 bench-stage1: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
 	@mkdir -p bench-results
-	$(BIN)/mmqjp bench stage1 --csv bench-results/stage1.csv --json bench-results/stage1.json --plot bench-results/stage1
+	$(BIN)/mmqjp bench stage1 $(call kept,stage1)
+
+kept = --csv bench-results/$(1).csv --json bench-results/$(1).json --plot bench-results/$(1)
 
 soak: $(READY)
 	$(PYTEST) -m "" --hypothesis-profile=soak
