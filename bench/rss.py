@@ -21,12 +21,13 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from bench.command import told
 from bench.stage2_engines import Joined, become_state, medians, opened, plans_of, put_rows, scope, timed_join
 from bench.stage2_feed import FEED, ITEMS, columns, feed, strings
 from bench.stage2_floor import Floor, postings
 from bench.stage2_memory import state_bytes
 from bench.stage2_queries import Pairs, Registered, draw, register
-from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, speedup, told
+from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, speedup
 from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_queries
 from bench.stage2_sequential import Sequential
 from bench.stage2_sequential import measure as measure_sequential
@@ -214,7 +215,7 @@ def main() -> None:
     plans = plans_of(options.engine, options.plan, quick=options.quick)
     lines = [
         line
-        for case in told(cases(numbers, sweeps=every))
+        for case in told(cases(numbers, sweeps=every), str)
         for line in measure(case, options.engine, plans, ROUNDS, SAMPLE if case.batch == BATCH else 0)
     ]
     show(lines, f"a feed, each batch joined with all before it, {options.engine}", COLUMNS)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.command import file
 from bench.stage1_plot import missing
 from bench.stage2_engines import ENGINES
 from join_stage.engine import PLANS
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -124,9 +121,9 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
     made.add_argument("--plan", choices=PLANS, help="measure one plan; all without it")
     made.add_argument("--queries", type=_numbers, metavar="N,N", help="numbers of queries, separated by commas")
     made.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
-    made.add_argument("--csv", type=_file, metavar="FILE", help="write the table")
-    made.add_argument("--json", type=_file, metavar="FILE", help="write JSON lines, one for each measurement")
-    made.add_argument("--plot", type=_file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
+    made.add_argument("--csv", type=file, metavar="FILE", help="write the table")
+    made.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement")
+    made.add_argument("--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
     return made
 
 
@@ -144,22 +141,6 @@ def keep(lines: Sequence[Line], options: argparse.Namespace) -> None:
         write_csv(lines, options.csv)
     if options.json:
         write_json(lines, options.json)
-
-
-def told(cases: Sequence[T]) -> Iterator[T]:
-    """The cases; on a terminal it says which one is measured."""
-    for number, case in enumerate(cases, 1):
-        if sys.stderr.isatty():
-            print(f"{number} of {len(cases)}: {case}", file=sys.stderr)
-        yield case
-
-
-def _file(text: str) -> Path:
-    """A file that can be written when all is done."""
-    path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no directory {str(path.parent)!r}")
-    return path
 
 
 def _numbers(text: str) -> list[int]:

@@ -22,6 +22,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
+from bench.command import told
 from bench.stage2_engines import (
     Joined,
     become_state,
@@ -34,7 +35,7 @@ from bench.stage2_engines import (
     timed_join,
 )
 from bench.stage2_queries import Registered, Schema, draw, register, three_level, two_level, without_mirrors
-from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, shown, speedup, told
+from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, shown, speedup
 from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_queries
 from bench.stage2_sequential import Sequential, load
 from bench.stage2_sequential import measure as measure_sequential
@@ -274,7 +275,7 @@ def main() -> None:
     chosen = cases(numbers, sweeps=not options.quick and not options.queries)
     plans = plans_of(options.engine, options.plan, quick=options.quick)
     rounds = ROUNDS[options.engine]
-    lines = [line for case in told(chosen) for line in measure(case, options.engine, plans, rounds)]
+    lines = [line for case in told(chosen, str) for line in measure(case, options.engine, plans, rounds)]
     splits = []
     if not options.queries and not options.plan:
         splits = [
