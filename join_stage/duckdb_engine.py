@@ -10,6 +10,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from join_stage.costs import Cost
 from join_stage.duckdb_plans import BasicPlan, DuckDBPlan, registered
 from join_stage.duckdb_signature import SignaturePlan
 from join_stage.duckdb_views import ViewsPlan
@@ -168,6 +169,9 @@ class DuckDBEngine:
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
+
+    def costs(self) -> dict[int, Cost]:
+        return self._plan.costs()
 
     def close(self) -> None:
         self._connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Protocol
@@ -9,6 +10,7 @@ from typing import ClassVar, Protocol
 import duckdb
 import pyarrow as pa
 
+from join_stage.costs import Cost, Costs
 from join_stage.engine import RESULT, Batch, Matches
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
 from templates.catalog import Row
@@ -45,6 +47,8 @@ class DuckDBPlan(Protocol):
 
     def counters(self) -> dict[str, int]: ...
 
+    def costs(self) -> dict[int, Cost]: ...
+
 
 class BasicPlan:
     """The conjunctive queries of all templates over the join state; also what other plans in SQL start from."""
@@ -54,6 +58,7 @@ class BasicPlan:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._templates: dict[int, TemplateTable] = {}
+        self._costs = Costs()
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         if template.number not in self._templates:
@@ -87,8 +92,12 @@ class BasicPlan:
         """All templates' matches; what their queries are put over is there."""
         templates = list(self._templates.values())
         statements = batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS, form=form)
-        results = [self._connection.sql(statement).to_arrow_table() for statement in statements]
-        return pa.concat_tables([RESULT.empty_table(), *results])
+        results = [RESULT.empty_table()]
+        for statement, numbers in statements:
+            begin = time.perf_counter()
+            results.append(self._connection.sql(statement).to_arrow_table())
+            self._costs.add(Cost(time.perf_counter() - begin, len(results[-1]), numbers))
+        return pa.concat_tables(results)
 
     def evicted(self, docids: str, before: int) -> None:
         """Nothing is kept about documents."""
@@ -98,6 +107,9 @@ class BasicPlan:
 
     def counters(self) -> dict[str, int]:
         return {}
+
+    def costs(self) -> dict[int, Cost]:
+        return self._costs.of_templates()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import duckdb
 
+from join_stage.costs import Cost
 from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.joiner import SignatureJoin
@@ -32,10 +33,10 @@ class SignaturePlan:
 
     def join(self, batch: Batch) -> Matches:
         if not self._loaded:
-            self._join.forget()
-            older = (f"SELECT * FROM {name} WHERE docid < {batch.first_docid}" for name in STATE)
-            tables = (self._connection.sql(query).to_arrow_table() for query in ("FROM groups", *older))
-            self._join.load(*tables)
+            self._join.restart(self._connection.table("groups").to_arrow_table())
+            if batch.older:
+                older = (f"SELECT * FROM {name} WHERE docid < {batch.first_docid}" for name in STATE)
+                self._join.load(*(self._connection.sql(query).to_arrow_table() for query in older))
             self._loaded = True
         return self._join.join(batch.witnesses, batch.scope)
 
@@ -48,3 +49,6 @@ class SignaturePlan:
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()
+
+    def costs(self) -> dict[int, Cost]:
+        return self._join.costs.of_templates()

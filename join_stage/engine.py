@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from join_stage.costs import Cost
 from join_stage.plan import TemplateTable
 from templates.catalog import Row
 from templates.witness import Witnesses
@@ -130,6 +131,9 @@ class JoinEngine(Protocol):
 
     def evict(self, before: int) -> None:
         """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
+
+    def costs(self) -> dict[int, Cost]:
+        """What templates cost in the last batch that each of them was answered in, by the templates' numbers."""
 
     def counters(self) -> dict[str, int]:
         """What the plan counts, since the engine was opened; nothing, for a plan that counts nothing."""

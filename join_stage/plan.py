@@ -108,21 +108,24 @@ def batch_statements(
     with_old: bool,
     joins: int | None = None,
     form: QueryForm = executable_query,
-) -> Iterator[str]:
-    """The union-all statement that answers all templates for a batch; `with_old` asks for the second orientation too.
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The union-all statement that answers all templates for a batch, and their numbers; `with_old` asks for the second
+    orientation too.
 
     An engine that runs all branches of a union at once bounds the `joins` of a statement, and gets a second one for
     what is past it.
     """
     selects: list[str] = []
+    numbers: list[int] = []
     count = 0
     for template in templates:
         more = len(timed_query(template, form)[0].body) - 1
         for side in (NEW_RIGHT, NEW_LEFT) if with_old and template.shape.joins else (NEW_RIGHT,):
             if selects and joins is not None and count + more > joins:
-                yield "\nUNION ALL\n".join(selects)
-                selects, count = [], 0
+                yield "\nUNION ALL\n".join(selects), tuple(dict.fromkeys(numbers))
+                selects, numbers, count = [], [], 0
             selects.append(template_statement(template, side, array, form))
+            numbers.append(template.number)
             count += more
     if selects:
-        yield "\nUNION ALL\n".join(selects)
+        yield "\nUNION ALL\n".join(selects), tuple(dict.fromkeys(numbers))

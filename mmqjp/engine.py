@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
+from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, JoinEngine, Matches, unknown_plan, whole_batch
 from join_stage.tables import TABLES
 from join_stage.views import CACHE_BYTES
@@ -76,7 +77,7 @@ class Engine:
     ) -> None:
         if plan not in PLANS:
             raise unknown_plan(plan)
-        self._now = now
+        self._now, self._plan, self._keeps = now, plan, state is not None
         session = None if engine == "duckdb" else open_session(engine, master)
         self._store = open_store(session, None if state is None else Path(state), plan, cache_bytes)
         try:
@@ -113,6 +114,8 @@ class Engine:
     def close(self) -> None:
         """Closes the store. What was processed is kept if there is a state directory."""
         try:
+            if self._keeps and self._counters.documents and (costs := self._store.costs()):
+                self._ledger.save_costs(costs, self._plan)
             self._stage1.close()
         finally:
             self._store.close()
@@ -219,6 +222,10 @@ class Engine:
 
         A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all.
         """
+        with collector_paused():
+            return self._process(documents)
+
+    def _process(self, documents: Iterable[Document | Reject]) -> list[Output]:
         ledger = self._ledger
         before = ledger.next_docid, ledger.next_match
         self._registry.flush()
@@ -313,6 +320,11 @@ class Engine:
         cached, `hits`, or was not, `misses`, and slices that were dropped or not kept for want of room, `evictions`;
         cached now are the slices of `values` string values, about `bytes` large. The plan `basic` counts nothing."""
         return self._store.counters()
+
+    def costs(self) -> tuple[str, dict[int, Cost]] | None:
+        """The plan that was used last, and what templates cost in the last batch that each was answered in, by their
+        numbers; None before any batch. Of an earlier run they are known if it was closed."""
+        return (self._plan, costs) if (costs := self._store.costs()) else self._ledger.costs()
 
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not yet marked as delivered, in the order of output lines."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 
+from join_stage.costs import Cost
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
+from mmqjp.estimates import Estimates
 from mmqjp.layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.registry import HiddenStream, Registry, Subscription, Target
 from mmqjp.terms import definition_text, names_of_others, owner_text, stream_text, term_text, window_text
@@ -21,10 +24,18 @@ ARRAY = "[{}]"
 """DuckDB's array constructor; Spark's is `array({})`, and nothing else differs."""
 
 
-def explanation(registry: Registry, name: str | None) -> Iterator[str]:
-    """The lines that explain the queries of a name, or all."""
-    chosen = [s for s in registry.subscriptions.values() if name in (None, s.name)]
-    writer = _Explanation(registry)
+@dataclass(frozen=True)
+class Known:
+    """What is known of costs: estimates, and what a plan took the last time, by template."""
+
+    estimates: Estimates | None
+    measured: tuple[str, Mapping[int, Cost]] | None
+
+
+def explanation(registry: Registry, names: Container[str], plan: str, known: Known) -> Iterator[str]:
+    """The lines that explain the queries of some names, joined by a plan."""
+    chosen = [s for s in registry.subscriptions.values() if s.name in names]
+    writer = _Explanation(registry, plan, known)
     for subscription in chosen:
         yield from writer.query(subscription)
         yield ""
@@ -40,8 +51,8 @@ def explanation(registry: Registry, name: str | None) -> Iterator[str]:
 class _Explanation:
     """Explains one query after another; a template is spelt out where it is met first."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, plan: str, known: Known) -> None:
+        self._registry, self._plan, self._known = registry, plan, known
         self._spelt: dict[int, str] = {}
         self.explained: list[Target] = []
         self._users: dict[int, list[Target]] = {}
@@ -120,6 +131,7 @@ class _Explanation:
         yield f"template {number}"
         others = names_of_others(self._users[number], [target.owner])
         yield from wrapped(f"shared with {others or 'no other query'}", 2)
+        yield from self._costs(target, shape)
         if number in self._spelt:
             yield f"  its Datalog and SQL stand above, at {self._spelt[number]}"
             return
@@ -130,6 +142,34 @@ class _Explanation:
         yield from chain.from_iterable(wrapped(line, 4) for line in datalog.splitlines())
         yield "  SQL, as DuckDB gets it"
         yield from chain.from_iterable(wrapped_sql(line, 4) for line in sql.splitlines())
+
+    def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
+        """What the row and its template are expected to cost, and what the template did."""
+        number, variables_of = target.placement.template, self._registry.catalog.variables_of
+        yield f"  plan {self._plan}"
+        guess = self._known.estimates
+        if not shape.joins:
+            text = "one look at each match of the pattern"
+        elif guess is None:
+            text = "no documents are kept (--state DIR names a store with some)"
+        else:
+            row = guess.of_row(shape, variables_of(target.placement.row))
+            rows = {other.placement.row for other in self._users[number]}
+            total = guess.of_rows(shape, map(variables_of, rows))
+            text = (
+                f"for a document like the {guess.documents:,} kept, {row[0] if row else 0:,.1f} pairs of equal nodes "
+            )
+            text += f"for this row's rarest join, {total:,.1f} for the {len(rows):,} rows of the template"
+        yield from wrapped(f"estimated cost: {text}", 2)
+        plan, costs = self._known.measured or (self._plan, {})
+        if number in costs:
+            cost = costs[number]
+            others = [str(other) for other in cost.templates if other != number]
+            text = f"{cost.seconds * 1e3:,.1f} ms for {cost.matches:,} matches of a batch, in the plan {plan}"
+            text += f", together with template{'s' * (len(others) > 1)} {', '.join(others)}" if others else ""
+        else:
+            text = "no batch has matched it yet"
+        yield from wrapped(f"last measured cost: {text}", 2)
 
 
 def _heading(text: str) -> list[str]:

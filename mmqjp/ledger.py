@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
+from join_stage.costs import Cost
 from join_stage.engine import JoinEngine, StoreError, whole_batch
 from join_stage.tables import TABLES
 from mmqjp.outputs import Output, sorted_outputs
@@ -138,6 +140,25 @@ class Ledger:
         with whole_batch(self._store):
             self._append("settings", [("delivered", str(self.batch - 1), self.batch)])
         self.batch += 1
+
+    def save_costs(self, costs: Mapping[int, Cost], plan: str) -> None:
+        """Keeps, in a batch of its own, what templates cost with a plan."""
+        value = _json({"plan": plan, "templates": {number: asdict(cost) for number, cost in costs.items()}})
+        with whole_batch(self._store):
+            self._append("settings", [("costs", value, self.batch)])
+        self.batch += 1
+
+    def costs(self) -> tuple[str, dict[int, Cost]] | None:
+        """The plan that was measured last, and what templates cost with it, by their numbers."""
+        value = self._setting("costs")
+        if value is None:
+            return None
+        kept = json.loads(value)
+        costs = {
+            int(number): Cost(cost["seconds"], cost["matches"], tuple(cost["templates"]))
+            for number, cost in kept["templates"].items()
+        }
+        return kept["plan"], costs
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """All dead letters, in no particular order."""

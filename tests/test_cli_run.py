@@ -13,6 +13,7 @@ import pytest
 
 import mmqjp.demo
 from feeds.sources import read_documents
+from join_stage.engine import PLANS
 from mmqjp.commands import run as run_module
 from mmqjp.commands import sinks
 from mmqjp.engine import Engine
@@ -51,10 +52,9 @@ def test_each_plan_writes_the_same_lines(run):
         assert lines(run("--plan", plan, "--batch-size", "1").stdout) == LINES
 
 
-def test_a_plan_that_is_not_there_is_an_error(run):
-    result = run("--plan", "signature")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "mmqjp: error: the plan signature is not available in this version; use basic\n"
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_gives_the_same_lines(run, plan):
+    assert lines(run("--plan", plan).stdout) == LINES
 
 
 def test_a_dash_is_standard_output(run):

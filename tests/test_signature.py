@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.engine import JoinEngine, Scope
 from join_stage.plan import TemplateTable
-from join_stage.signature import matches, pairing
+from join_stage.signature import matches
 from join_stage.signature.joiner import SignatureJoin
 from mmqjp import Engine
 from templates.catalog import INFINITE, Row
@@ -35,13 +35,10 @@ def by_plan(case: JoinCase, plan: str) -> list[Result]:
 # ---------------------------------------------------------------- against the basic plan
 
 
-@pytest.mark.parametrize("heavy", [4, 0, -1])
-@pytest.mark.parametrize("seed", range(30))
-def test_random_witnesses(seed: int, heavy: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pairing, "HEAVY", heavy)
+@pytest.mark.parametrize("seed", range(60))
+def test_random_witnesses(seed: int):
     case = random_join_case(seed, templates=6, in_order=seed % 2 == 0)
-    expected = by_plan(case, "basic")
-    assert by_plan(case, "signature") == expected
+    assert by_plan(case, "signature") == by_plan(case, "basic")
 
 
 def test_random_witnesses_match_enough():
@@ -52,21 +49,10 @@ def test_random_witnesses_match_enough():
     assert len({len(row[3]) for row in found}) > 6, "few templates matched"
 
 
-@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 5), st.sampled_from([4, 0, -1]))
-def test_any_random_witnesses(seed: int, templates: int, batches: int, heavy: int):
+@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 5))
+def test_any_random_witnesses(seed: int, templates: int, batches: int):
     case = random_join_case(seed, templates=templates, batches=batches)
-    before, pairing.HEAVY = pairing.HEAVY, heavy
-    try:
-        assert by_plan(case, "signature") == by_plan(case, "basic")
-    finally:
-        pairing.HEAVY = before
-
-
-def test_more_pairs_of_classes_than_bits_in_a_number(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pairing, "_WORD", 1)
-    for seed in range(6):
-        case = random_join_case(seed, templates=8)
-        assert by_plan(case, "signature") == by_plan(case, "basic")
+    assert by_plan(case, "signature") == by_plan(case, "basic")
 
 
 def test_matches_are_written_out_in_small_parts(monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from join_stage.signature.arrays import Ints, encoded, expanded, matching
 from join_stage.signature.classes import Classes, PathClass
-from join_stage.signature.postings import CLASS_BITS, Run, Values, in_order
+from join_stage.signature.postings import Run, Values, in_order
 from templates.witness import Witnesses
 
 Kind = tuple[tuple[int, ...], bool]
@@ -141,7 +141,6 @@ class _Builder:
         for pair in distinct.tolist():
             groups, same = self._kinds[pair >> 32]
             numbers.append(self._classes.number(PathClass(groups, same, names[pair & 0xFFFFFFFF])))
-        assert not numbers or max(numbers) < 1 << CLASS_BITS, "more classes than a number has room for"
         return np.array(numbers, np.int64)[code]
 
     def _numbered(self, row: Ints, values: Values) -> Ints:

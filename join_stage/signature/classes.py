@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
+from join_stage.signature.arrays import Ints
 from join_stage.signature.rows import Path, Rows
 from templates.catalog import Edge
 
@@ -23,8 +26,9 @@ class PathClass:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a pair of classes, left and right, means to the rows: the edges between them, the largest window and whether
-    all are FOLLOWED BY; whether rows of several edges are among those that have them, and which rows have one only."""
+    """What the sets of paths of two postings, left and right, mean to the rows: the edges between them, the largest
+    window and whether all are FOLLOWED BY; whether rows of several joins are among those that have the edges, and the
+    places of those that have one only."""
 
     edges: tuple[int, ...]
     window: int
@@ -33,18 +37,32 @@ class Pair:
     single: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Paths of a stream that rows ask for on one side."""
+
+    stream: str
+    paths: frozenset[int]
+
+
 class Classes:
-    """Numbers classes, and tells what they mean to the rows as they are now."""
+    """Numbers classes, and tells what they mean to the rows as they were at the last `renew`."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._groups: dict[int, frozenset[Edge]] = {}
         self._all: list[PathClass] = []
         self._numbers: dict[PathClass, int] = {}
-        self._version = rows.version
+        self.version = rows.version
+        """That of the rows which all is about."""
         self._chains: dict[tuple[tuple[int, ...], bool], frozenset[Path]] = {}
         self._paths: dict[tuple[tuple[int, ...], bool], frozenset[int]] = {}
+        self._asked: list[_Asked] = []
+        self._asked_number: dict[_Asked, int] = {}
+        self._asked_of = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._pairs: dict[tuple[int, int], Pair | None] = {}
+        self._edges: dict[int, Pair] = {}
+        self._forget()
 
     def learn(self, groups: Iterable[tuple[int, Iterable[Edge]]]) -> None:
         """Takes in groups of edges; one that is known is the same again."""
@@ -56,9 +74,6 @@ class Classes:
             number = self._numbers[path_class] = len(self._all)
             self._all.append(path_class)
         return number
-
-    def __getitem__(self, number: int) -> PathClass:
-        return self._all[number]
 
     def opens(self, groups: tuple[int, ...]) -> bool:
         """Whether a path goes on below what the groups bind."""
@@ -73,27 +88,60 @@ class Classes:
         variables = sorted({a for a, b in self._groups[group] if a == b})
         return [row for variable in variables for row in self._rows.filters.get(variable, ())]
 
-    def pair(self, left: int, right: int) -> Pair | None:
-        """What a pair of classes means to the rows; None if nothing. The streams are not asked for."""
-        self._renew()
+    def asked(self, classes: Ints, *, left: bool) -> Ints:
+        """For each class the number of the set of its paths that rows ask for on a side, 0 if there are none."""
+        known = self._asked_of[left]
+        if len(known) < len(self._all):
+            known = np.append(known, np.full(len(self._all) - len(known), -1))
+            self._asked_of = (known, self._asked_of[1]) if not left else (self._asked_of[0], known)
+        for number in np.unique(classes[known[classes] < 0]).tolist():
+            known[number] = self._ask(self._all[number], left)
+        return known[classes]
+
+    def _ask(self, path_class: PathClass, left: bool) -> int:
+        bound = self._bound(path_class.groups, path_class.same)
+        paths = frozenset(path for path in bound if self._rows.partners(path, left=left))
+        if not paths:
+            return 0
+        asked = _Asked(path_class.stream, paths)
+        number = self._asked_number.setdefault(asked, len(self._asked))
+        if number == len(self._asked):
+            assert number < 1 << 24, "more sets of paths than a number has room for"
+            self._asked.append(asked)
+        return number
+
+    def pair(self, left: int, right: int, streams: frozenset[tuple[str, str]]) -> Pair | None:
+        """What two sets of paths mean to the rows; None if nothing, or if these streams are not joined."""
+        one, other = self._asked[left], self._asked[right]
+        if (one.stream, other.stream) not in streams:
+            return None
         key = left, right
         if key not in self._pairs:
-            self._pairs[key] = self._pair(self._all[left], self._all[right])
+            self._pairs[key] = self._pair(one.paths, other.paths)
         return self._pairs[key]
 
-    def _pair(self, left: PathClass, right: PathClass) -> Pair | None:
-        rows = self._rows
-        edges = rows.edges_between(self._bound(left.groups, left.same), self._bound(right.groups, right.same))
+    def _pair(self, left: frozenset[int], right: frozenset[int]) -> Pair | None:
+        few, many, from_left = (left, right, True) if len(left) <= len(right) else (right, left, False)
+        edges: list[int] = []
+        for path in few:
+            partners = self._rows.partners(path, left=from_left)
+            edges += [partners[other] for other in partners.keys() & many]
         if not edges:
             return None
-        places = list(rows.using(edges))
-        single = [place for place in places if len(rows.edges_at(place)) == 1]
-        window, ordered = int(rows.windows[places].max()), bool(rows.ordered[places].all())
-        return Pair(tuple(sorted(edges)), window, ordered, len(single) < len(places), tuple(sorted(single)))
+        return _united([self._edge(edge) for edge in sorted(edges)])
+
+    def _edge(self, edge: int) -> Pair:
+        """What an edge means alone."""
+        found = self._edges.get(edge)
+        if found is None:
+            rows, places = self._rows, sorted(self._rows.using(edge))
+            single = tuple(place for place in places if len(rows.at(place).edges) == 1)
+            window, ordered = int(rows.windows[places].max()), bool(rows.ordered[places].all())
+            found = self._edges[edge] = Pair((edge,), window, ordered, len(single) < len(places), single)
+        return found
 
     def _bound(self, groups: tuple[int, ...], same: bool) -> frozenset[int]:
         """The paths, by number, that the groups bind."""
-        self._renew()
         key = groups, same
         found = self._paths.get(key)
         if found is None:
@@ -108,7 +156,6 @@ class Classes:
 
     def _open(self, groups: tuple[int, ...]) -> frozenset[Path]:
         """The chains that the groups bind and that some path begins with."""
-        self._renew()
         key = groups, False
         found = self._chains.get(key)
         if found is None:
@@ -123,9 +170,27 @@ class Classes:
             below.setdefault(above, []).append(variable)
         return [(*chain, variable) for chain in self._open(groups[:-1]) for variable in below.get(chain[-1], ())]
 
-    def _renew(self) -> None:
-        if self._version != self._rows.version:
-            self._version = self._rows.version
-            self._chains.clear()
-            self._paths.clear()
-            self._pairs.clear()
+    def renew(self) -> None:
+        """Forgets what was about other rows than there are now."""
+        if self.version != self._rows.version:
+            self.version = self._rows.version
+            self._forget()
+
+    def _forget(self) -> None:
+        self._chains.clear()
+        self._paths.clear()
+        self._pairs.clear()
+        self._edges.clear()
+        self._asked = [_Asked("", frozenset())]
+        self._asked_number.clear()
+        self._asked_of = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _united(pairs: list[Pair]) -> Pair:
+    return Pair(
+        tuple(edge for pair in pairs for edge in pair.edges),
+        max(pair.window for pair in pairs),
+        all(pair.ordered for pair in pairs),
+        any(pair.several for pair in pairs),
+        tuple(place for pair in pairs for place in pair.single),
+    )

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from join_stage.costs import Costs
 from join_stage.engine import RESULT, Scope
 from join_stage.signature.arrays import encoded
 from join_stage.signature.build import groups_of, postings
 from join_stage.signature.classes import Classes
 from join_stage.signature.matches import Factorised
-from join_stage.signature.pairing import Paired, paired
-from join_stage.signature.postings import Run, Values, merged, since
+from join_stage.signature.pairing import Paired, Pairing
+from join_stage.signature.postings import Run, Values, merged, renumbered, since
 from join_stage.signature.rows import Rows
 from join_stage.signature.within import Sets
 from templates.catalog import Row
@@ -29,6 +30,7 @@ class SignatureJoin:
 
     def __init__(self) -> None:
         self.rows = Rows()
+        self.costs = Costs()
         self._classes = Classes(self.rows)
         self._sets = Sets(self.rows, self._classes)
         self._values = Values()
@@ -49,15 +51,15 @@ class SignatureJoin:
     def join(self, batch: Witnesses, scope: Scope) -> Factorised:
         """The matches that documents complete with each other and with those that are kept; they are kept too."""
         self._classes.learn(groups_of(batch.r_group))
+        self._classes.renew()
         run = postings(batch, self._classes, self._values)
         found: list[Paired] = []
         if len(run):
-            found.append(paired(run, run, self._classes, self._sets, scope.streams, driving_left=False))
-            for other in self._runs:
-                for left in (False, True):
-                    found.append(paired(run, other, self._classes, self._sets, scope.streams, driving_left=left))
+            pairing = Pairing(self.rows, self._classes, self._sets, scope.streams)
+            found.append(pairing.paired(run, run, driving_left=False))
+            found += [pairing.paired(run, other, driving_left=left) for other in self._runs for left in (False, True)]
         self._keep(run)
-        return Factorised(self.rows, found, self._filtered(batch))
+        return Factorised(self.rows, self.costs, found, self._filtered(batch))
 
     def evict(self, before: int) -> None:
         """Drops the documents that begin before a time."""
@@ -66,11 +68,14 @@ class SignatureJoin:
         used = [run.value for run in self._runs]
         if len(self._values) > 2 * sum(map(len, used)) + 1000:
             new = self._values.keep(np.unique(np.concatenate([np.zeros(0, np.int64), *used])))
-            self._runs = tuple(run.renumbered(new) for run in self._runs)
+            self._runs = tuple(renumbered(run, new) for run in self._runs)
 
-    def forget(self) -> None:
-        """Drops all documents."""
+    def restart(self, groups: pa.Table) -> None:
+        """Drops all documents, and takes in the groups that are known."""
+        self._classes = Classes(self.rows)
+        self._sets = Sets(self.rows, self._classes)
         self._runs, self._values = (), Values()
+        self._classes.learn(groups_of(groups))
 
     def counters(self) -> dict[str, int]:
         """Documents that are kept, those that no path is in left out; their postings, the bytes of these, and how many
@@ -82,15 +87,16 @@ class SignatureJoin:
             "values": len(self._values),
         }
 
-    def load(self, known: pa.Table, r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
-        """Takes in the groups that are known, and the join state: R_bin comes with an edge in each row."""
+    def load(self, r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
+        """Takes in the join state, after `restart`: R_bin comes with an edge in each row."""
         code, edges = encoded((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
         numbers = np.arange(len(edges), dtype=np.int64) + _EDGE
         columns = (numbers, edges >> 32, edges & 0xFFFFFFFF)
         groups = pa.table([pa.array(column.astype(np.int32)) for column in columns], R_GROUP)
         grp = pa.array(numbers[code].astype(np.int32))
         factorised = r_bin.select(["docid", "node1", "node2"]).add_column(1, "grp", grp)
-        self._classes.learn([*groups_of(known), *groups_of(groups)])
+        self._classes.learn(groups_of(groups))
+        self._classes.renew()
         self._keep(postings(Witnesses(factorised, groups, r_doc, r_docts), self._classes, self._values))
 
     def _keep(self, run: Run) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +12,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
+from join_stage.costs import Cost, Costs
 from join_stage.engine import RESULT
 from join_stage.signature.arrays import Ints, expanded, matching
 from join_stage.signature.pairing import Paired, Pairs, Ranges
@@ -68,8 +70,8 @@ def _path(shape: Shape, leaf: int) -> list[int]:
 class Factorised:
     """The matches of a batch: to be read before rows change."""
 
-    def __init__(self, rows: Rows, found: Iterable[Paired], filtered: Iterable[pa.RecordBatch]) -> None:
-        self._rows, self._found, self._filtered = rows, list(found), list(filtered)
+    def __init__(self, rows: Rows, costs: Costs, found: Iterable[Paired], filtered: Iterable[pa.RecordBatch]) -> None:
+        self._rows, self._costs, self._found, self._filtered = rows, costs, list(found), list(filtered)
 
     @property
     def num_rows(self) -> int:
@@ -83,54 +85,69 @@ class Factorised:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         yield from self._filtered
-        for found in self._found:
-            yield from _of_single(self._rows, found)
-            if found.several is not None:
-                yield from _of_several(self._rows, found, found.several)
+        seconds: dict[int, float] = defaultdict(float)
+        matches: Counter[int] = Counter()
+        begin = time.perf_counter()
+        for template, batch in chain.from_iterable(map(self._of, self._found)):
+            seconds[template] += time.perf_counter() - begin
+            matches[template] += batch.num_rows
+            yield batch
+            begin = time.perf_counter()
+        for template, taken in seconds.items():
+            self._costs.add(Cost(taken, matches[template], (template,)))
+
+    def _of(self, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]]:
+        yield from _of_single(self._rows, found)
+        if found.several is not None:
+            yield from _of_several(self._rows, found, found.several)
 
 
 # ------------------------------------------------------------ rows of one join
 
 
-def _of_single(rows: Rows, found: Paired) -> Iterator[pa.RecordBatch]:
-    by_shape: dict[Shape, dict[int, list[int]]] = defaultdict(dict)
+def _of_single(rows: Rows, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """By template."""
+    by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for number, meaning in enumerate(found.means):
         for place in meaning.single:
-            by_shape[rows.shape_at(place)].setdefault(number, []).append(place)
-    for shape, of_kind in by_shape.items():
+            by_template[rows.at(place).row.template].setdefault(number, []).append(place)
+    for template, of_kind in by_template.items():
         of_kinds = [of_kind.get(number, []) for number in range(len(found.kinds))]
         counts, places = np.array(list(map(len, of_kinds))), np.array(list(chain.from_iterable(of_kinds)), np.int64)
         ends = np.cumsum(counts)
+        nodes = layout(rows.at(int(places[0])).shape)
         ranges = found.single.of(counts > 0)
         weights = (ranges.end - ranges.start) * counts[ranges.kind]
         for part in _parts(weights):
             chosen = Ranges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
-            theirs, which = expanded(chosen.start, chosen.end)
-            ours, kind = chosen.posting[which], chosen.kind[which]
+            at, which = expanded(chosen.start, chosen.end)
+            ours, theirs, kind = chosen.posting[which], found.order[at], chosen.kind[which]
             if found.driving is found.other:
                 apart = found.driving.documents[ours] != found.other.documents[theirs]
                 ours, theirs, kind = ours[apart], theirs[apart], kind[apart]
             at, pair = expanded(ends[kind] - counts[kind], ends[kind])
             near = _near(rows, found, ours[pair], theirs[pair], places[at])
             at, pair = at[near], pair[near]
-            yield _result(rows, found, layout(shape), places[at], [(ours[pair], theirs[pair])])
+            yield template, _result(rows, found, nodes, places[at], [(ours[pair], theirs[pair])])
 
 
 # ------------------------------------------------------------ rows of several joins
 
 
-def _of_several(rows: Rows, found: Paired, pairs: Pairs) -> Iterator[pa.RecordBatch]:
+def _of_several(rows: Rows, found: Paired, pairs: Pairs) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """By template."""
     number = {kind: place for place, kind in enumerate(found.kinds)}
-    by_shape: dict[Shape, dict[int, list[int]]] = defaultdict(dict)
+    by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for place in np.unique(pairs.found).tolist():
         for i, row in enumerate(pairs.within[place].places.tolist()):
-            by_shape[rows.shape_at(row)].setdefault(place, []).append(i)
+            by_template[rows.at(row).row.template].setdefault(place, []).append(i)
     codes = pairs.key * len(found.kinds) + pairs.kind
-    for shape, of_set in by_shape.items():
+    for template, of_set in by_template.items():
         counts = np.array([len(of_set.get(place, ())) for place in range(len(pairs.within))])
         ends = np.cumsum(counts)
         items = [(place, i) for place in range(len(pairs.within)) for i in of_set.get(place, ())]
         rows_of = np.array([pairs.within[place].places[i] for place, i in items], np.int64)
+        shape = rows.at(int(rows_of[0])).shape
         choices = [
             _Choices([[number[kind] for kind in pairs.within[place].choices[i][join]] for place, i in items])
             for join in range(len(shape.joins))
@@ -143,7 +160,7 @@ def _of_several(rows: Rows, found: Paired, pairs: Pairs) -> Iterator[pa.RecordBa
             first = pairs.start[key]
             near = _near(rows, found, pairs.driving[first], pairs.other[first], rows_of[item])
             item, key = item[near], key[near]
-            yield from _joined(rows, found, pairs, layout(shape), choices, codes, item, key, rows_of)
+            yield template, _joined(rows, found, pairs, layout(shape), choices, codes, item, key, rows_of)
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,7 @@ def _joined(
     item: Ints,
     key: Ints,
     rows_of: Ints,
-) -> Iterator[pa.RecordBatch]:
+) -> pa.RecordBatch:
     """All ways to choose for each join of a row one of the pairs of postings that satisfy it."""
     chosen: list[Ints] = []
     for join, choice in enumerate(choices):
@@ -184,7 +201,7 @@ def _joined(
                 same = _node(found, one, *_of(pairs, chosen[one.join])) == _node(found, other, *_of(pairs, pair))
                 item, key, chosen = item[same], key[same], [column[same] for column in chosen]
                 pair = chosen[-1]
-    yield _result(rows, found, nodes, rows_of[item], [_of(pairs, column) for column in chosen])
+    return _result(rows, found, nodes, rows_of[item], [_of(pairs, column) for column in chosen])
 
 
 def _of(pairs: Pairs, chosen: Ints) -> tuple[Ints, Ints]:

@@ -2,9 +2,9 @@
 
 One of two runs of postings drives: a batch's. Rows of one join are answered by ranges of postings, which are not
 written out before they are asked for. Rows of several are answered by pairs of instances: what such a pair has in
-common is a set of pairs of classes, and the rows within it are looked up once for each distinct set. Pairs of classes
-that very many postings share (`HEAVY`) are no reason to form a pair where each row asks for a rarer one too: they are
-looked at in pairs of instances that others have formed.
+common is a set of kinds, and the rows within it are looked up once for each distinct set. Pairs of instances are formed
+by the rarest edge of each row alone, and what else they have in common is looked up: so a value that very many
+documents share costs nothing where a row asks for a rarer one too.
 """
 
 from __future__ import annotations
@@ -17,24 +17,19 @@ from numpy.typing import NDArray
 
 from join_stage.signature.arrays import Ints, bisected, encoded, expanded, matching, starts_of
 from join_stage.signature.classes import Classes, Pair
-from join_stage.signature.postings import CLASS_BITS, Run
-from join_stage.signature.within import Kind, Sets, Within
-
-HEAVY = 4
-"""A pair of classes is heavy that is met in more pairs of postings than so many times the driving run has postings."""
+from join_stage.signature.postings import CLASS_BITS, VALUE_BITS, Run, View
+from join_stage.signature.rows import Rows
+from join_stage.signature.within import Kind, Sets, Streams, Within
 
 LONGEST = 1 << 62
 """Microseconds: more than lie between any two times, and few enough for sums."""
 
-_WORD = 62
-"""Bits of a set in one number."""
-
-Streams = frozenset[tuple[str, str]]
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """For postings of the driving run ranges of postings of the other; `kind` is the place of the pair of classes."""
+    """For postings of the driving run ranges of those in the other's view; `kind` is the place of their kind."""
 
     posting: Ints
     start: Ints
@@ -67,7 +62,8 @@ class Pairs:
 class Paired:
     """What rows ask for in the documents of two runs, the driving one's standing left or right.
 
-    `kinds` are the pairs of classes, `means` what they mean to the rows.
+    `kinds` are all that were met, `means` what they mean to the rows; `order` has the places of the other run's
+    postings that the ranges are about.
     """
 
     driving: Run
@@ -75,47 +71,93 @@ class Paired:
     driving_left: bool
     kinds: list[Kind]
     means: list[Pair]
+    order: Ints
     single: Ranges
     several: Pairs | None
 
 
-def paired(driving: Run, other: Run, classes: Classes, sets: Sets, streams: Streams, *, driving_left: bool) -> Paired:
-    """All that rows ask for in the documents of two runs, of these pairs of streams; the runs may be the same one."""
-    ranges, kinds, means = _ranges(driving, other, classes, streams, driving_left)
-    singles = np.array([bool(pair.single) for pair in means], np.bool_)
-    severals = np.array([pair.several for pair in means], np.bool_)
-    several = _several(driving, other, ranges.of(severals), sets, kinds, driving_left) if severals.any() else None
-    return Paired(driving, other, driving_left, kinds, means, ranges.of(singles), several)
+class Pairing:
+    """Pairs runs of postings, for the rows as they are now and for documents of some pairs of streams."""
+
+    def __init__(self, rows: Rows, classes: Classes, sets: Sets, streams: Streams) -> None:
+        self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
+
+    def paired(self, driving: Run, other: Run, *, driving_left: bool) -> Paired:
+        """All that rows ask for in the documents of two runs, which may be the same one."""
+        ours = driving.view(self._classes, left=driving_left)
+        theirs = other.view(self._classes, left=not driving_left)
+        kinds, means, ranges = self._ranges(ours, theirs, driving_left)
+        ranges = _in_time(driving, theirs, ranges, means, driving_left)
+        singles = np.array([bool(pair.single) for pair in means], np.bool_)
+        severals = np.array([pair.several for pair in means], np.bool_)
+        several = None
+        if severals.any():
+            formed = self._formed(ranges, means)
+            pairs = _pairs_of_instances(driving, other, ours, theirs, ranges.of(severals), formed, kinds, driving_left)
+            several = self._satisfied(pairs, kinds)
+        return Paired(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
+
+    def _ranges(self, ours: View, theirs: View, driving_left: bool) -> tuple[list[Kind], list[Pair], Ranges]:
+        """The kinds that are met and mean something, and where."""
+        group, our_group = expanded(*matching(ours.value, theirs.value))
+        code, distinct = encoded(_kind(ours.paths[our_group], theirs.paths[group], driving_left))
+        kinds: list[Kind] = []
+        means: list[Pair] = []
+        number = np.full(len(distinct), -1)
+        for i, both in enumerate(distinct.tolist()):
+            kind = both >> CLASS_BITS, both & (1 << CLASS_BITS) - 1
+            if (meaning := self._classes.pair(*kind, self._streams)) is not None:
+                number[i] = len(kinds)
+                kinds.append(kind)
+                means.append(meaning)
+        kind_of = number[code]
+        our_group, group, kind_of = our_group[kind_of >= 0], group[kind_of >= 0], kind_of[kind_of >= 0]
+        at, place = expanded(ours.start[our_group], ours.end[our_group])
+        return (
+            kinds,
+            means,
+            Ranges(ours.place[at], theirs.start[group][place], theirs.end[group][place], kind_of[place]),
+        )
+
+    def _formed(self, ranges: Ranges, means: Sequence[Pair]) -> NDArray[np.bool_]:
+        """For each kind whether its pairs have to be formed: whether it has the rarest edge of a row all of whose edges
+        are met."""
+        totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
+        counts = np.array([len(pair.edges) for pair in means])
+        edges = np.array([edge for pair in means for edge in pair.edges], np.int64)
+        of_edge = np.bincount(edges, np.repeat(totals, counts), self._rows.edge_count + 1)
+        of_edge = np.where(of_edge > 0, of_edge, np.inf)
+        table = self._rows.edge_table
+        of_rows = of_edge[table]
+        missing = np.isinf(of_rows) & (table >= 0)
+        possible = (table[:, 0] >= 0) & ~missing.any(axis=1)
+        rarest = np.argmin(np.where(table[possible] >= 0, of_rows[possible], np.inf), axis=1)
+        chosen = np.zeros(self._rows.edge_count + 1, np.bool_)
+        chosen[table[possible][np.arange(len(rarest)), rarest]] = True
+        formed = np.zeros(len(means), np.bool_)
+        formed[np.repeat(np.arange(len(means)), counts)[chosen[edges]]] = True
+        return formed
+
+    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[Kind]) -> Pairs | None:
+        """The pairs of those instances that satisfy a row, given all (postings, key, kind) in order of key and kind."""
+        ours, theirs, key, kind = pairs
+        start = starts_of(key)
+        if not len(start):
+            return None
+        found, members = _sets(key, kind)
+        within = [self._sets.within(frozenset(kinds[member] for member in of), self._streams) for of in members]
+        some = np.array([len(rows.places) for rows in within])[found] > 0
+        kept = np.repeat(some, np.diff(start, append=len(key)))
+        key = (np.cumsum(some) - 1)[key[kept]]
+        return Pairs(ours[kept], theirs[kept], key, kind[kept], starts_of(key), found[some], within)
 
 
-# ------------------------------------------------------------ ranges
+def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
+    left, right = (ours, theirs) if driving_left else (theirs, ours)
+    return left << CLASS_BITS | right
 
 
-def _ranges(
-    driving: Run, other: Run, classes: Classes, streams: Streams, driving_left: bool
-) -> tuple[Ranges, list[Kind], list[Pair]]:
-    ours, theirs = driving.starts, other.starts
-    group, our_group = expanded(*matching(driving.value[ours], other.value[theirs]))
-    our_class, their_class = driving.path_class[ours][our_group], other.path_class[theirs][group]
-    left, right = (our_class, their_class) if driving_left else (their_class, our_class)
-    code, distinct = encoded(left << CLASS_BITS | right)
-    kinds: list[Kind] = []
-    means: list[Pair] = []
-    number = np.full(len(distinct), -1)
-    for i, pair in enumerate(distinct.tolist()):
-        one, two = pair >> CLASS_BITS, pair & (1 << CLASS_BITS) - 1
-        if (classes[one].stream, classes[two].stream) in streams and (meaning := classes.pair(one, two)):
-            number[i] = len(kinds)
-            kinds.append((one, two))
-            means.append(meaning)
-    kind = number[code]
-    our_group, group, kind = our_group[kind >= 0], group[kind >= 0], kind[kind >= 0]
-    posting, place = expanded(driving.starts[our_group], driving.ends[our_group])
-    ranges = Ranges(posting, other.starts[group][place], other.ends[group][place], kind[place])
-    return _in_time(driving, other, ranges, means, driving_left), kinds, means
-
-
-def _in_time(driving: Run, other: Run, ranges: Ranges, means: Sequence[Pair], driving_left: bool) -> Ranges:
+def _in_time(driving: Run, theirs: View, ranges: Ranges, means: Sequence[Pair], driving_left: bool) -> Ranges:
     """The ranges without what is too far off for every row: postings are in order of time."""
     windows = np.array([min(pair.window, LONGEST) for pair in means], np.int64)
     orders = np.array([pair.ordered for pair in means], np.bool_)
@@ -129,69 +171,73 @@ def _in_time(driving: Run, other: Run, ranges: Ranges, means: Sequence[Pair], dr
         first = np.where(ordered, np.maximum(first, t1 + 1), first)
     else:
         last = np.where(ordered, np.minimum(last, t0 - 1), last)
-    start = bisected(other.time, ranges.start, ranges.end, first)
-    end = bisected(other.time, start, ranges.end, last + 1)
+    start = bisected(theirs.time, ranges.start, ranges.end, first)
+    end = bisected(theirs.time, start, ranges.end, last + 1)
     some = end > start
     return Ranges(ranges.posting[some], start[some], end[some], ranges.kind[some])
 
 
-# ------------------------------------------------------------ rows of several joins
-
-
-def _several(
-    driving: Run, other: Run, ranges: Ranges, sets: Sets, kinds: Sequence[Kind], driving_left: bool
-) -> Pairs | None:
-    totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(kinds)).astype(np.int64)
-    formed = np.zeros(len(kinds), np.bool_)
-    formed[sets.forming(kinds, totals.tolist(), HEAVY * len(driving))] = True
+def _pairs_of_instances(
+    driving: Run,
+    other: Run,
+    ours_seen: View,
+    theirs_seen: View,
+    ranges: Ranges,
+    formed: NDArray[np.bool_],
+    kinds: Sequence[Kind],
+    driving_left: bool,
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """For the pairs of instances that kinds which are `formed` make: all pairs of postings with one value, their key
+    and their kind, in the order of these."""
     chosen = ranges.of(formed)
-    theirs, place = expanded(chosen.start, chosen.end)
-    ours, kind = chosen.posting[place], chosen.kind[place]
+    at, place = expanded(chosen.start, chosen.end)
+    ours, theirs = chosen.posting[place], theirs_seen.place[at]
     if driving is other:
         apart = driving.documents[ours] != other.documents[theirs]
-        ours, theirs, kind = ours[apart], theirs[apart], kind[apart]
-    key, instances = encoded(driving.instance[ours] << 32 | other.instance[theirs])
-    parts = [(ours, theirs, key, kind)]
-    for number in np.flatnonzero((totals > 0) & ~formed).tolist():
-        classes = kinds[number] if driving_left else kinds[number][::-1]
-        more = _common(driving, other, instances, classes)
-        parts.append((*more, np.full(len(more[0]), number)))
-    ours, theirs, key, kind = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.argsort(key * len(kinds) + kind, kind="stable")
-    ours, theirs, key, kind = ours[order], theirs[order], key[order], kind[order]
-    start = starts_of(key)
-    if not len(start):
-        return None
-    found, within = _satisfied(start, key, kind, sets, kinds)
-    rows = np.array([len(rows.places) for rows in within])[found] > 0
-    kept = np.repeat(rows, np.diff(start, append=len(key)))
-    ours, theirs, key, kind = ours[kept], theirs[kept], (np.cumsum(rows) - 1)[key[kept]], kind[kept]
-    return Pairs(ours, theirs, key, kind, starts_of(key), found[rows], within)
-
-
-def _common(driving: Run, other: Run, instances: Ints, classes: Kind) -> tuple[Ints, Ints, Ints]:
-    """The postings of these classes, the driving run's and the other's, that have one value in pairs of instances; and
-    the places of these."""
+        ours, theirs = ours[apart], theirs[apart]
+    _, instances = encoded(driving.instance[ours] << VALUE_BITS | other.instance[theirs])
     codes, order = driving.by_instance
-    at, key = expanded(*matching((instances >> 32) << CLASS_BITS | classes[0], codes))
+    at, key = expanded(*matching(instances >> VALUE_BITS, codes >> VALUE_BITS))
     ours = order[at]
+    asked = ours_seen.number[ours] > 0
+    ours, key = ours[asked], key[asked]
     codes, order = other.by_instance
-    at, place = expanded(*matching((instances[key] & 0xFFFFFFFF) << CLASS_BITS | classes[1], codes))
+    at, place = expanded(*matching((instances[key] & (1 << VALUE_BITS) - 1) << VALUE_BITS | driving.value[ours], codes))
     ours, theirs, key = ours[place], order[at], key[place]
-    equal = driving.value[ours] == other.value[theirs]
-    return ours[equal], theirs[equal], key[equal]
+    known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)
+    by_code = np.argsort(known)
+    code = _kind(ours_seen.number[ours], theirs_seen.number[theirs], driving_left)
+    kind = by_code[np.minimum(np.searchsorted(known[by_code], code), len(known) - 1)]
+    met = known[kind] == code
+    ours, theirs, key, kind = ours[met], theirs[met], key[met], kind[met]
+    order = np.argsort(key * len(kinds) + kind, kind="stable")
+    return ours[order], theirs[order], key[order], kind[order]
 
 
-def _satisfied(start: Ints, key: Ints, kind: Ints, sets: Sets, kinds: Sequence[Kind]) -> tuple[Ints, list[Within]]:
-    """For each key, whose pairs start there, the place of the rows that its set of kinds satisfies."""
-    code = np.zeros(len(start), np.int64)
-    for word in range(-(-len(kinds) // _WORD)):
-        bits = np.where(kind // _WORD == word, np.int64(1) << kind % _WORD, 0)
-        code, _ = encoded(code << 32 | encoded(np.bitwise_or.reduceat(bits, start))[0])
-    found, first = np.unique(code, return_index=True)
-    end = np.append(start[1:], len(key))
-    within = []
-    for place in first.tolist():
-        members = np.unique(kind[start[place] : end[place]]).tolist()
-        within.append(sets.within(frozenset(kinds[member] for member in members)))
-    return np.searchsorted(found, code), within
+def _sets(key: Ints, kind: Ints) -> tuple[Ints, list[list[int]]]:
+    """For each key, in whose order the kinds are given, the number of its set of kinds; and the sets.
+
+    Sets are told apart member by member, from the least, as words are in a dictionary.
+    """
+    first = starts_of(key, kind)
+    key, kind = key[first], kind[first]
+    start = starts_of(key)
+    size = np.diff(start, append=len(key))
+    node = np.zeros(len(start), np.int64)
+    parents, members, nodes = [-1], [-1], 1
+    for depth in range(int(size.max(initial=0))):
+        longer = np.flatnonzero(size > depth)
+        code, distinct = encoded(node[longer] << VALUE_BITS | kind[start[longer] + depth])
+        node[longer] = code + nodes
+        parents += (distinct >> VALUE_BITS).tolist()
+        members += (distinct & (1 << VALUE_BITS) - 1).tolist()
+        nodes += len(distinct)
+    found, ends = encoded(node)
+    sets = []
+    for end in ends.tolist():
+        of = []
+        while end:
+            of.append(members[end])
+            end = parents[end]
+        sets.append(of)
+    return found, sets

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
 
 from join_stage.signature.arrays import Ints, starts_of
+from join_stage.signature.classes import Classes
 
 CLASS_BITS = 24
-"""Bits of a class's number where it stands in one number with another."""
+"""Bits of the number of a set of paths where it stands in one number with another."""
+
+VALUE_BITS = 32
+"""Bits of a value's number."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Postings in the order of their values, classes and documents' times: never changed.
+    """Postings in order of their documents' times: never changed.
 
     A posting is a node that a path ends at, with its value; its instance is the document and the node that the path
     starts from, and `inner` has the nodes between, zeros after them.
@@ -33,23 +37,22 @@ class Run:
     docid: Ints
     t0: Ints
     t1: Ints
+    _views: dict[bool, View] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.value)
 
-    @cached_property
-    def starts(self) -> Ints:
-        """Where postings of one value and class start."""
-        return starts_of(self.value, self.path_class)
-
-    @cached_property
-    def ends(self) -> Ints:
-        return np.append(self.starts[1:], len(self))
+    def view(self, classes: Classes, *, left: bool) -> View:
+        """The postings that rows ask for on one side."""
+        view = self._views.get(left)
+        if view is None or view.version != classes.version:
+            view = self._views[left] = _view(self, classes, left)
+        return view
 
     @cached_property
     def by_instance(self) -> tuple[Ints, Ints]:
-        """The postings by instance and class: the two as one number, in order, and the postings' places."""
-        code = self.instance << CLASS_BITS | self.path_class
+        """The postings by instance and value: the two as one number, in order, and the postings' places."""
+        code = self.instance << VALUE_BITS | self.value
         order = np.argsort(code, kind="stable")
         return code[order], order
 
@@ -58,26 +61,63 @@ class Run:
         """For each posting the place of its document."""
         return self.document[self.instance]
 
-    def renumbered(self, numbers: Ints) -> Run:
-        """The run with new numbers of its values, in the same order."""
-        return replace(self, value=numbers[self.value])
-
     @property
     def nbytes(self) -> int:
-        return sum(getattr(self, column.name).nbytes for column in fields(self))
+        return sum(getattr(self, name).nbytes for name in COLUMNS)
+
+
+COLUMNS = tuple(column.name for column in fields(Run) if not column.name.startswith("_"))
+
+
+@dataclass(frozen=True)
+class View:
+    """The places of postings that rows ask for on one side, in the order of their values, of what paths the rows ask
+    for (`paths`, see `Classes.asked`), and of time; `number` has this for each posting of the run, 0 for the others.
+
+    A group is of one value and one set of paths.
+    """
+
+    version: int
+    place: Ints
+    time: Ints
+    number: Ints
+    value: Ints
+    paths: Ints
+    start: Ints
+    end: Ints
+
+
+def _view(run: Run, classes: Classes, left: bool) -> View:
+    number = classes.asked(run.path_class, left=left)
+    place = np.flatnonzero(number)
+    code = run.value[place] << CLASS_BITS | number[place]
+    order = np.argsort(code, kind="stable")
+    place, code = place[order], code[order]
+    start = starts_of(code)
+    groups = code[start]
+    return View(
+        classes.version,
+        place,
+        run.time[place],
+        number,
+        groups >> CLASS_BITS,
+        groups & (1 << CLASS_BITS) - 1,
+        start,
+        np.append(start[1:], len(place)),
+    )
 
 
 def merged(one: Run, other: Run) -> Run:
     """The postings of two runs as one."""
     width = max(one.inner.shape[1], other.inner.shape[1])
-    joined = {
+    joined: dict[str, Ints] = {
         "inner": np.concatenate([_widened(run.inner, width) for run in (one, other)]),
         "instance": np.concatenate([one.instance, other.instance + len(one.top)]),
         "document": np.concatenate([one.document, other.document + len(one.docid)]),
     }
-    for column in fields(Run):
-        if column.name not in joined:
-            joined[column.name] = np.concatenate([getattr(one, column.name), getattr(other, column.name)])
+    for name in COLUMNS:
+        if name not in joined:
+            joined[name] = np.concatenate([getattr(one, name), getattr(other, name)])
     return in_order(Run(**joined))
 
 
@@ -103,13 +143,16 @@ def since(run: Run, time: int) -> Run:
     )
 
 
+def renumbered(run: Run, numbers: Ints) -> Run:
+    """The run with new numbers of its values."""
+    return replace(run, value=numbers[run.value])
+
+
 def in_order(run: Run) -> Run:
-    """A run in the order that it promises. The sorts are stable, and quick where much is in order already."""
-    order = np.arange(len(run))
-    if (np.diff(run.time) < 0).any():
-        order = np.argsort(run.time, kind="stable")
-    code = (run.value << CLASS_BITS | run.path_class)[order]
-    order = order[np.argsort(code, kind="stable")]
+    """A run in order of time."""
+    if not (np.diff(run.time) < 0).any():
+        return run
+    order = np.argsort(run.time, kind="stable")
     names = ("value", "path_class", "time", "node", "inner", "instance")
     return replace(run, **{name: getattr(run, name)[order] for name in names})
 

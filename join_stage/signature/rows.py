@@ -6,7 +6,7 @@ A path is the chain of variables from the top of a row's side down to a leaf; an
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,9 @@ from templates.catalog import Row
 from templates.template import Shape
 
 Path = tuple[int, ...]
+
+MOST_JOINS = 16
+"""The most joins of a row: what XSCL allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,14 @@ class Rows:
         self.openings: Counter[Path] = Counter()
         """The beginnings, of two variables or more, of paths of three or more."""
         self._path_uses: Counter[Path] = Counter()
-        self._numbered = 0
+        self._numbered = self.edge_count = 0
+        self.edge_table: NDArray[np.int64] = np.full((1024, MOST_JOINS), -1)
+        """For each place the edges of a row of several joins, -1 after them; of no other."""
         self._edges: dict[tuple[Path, Path], int] = {}
+        self._free_edges: list[int] = []
         self._edge_paths: dict[int, tuple[Path, Path]] = {}
-        self._partners: dict[int, dict[int, int]] = {}
+        self._rights: dict[int, dict[int, int]] = {}
+        self._lefts: dict[int, dict[int, int]] = {}
         self._using: dict[int, set[int]] = {}
         self._found_by: dict[int, set[int]] = {}
         self._finder: dict[int, int] = {}
@@ -69,6 +76,9 @@ class Rows:
         self.joins[place] = JoinRow(row, shape, edges)
         self.ids[place], self.windows[place], self.ordered[place] = row.id, row.window, row.ordered
         self._place[row.id] = place
+        self.edge_table[place] = -1
+        if len(edges) > 1:
+            self.edge_table[place, : len(edges)] = edges
         for edge in set(edges):
             self._using[edge].add(place)
         # Rows are looked for by one of their edges: by the one that finds the fewest others.
@@ -86,6 +96,7 @@ class Rows:
         gone = self.joins[place]
         assert gone is not None, "a place that is taken has a row"
         self.joins[place] = None
+        self.edge_table[place] = -1
         self._free.append(place)
         self._found_by[self._finder.pop(place)].discard(place)
         for edge in set(gone.edges):
@@ -97,68 +108,60 @@ class Rows:
         place = len(self.joins)
         self.joins.append(None)
         if place == len(self.windows):
-            for name in ("ids", "windows", "ordered"):
-                setattr(self, name, np.resize(getattr(self, name), 2 * place))
+            for name in ("ids", "windows", "ordered", "edge_table"):
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.full_like(column, -1)]))
         return place
 
     def _edge(self, left: Path, right: Path) -> int:
         edge = self._edges.get((left, right))
         if edge is None:
-            edge = self._edges[left, right] = self._next()
+            edge = self._free_edges.pop() if self._free_edges else self.edge_count
+            self.edge_count = max(self.edge_count, edge + 1)
+            self._edges[left, right] = edge
             self._edge_paths[edge] = left, right
             self._using[edge], self._found_by[edge] = set(), set()
             for path in (left, right):
                 if path not in self.paths:
-                    self.paths[path] = self._next()
+                    self._numbered += 1
+                    self.paths[path] = self._numbered
                     self.openings.update(path[:end] for end in range(2, len(path)))
                 self._path_uses[path] += 1
-            self._partners.setdefault(self.paths[left], {})[self.paths[right]] = edge
+            one, other = self.paths[left], self.paths[right]
+            self._rights.setdefault(one, {})[other] = self._lefts.setdefault(other, {})[one] = edge
         return edge
 
     def _drop_edge(self, edge: int) -> None:
         left, right = self._edge_paths.pop(edge)
         del self._edges[left, right], self._using[edge], self._found_by[edge]
-        del self._partners[self.paths[left]][self.paths[right]]
+        self._free_edges.append(edge)
+        one, other = self.paths[left], self.paths[right]
+        del self._rights[one][other], self._lefts[other][one]
         for path in (left, right):
             self._path_uses[path] -= 1
             if not self._path_uses[path]:
                 del self._path_uses[path]
-                self._partners.pop(self.paths.pop(path), None)
+                number = self.paths.pop(path)
+                self._rights.pop(number, None)
+                self._lefts.pop(number, None)
                 self.openings.subtract(path[:end] for end in range(2, len(path)))
                 self.openings = +self.openings
 
-    def _next(self) -> int:
-        self._numbered += 1
-        return self._numbered
-
     # ------------------------------------------------------------ look-up
 
-    def edges_between(self, left: Iterable[int], right: Collection[int]) -> list[int]:
-        """The edges from one of some paths to one of others."""
-        found: list[int] = []
-        for path in left:
-            partners = self._partners.get(path, {})
-            if len(partners) < len(right):
-                found += [edge for other, edge in partners.items() if other in right]
-            else:
-                found += [partners[other] for other in right if other in partners]
-        return found
+    def partners(self, path: int, *, left: bool) -> dict[int, int]:
+        """The paths that one on the left, or on the right, is joined with, and by which edges."""
+        return (self._rights if left else self._lefts).get(path, {})
 
-    def using(self, edges: Iterable[int]) -> set[int]:
-        """The places of the rows that have one of some edges."""
-        return set().union(*(self._using[edge] for edge in edges))
+    def using(self, edge: int) -> set[int]:
+        """The places of the rows that have an edge."""
+        return self._using[edge]
 
-    def edges_at(self, place: int) -> tuple[int, ...]:
-        """The edge of each join of the row at a place."""
+    def at(self, place: int) -> JoinRow:
+        """The row at a place."""
         row = self.joins[place]
-        assert row is not None, "a place that is taken has a row"
-        return row.edges
-
-    def shape_at(self, place: int) -> Shape:
-        """The template of the row at a place."""
-        row = self.joins[place]
-        assert row is not None, "a place that is taken has a row"
-        return row.shape
+        assert row is not None, "a place that is asked for has a row"
+        return row
 
     def within(self, edges: Collection[int]) -> list[int]:
         """The places, in order, of the rows all of whose edges are among some: takes time in the number of rows that

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
 from join_stage.spark.plans import BasicPlan, SparkPlan
@@ -108,6 +109,9 @@ class SparkEngine:
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
+
+    def costs(self) -> dict[int, Cost]:
+        return self._plan.costs()
 
     def close(self) -> None:
         try:

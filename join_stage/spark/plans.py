@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
@@ -12,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
+from join_stage.costs import Cost, Costs
 from join_stage.engine import RESULT, Batch, Matches, Scope
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.spark.tables import TableViews, local_frame
@@ -55,6 +57,8 @@ class SparkPlan(Protocol):
 
     def counters(self) -> dict[str, int]: ...
 
+    def costs(self) -> dict[int, Cost]: ...
+
     def close(self) -> None:
         """The engine is closed."""
 
@@ -68,6 +72,7 @@ class BasicPlan:
     def __init__(self, session: SparkSession, views: TableViews) -> None:
         self._session, self._views = session, views
         self._templates: dict[int, TemplateTable] = {}
+        self._costs = Costs()
         self._rows: dict[int, dict[int, Row]] = {}
         self._dirty: set[int] = set()
 
@@ -108,8 +113,11 @@ class BasicPlan:
     def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
         """All templates' matches; what their queries are put over is there."""
         templates = list(self._templates.values())
-        (statement,) = batch_statements(templates, "array({})", with_old=batch.older, form=form)
-        return self._session.sql(statement).toArrow().cast(RESULT)
+        ((statement, numbers),) = batch_statements(templates, "array({})", with_old=batch.older, form=form)
+        begin = time.perf_counter()
+        found = self._session.sql(statement).toArrow().cast(RESULT)
+        self._costs.add(Cost(time.perf_counter() - begin, len(found), numbers))
+        return found
 
     def _prepare(self, before: Mapping[str, DataFrame], scope: Scope, cached: ExitStack) -> None:
         """Makes the views that the statement of a batch reads beside the batch's own.
@@ -155,6 +163,9 @@ class BasicPlan:
 
     def counters(self) -> dict[str, int]:
         return {}
+
+    def costs(self) -> dict[int, Cost]:
+        return self._costs.of_templates()
 
     def close(self) -> None:
         """Nothing is open."""

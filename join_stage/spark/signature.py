@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pyspark.sql import DataFrame
 
+from join_stage.costs import Cost
 from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.joiner import SignatureJoin
@@ -38,10 +39,9 @@ class SignaturePlan:
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
         if not self._loaded:
-            self._join.forget()
+            self._join.restart(self._views.frame("groups").toArrow())
             if before:
-                frames = (self._views.frame("groups"), *(before[name] for name in STATE))
-                self._join.load(*(frame.toArrow() for frame in frames))
+                self._join.load(*(before[name].toArrow() for name in STATE))
             self._loaded = True
         return self._join.join(batch.witnesses, batch.scope)
 
@@ -57,6 +57,9 @@ class SignaturePlan:
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()
+
+    def costs(self) -> dict[int, Cost]:
+        return self._join.costs.of_templates()
 
     def close(self) -> None:
         """Nothing is held outside this process."""

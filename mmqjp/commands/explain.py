@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+from join_stage.engine import SPARK_MANIFESTS, StoreError
 from mmqjp.commands.errors import Failure
-from mmqjp.commands.options import debug_option, read_script
+from mmqjp.commands.options import debug_option, plan_option, read_script
 from mmqjp.engine import Engine
-from mmqjp.explanation import explanation
+from mmqjp.estimates import estimates
+from mmqjp.explanation import Known, explanation
 
 SHOWN = 10
 """How many of a file's names an error lists."""
@@ -19,22 +21,40 @@ SHOWN = 10
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--query", metavar="NAME", help="Only the queries of this name.")
+@click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A store that the queries are registered in: what they cost there is told, and who shares with them.",
+)
+@plan_option
 @debug_option
-def explain(file: Path, query: str | None) -> None:
-    """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, and what is shared.
+def explain(file: Path, query: str | None, state: Path | None, plan: str) -> None:
+    """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost, and what is shared.
 
     \b
-    Example:
+    Examples:
       mmqjp explain stories.xscl --query same_story
+      mmqjp explain stories.xscl --state store/
 
-    A file's queries are registered together, so what they share is seen also where one of them is shown.
+    A file's queries are registered together, so what they share is seen also where one of them is shown. With --state
+    those of the store are explained that have the names of the file's, and nothing is registered.
     """
     script = read_script(file)[1]
-    with Engine("duckdb") as engine:
-        engine.ensure(script)
-        names = engine.queries()
-        if query is not None and query not in names:
-            close = get_close_matches(query, names, 1)
-            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(list(names)[:SHOWN])}"
-            raise Failure(f"{file} has no query named {query}; {known}")
-        click.echo("\n".join(explanation(engine.registry, query)))
+    spark = state is not None and (state / SPARK_MANIFESTS).exists()
+    try:
+        with Engine("spark" if spark else "duckdb", state=state, plan=plan) as engine:
+            if state is None:
+                engine.ensure(script)
+            names = [name for name in dict.fromkeys(script.names()) if name in engine.queries()]
+            if not names:
+                raise Failure(f"{state} has no queries of the names in {file}: mmqjp run --state registers them")
+            if query is not None and query not in names:
+                close = get_close_matches(query, names, 1)
+                known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:SHOWN])}"
+                raise Failure(f"{file} has no query named {query}; {known}")
+            known_costs = Known(estimates(engine), engine.costs())
+            chosen = names if query is None else [query]
+            click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
+    except StoreError as error:
+        raise Failure(str(error)) from None
