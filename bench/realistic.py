@@ -34,6 +34,7 @@ from bench.timing import clocked, floor
 from bench.workload import HOUR, channel, items
 from feeds.document import Document
 from mmqjp import Engine, Output
+from xscl.garbage import collector_spared
 
 NUMBERS = [1000, 10_000, 100_000]
 ITEMS, QUICK_ITEMS, BATCH = 20_000, 10_000, 5_000
@@ -84,10 +85,11 @@ def run(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription])
         outputs: list[Output] = []
         split = Split(opened_engine)
         split.reset()
-        begin = time.perf_counter()
-        for batch in batches:
-            outputs += opened_engine.process(batch)
-        seconds = time.perf_counter() - begin
+        with collector_spared():  # as `mmqjp run` does: what is registered need not be gone through again and again
+            begin = time.perf_counter()
+            for batch in batches:
+                outputs += opened_engine.process(batch)
+            seconds = time.perf_counter() - begin
         split.stop()
     return Run(registering, seconds, split.seconds, outputs, calls)
 

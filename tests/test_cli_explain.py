@@ -3,6 +3,7 @@
 import duckdb
 import pytest
 
+from join_stage.engine import PLANS
 from mmqjp.layout import WIDTH, query_lines
 from tests.cli_support import mmqjp as call
 from tests.cli_support import write_queries
@@ -245,3 +246,55 @@ def test_check_of_a_missing_file_is_a_usage_error():
     result = call("check", "nowhere.xscl")
     assert result.exit_code == 2
     assert "'nowhere.xscl' does not exist" in result.stderr
+
+
+# ---------------------------------------------------------------- costs
+
+PAIRS = "S//a->x JOIN {x = y, INF} S//b->y PUBLISH one; S//c->x JOIN {x = y, INF} S//d->y PUBLISH two"
+
+
+def cost_lines(lines, kind):
+    """What is said of a kind of cost, a line for each template that is explained."""
+    text = " ".join(line.strip() for line in lines)
+    return [part.split(" last measured")[0].split(" Datalog")[0] for part in text.split(f"{kind} cost: ")[1:]]
+
+
+def test_costs_without_a_store_are_unknown(explain):
+    lines = explain(PAIRS, "--query", "one")
+    assert "plan signature" in map(str.strip, lines)
+    assert cost_lines(lines, "estimated") == ["no documents are kept (--state DIR names a store with some)"]
+    assert cost_lines(lines, "last measured") == ["no batch has matched it yet"]
+    assert "plan views" in map(str.strip, explain(PAIRS, "--plan", "views"))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_costs_in_a_store(tmp_path, plan):
+    queries = write_queries(tmp_path, PAIRS)
+    values = [("a", 1), ("b", 1), ("b", 1), ("b", 2), ("c", 1)]
+    documents = tmp_path / "d.jsonl"
+    texts = (f'{{"id": "{i}", "time": {i}, "xml": "<{tag}>{n}</{tag}>"}}' for i, (tag, n) in enumerate(values))
+    documents.write_text("\n".join(texts))
+    store = tmp_path / "store"
+    options = ("--queries", queries, "--documents", documents, "--engine", "duckdb", "--state", store, "--plan", plan)
+    assert call("run", *options).exit_code == 0
+    lines = call("explain", queries, "--state", store, "--plan", plan).stdout.splitlines()
+    guesses = [text.split(" for this row's rarest join, ") for text in cost_lines(lines, "estimated")]
+    rarest, of_template = zip(*guesses, strict=True)
+    # Two pairs of an a and a b; a document of five meets them on either side.
+    assert rarest == (
+        "for a document like the 5 kept, 0.8 pairs of equal nodes",
+        "for a document like the 5 kept, 0.0 pairs of equal nodes",
+    )
+    assert of_template == ("0.8 for the 2 rows of the template",) * 2
+    measured = cost_lines(lines, "last measured")
+    assert len(measured) == 2 and all(f"for 2 matches of a batch, in the plan {plan}" in text for text in measured)
+    assert call("explain", queries, "--state", store, "--query", "one").exit_code == 0
+
+
+def test_a_store_without_the_queries_is_an_error(tmp_path):
+    other = write_queries(tmp_path, PAIRS)
+    store = tmp_path / "store"
+    store.mkdir()
+    result = call("explain", other, "--state", store)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "has no queries of the names in" in result.stderr

@@ -16,7 +16,7 @@ from lxml import etree
 
 from xpath_stage.parse import PARSERS, ROOM_FOR_MANY_ATTRIBUTES, DocumentError, ParsedDocument, parse_document
 
-MOST = 128
+MOST = 256
 """Documents that are parsed together."""
 
 SMALL = ROOM_FOR_MANY_ATTRIBUTES

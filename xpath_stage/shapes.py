@@ -68,6 +68,9 @@ class ShapeCache:
         self._shapes: dict[object, Found | _Tested | None] = {}
         self._size = 0
         self._met: set[int] = set()
+        self._last: Found | None = None
+        self._last_tags: list[str] = []
+        self._last_counts: list[int] = []
         self._hits_before = self._misses_before = 0
         self.resting = 0
         """For how many more documents the cache is to be left alone: it does not hit."""
@@ -77,19 +80,26 @@ class ShapeCache:
         """Forgets all shapes: for what is registered has changed, or what the walks' numbers mean."""
         self._shapes.clear()
         self._met.clear()
+        self._last = None
         self._size = 0
 
     def found(self, stream: str, columns: Columns) -> Found | None:
         """What a walk over the one document in the columns finds; None if it has to be walked over with others."""
-        key: object = (stream, *columns.tags, *columns.counts)
+        last, tags, counts = self._last, columns.tags, columns.counts
+        # Often a document is of the shape of the one before it: that is seen sooner than a key is hashed.
+        if last is not None and tags == self._last_tags and counts == self._last_counts and stream == last.stream:
+            self.hits += 1
+            return last
+        key: object = (stream, *tags, *counts)
         shape = self._shapes.get(key, self)
         if shape.__class__ is Found:
             self.hits += 1
+            self._last, self._last_tags, self._last_counts = shape, tags, counts
             return shape
         if shape is self:
-            if len(columns.tags) > MAX_ELEMENTS:
+            if len(tags) > MAX_ELEMENTS:
                 return None
-            shape = self._tested(columns.tags)
+            shape = self._tested(tags)
             if isinstance(shape, _Tested) and not (shape.attributes or shape.values):
                 return self._missed(self._shapes, key, stream, columns)
             self._make_room()

@@ -87,13 +87,13 @@ class Pairing:
         ours = driving.view(self._classes, left=driving_left)
         theirs = other.view(self._classes, left=not driving_left)
         kinds, means, ranges = self._ranges(ours, theirs, driving_left)
-        ranges = _in_time(driving, theirs, ranges, means, driving_left)
         singles = np.array([bool(pair.single) for pair in means], np.bool_)
-        severals = np.array([pair.several for pair in means], np.bool_)
+        formed = self._formed(ranges, means)
+        # What is only looked up need not be cut to the windows, nor is it: it may be most of it.
+        ranges = _in_time(driving, theirs, ranges.of(singles | formed), means, driving_left)
         several = None
-        if severals.any():
-            formed = self._formed(ranges, means)
-            pairs = _pairs_of_instances(driving, other, ours, theirs, ranges.of(severals), formed, kinds, driving_left)
+        if formed.any():
+            pairs = _pairs_of_instances(driving, other, ours, theirs, ranges.of(formed), kinds, driving_left)
             several = self._satisfied(pairs, kinds)
         return Paired(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
 
@@ -123,7 +123,7 @@ class Pairing:
         """For each kind whether its pairs have to be formed: whether it has the rarest edge of a row all of whose edges
         are met."""
         totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
-        counts = np.array([len(pair.edges) for pair in means])
+        counts = np.array([len(pair.edges) for pair in means], np.int64)
         edges = np.array([edge for pair in means for edge in pair.edges], np.int64)
         of_edge = np.bincount(edges, np.repeat(totals, counts), self._rows.edge_count + 1)
         of_edge = np.where(of_edge > 0, of_edge, np.inf)
@@ -183,15 +183,13 @@ def _pairs_of_instances(
     ours_seen: View,
     theirs_seen: View,
     ranges: Ranges,
-    formed: NDArray[np.bool_],
     kinds: Sequence[Kind],
     driving_left: bool,
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """For the pairs of instances that kinds which are `formed` make: all pairs of postings with one value, their key
-    and their kind, in the order of these."""
-    chosen = ranges.of(formed)
-    at, place = expanded(chosen.start, chosen.end)
-    ours, theirs = chosen.posting[place], theirs_seen.place[at]
+    """For the pairs of instances that ranges make: all pairs of postings with one value, their key and their kind, in
+    the order of these."""
+    at, place = expanded(ranges.start, ranges.end)
+    ours, theirs = ranges.posting[place], theirs_seen.place[at]
     if driving is other:
         apart = driving.documents[ours] != other.documents[theirs]
         ours, theirs = ours[apart], theirs[apart]
