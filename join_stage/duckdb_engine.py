@@ -85,6 +85,7 @@ class DuckDBEngine:
             self.close()
             raise
         self._viewed: set[int] = set()
+        self._older = False
 
     def _prepare(self) -> None:
         """Sets up the connection and the tables."""
@@ -139,7 +140,8 @@ class DuckDBEngine:
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         run = self._connection.execute
-        self.append("groups", batch.r_group)
+        if len(batch.r_group):
+            self.append("groups", batch.r_group)
         sources = {
             "r_bin": "SELECT docid, var1, var2, node1, node2 FROM witnesses JOIN groups USING (grp)",
             "r_doc": "SELECT docid, node, strval, stream FROM witnesses",
@@ -150,8 +152,12 @@ class DuckDBEngine:
                 run(f"INSERT INTO {name} {source}")
         if self._plan.in_sql:
             self._split_state(first_docid)
-        old = run(f"SELECT EXISTS (FROM r_docts WHERE docid < {first_docid})").fetchall() == [(True,)]
-        return self._plan.join(Batch(batch, first_docid, old, scope))
+        # Once there were older documents it is taken that there are: a join with none finds none.
+        self._older = self._older or self._has_documents_before(first_docid)
+        return self._plan.join(Batch(batch, first_docid, self._older, scope))
+
+    def _has_documents_before(self, docid: int) -> bool:
+        return self._connection.execute(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
 
     def _split_state(self, first_docid: int) -> None:
         """Makes of the join state the batch's part (r_bin_w and so on), and the part from before it (r_bin_old ...)."""
