@@ -109,13 +109,21 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self._close()  # in trouble nothing more is written
 
     def close(self) -> None:
         """Closes the store. What was processed is kept if there is a state directory."""
         try:
             if self._keeps and self._counters.documents and (costs := self._store.costs()):
                 self._ledger.save_costs(costs, self._plan)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
             self._stage1.close()
         finally:
             self._store.close()
