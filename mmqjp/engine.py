@@ -326,7 +326,9 @@ class Engine:
     def stage2_counters(self) -> dict[str, int]:
         """Of stage 2. The plan `views` counts string values of a batch that were in the state too and whose slice was
         cached, `hits`, or was not, `misses`, and slices that were dropped or not kept for want of room, `evictions`;
-        cached now are the slices of `values` string values, about `bytes` large. The plan `basic` counts nothing."""
+        cached now are the slices of `values` string values, about `bytes` large. The plan `signature` counts the
+        `documents` and their `postings` that it keeps, the `posting_bytes` of these without the indexes over them, and
+        their `values`. The plan `basic` counts nothing."""
         return self._store.counters()
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:

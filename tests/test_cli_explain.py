@@ -4,6 +4,7 @@ import duckdb
 import pytest
 
 from join_stage.engine import PLANS
+from mmqjp import Engine
 from mmqjp.layout import WIDTH, query_lines
 from tests.cli_support import mmqjp as call
 from tests.cli_support import write_queries
@@ -292,9 +293,19 @@ def test_costs_in_a_store(tmp_path, plan):
 
 
 def test_a_store_without_the_queries_is_an_error(tmp_path):
-    other = write_queries(tmp_path, PAIRS)
-    store = tmp_path / "store"
-    store.mkdir()
-    result = call("explain", other, "--state", store)
+    queries, store = write_queries(tmp_path, PAIRS), tmp_path / "store"
+    Engine("duckdb", state=store).close()
+    result = call("explain", queries, "--state", store)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "has no queries of the names in" in result.stderr
+
+
+def test_a_directory_without_a_store_is_left_as_it_is(tmp_path):
+    queries, other = write_queries(tmp_path, PAIRS), tmp_path / "other"
+    other.mkdir()
+    result = call("explain", queries, "--state", other)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"mmqjp: error: {other} holds no store: mmqjp run --state makes one\n",
+    )
+    assert not list(other.iterdir())

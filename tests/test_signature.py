@@ -55,6 +55,27 @@ def test_any_random_witnesses(seed: int, templates: int, batches: int):
     assert by_plan(case, "signature") == by_plan(case, "basic")
 
 
+def test_more_than_64_edges_between_two_documents():
+    leaves = range(1, 91)
+    docs = [0] * 90 + [1] * 90
+    batch = Witnesses(
+        pa.table([docs, [*leaves] * 2, [0] * 180, [*leaves] * 2], R_BIN),
+        pa.table([[*leaves], [0] * 90, [*leaves]], R_GROUP),
+        pa.table([docs, [*leaves] * 2, [f"v{leaf}" for leaf in leaves] * 2, ["S"] * 180], R_DOC),
+        pa.table([[0, 1], [0, SECOND], [0, SECOND]], R_DOCTS),
+    )
+    rows = [Row(leaf, 0, (0, leaf, leaf + 1, 0, leaf, leaf + 1), INFINITE, True) for leaf in range(1, 90)]
+    found = {}
+    for plan in ("basic", "signature"):
+        engine = DuckDBEngine(plan=plan)
+        engine.put_rows(TWO, rows)
+        engine.begin()
+        found[plan] = sorted_rows(engine.join(batch, 0, S))
+        engine.close()
+    assert found["signature"] == found["basic"]
+    assert [row[0] for row in found["basic"]] == list(range(1, 90))
+
+
 def test_matches_are_written_out_in_small_parts(monkeypatch: pytest.MonkeyPatch):
     case = random_join_case(3, templates=6)
     expected = by_plan(case, "basic")

@@ -1,7 +1,7 @@
 """Parses many documents: small ones several at a time, as children of one root element.
 
-A third of the time that a feed item takes alone goes by before the parser meets its first byte. What is read is what
-`parse_document` reads of each alone: where the tree does not prove that, each is parsed alone.
+Of the time that a feed item takes alone up to a third goes by before the parser meets its first byte. What is read is
+what `parse_document` reads of each alone: where the tree does not prove that, each is parsed alone.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from join_stage.signature.classes import Classes, PathClass
 from join_stage.signature.postings import Run, Values, in_order
 from templates.witness import Witnesses
 
-Kind = tuple[tuple[int, ...], bool]
+ChainKind = tuple[tuple[int, ...], bool]
 """The groups of a chain's edges, and whether its one edge is between a node and itself."""
 
 
@@ -60,7 +60,7 @@ class _Builder:
         valued = in_doc + node[2 * count :]
         self._value_rows = np.argsort(valued, kind="stable")
         self._valued = valued[self._value_rows]
-        self._kinds: list[Kind] = []
+        self._kinds: list[ChainKind] = []
 
     def run(self, values: Values) -> Run:
         chains = self._whole()

@@ -11,6 +11,9 @@ from join_stage.signature.arrays import Ints
 from join_stage.signature.rows import Path, Rows
 from templates.catalog import Edge
 
+CLASS_BITS = 24
+"""Bits of the number of a set of paths where it stands in one number with another."""
+
 
 @dataclass(frozen=True, slots=True)
 class PathClass:
@@ -106,7 +109,7 @@ class Classes:
         asked = _Asked(path_class.stream, paths)
         number = self._asked_number.setdefault(asked, len(self._asked))
         if number == len(self._asked):
-            assert number < 1 << 24, "more sets of paths than a number has room for"
+            assert number < 1 << CLASS_BITS, "more sets of paths than a number has room for"
             self._asked.append(asked)
         return number
 

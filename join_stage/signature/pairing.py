@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from join_stage.signature.arrays import Ints, bisected, encoded, expanded, matching, starts_of
-from join_stage.signature.classes import Classes, Pair
-from join_stage.signature.postings import CLASS_BITS, VALUE_BITS, Run, View
+from join_stage.signature.classes import CLASS_BITS, Classes, Pair
+from join_stage.signature.postings import VALUE_BITS, Run, View
 from join_stage.signature.rows import Rows
 from join_stage.signature.within import Kind, Sets, Streams, Within
 

@@ -9,10 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from join_stage.signature.arrays import Ints, starts_of
-from join_stage.signature.classes import Classes
-
-CLASS_BITS = 24
-"""Bits of the number of a set of paths where it stands in one number with another."""
+from join_stage.signature.classes import CLASS_BITS, Classes
 
 VALUE_BITS = 32
 """Bits of a value's number."""

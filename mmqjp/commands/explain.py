@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from join_stage.engine import SPARK_MANIFESTS, StoreError
+from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.options import debug_option, plan_option, read_script
 from mmqjp.engine import Engine
@@ -41,20 +41,19 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
     those of the store are explained that have the names of the file's, and nothing is registered.
     """
     script = read_script(file)[1]
+    if state is not None and not any((state / name).exists() for name in (DUCKDB_FILE, SPARK_MANIFESTS)):
+        raise Failure(f"{state} holds no store: mmqjp run --state makes one")
     spark = state is not None and (state / SPARK_MANIFESTS).exists()
-    try:
-        with Engine("spark" if spark else "duckdb", state=state, plan=plan) as engine:
-            if state is None:
-                engine.ensure(script)
-            names = [name for name in dict.fromkeys(script.names()) if name in engine.queries()]
-            if not names:
-                raise Failure(f"{state} has no queries of the names in {file}: mmqjp run --state registers them")
-            if query is not None and query not in names:
-                close = get_close_matches(query, names, 1)
-                known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:SHOWN])}"
-                raise Failure(f"{file} has no query named {query}; {known}")
-            known_costs = Known(estimates(engine), engine.costs())
-            chosen = names if query is None else [query]
-            click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
-    except StoreError as error:
-        raise Failure(str(error)) from None
+    with Engine("spark" if spark else "duckdb", state=state, plan=plan) as engine:
+        if state is None:
+            engine.ensure(script)
+        names = [name for name in dict.fromkeys(script.names()) if name in engine.queries()]
+        if not names:
+            raise Failure(f"{state} has no queries of the names in {file}: mmqjp run --state registers them")
+        if query is not None and query not in names:
+            close = get_close_matches(query, names, 1)
+            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:SHOWN])}"
+            raise Failure(f"{file} has no query named {query}; {known}")
+        known_costs = Known(estimates(engine), engine.costs())
+        chosen = names if query is None else [query]
+        click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
