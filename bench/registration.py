@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.stage1_workload import VOCABULARIES, documents, patterns
-from bench.timing import ROUNDS, clocked, evaluate, floor, medians
+from bench.timing import ROUNDS, clocked, evaluate, floor, in_turns, ratio
 from bench.workload import items, queries
 from mmqjp import Engine
 from templates.catalog import Catalog
@@ -73,8 +73,9 @@ def measure_patterns(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTION
     for conjunct in conjuncts[distinct:]:
         one_more.append(clocked(partial(add, [(conjunct, _HOUR)])))
         following.append(clocked(partial(evaluate, stage, texts[:1])))
-    taken = medians({"floor": partial(floor, texts), "cached": partial(evaluate, stage, texts)}, ROUNDS)
-    return OfPatterns(seconds, median(one_more) * 1e3, median(following) * 1e3, taken["cached"] / taken["floor"])
+    taken = in_turns({"floor": partial(floor, texts), "cached": partial(evaluate, stage, texts)}, ROUNDS)
+    over_floor = ratio(taken["cached"], taken["floor"])
+    return OfPatterns(seconds, median(one_more) * 1e3, median(following) * 1e3, over_floor)
 
 
 def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> OfTexts:

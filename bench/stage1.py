@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ from bench.stage1_baselines import baselines
 from bench.stage1_plot import draw, missing
 from bench.stage1_reference import Rows, Witnessed, check_side, rows_of
 from bench.stage1_workload import KINDS, LARGE, STREAM, VOCABULARIES, documents, patterns
-from bench.timing import ROUNDS, Way, clocked, evaluate, floor, medians
+from bench.timing import ROUNDS, Way, clocked, evaluate, floor, in_turns, ratio
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
@@ -43,7 +44,6 @@ from xscl.normal import Conjunct
 
 SIZES, QUICK_SIZES = [10, 100, 1000, 5000, 50_000], [10, 100, 5000]
 MIXES, QUICK_MIXES = ((0.0, 0.0), (0.4, 0.0), (0.4, 0.1)), ((0.0, 0.0), (0.4, 0.1))
-LARGE_ROUNDS = 9
 _SAMPLE, _FEW = 25, 20
 
 
@@ -60,7 +60,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Microseconds a document for the floor, ratios to it for the rest; None where it was not measured.
+    """Microseconds a document for the floor, medians of the rounds' ratios to it for the rest; None where it was not
+    measured.
 
     `paths` is the number of XPaths that the last three evaluate, `rows` that of witnesses a document.
     """
@@ -103,15 +104,15 @@ def measure(case: Case, texts: Sequence[bytes], rounds: int) -> Measurement:
         "cached": partial(evaluate, loaded.cached, texts),
         "uncached": partial(evaluate, loaded.uncached, texts),
     }
-    seconds = medians(ways, rounds)
+    taken = in_turns(ways, rounds)
     paths, others = baselines(case.kind, [conjunct for conjunct, _ in loaded.placed], texts[:_FEW])
-    compared = medians({"floor": partial(floor, texts[:_FEW]), **others}, rounds) if others else {}
-    over = {name: taken / compared["floor"] for name, taken in compared.items()}
+    compared = in_turns({"floor": partial(floor, texts[:_FEW]), **others}, rounds) if others else {}
+    over = {name: ratio(seconds, compared["floor"]) for name, seconds in compared.items()}
     return Measurement(
         **asdict(case),
-        floor_us=seconds["floor"] / len(texts) * 1e6,
-        cached=seconds["cached"] / seconds["floor"],
-        uncached=seconds["uncached"] / seconds["floor"],
+        floor_us=statistics.median(taken["floor"]) / len(texts) * 1e6,
+        cached=ratio(taken["cached"], taken["floor"]),
+        uncached=ratio(taken["uncached"], taken["floor"]),
         rows=witnesses.r_bin.num_rows / len(texts),
         first_ms=first * 1e3,
         register_us=loaded.seconds / case.patterns * 1e6,
@@ -194,7 +195,7 @@ def write_json(measured: Iterable[Measurement], path: Path) -> None:
 def json_lines(measured: Measurement) -> Iterator[dict[str, object]]:
     """A measurement as `mmqjp bench` writes it: a line with the shape cache and one without, seconds and rows of one
     document."""
-    for plan, ratio in (("cached", measured.cached), ("uncached", measured.uncached)):
+    for plan, over in (("cached", measured.cached), ("uncached", measured.uncached)):
         baseline = measured.lxml_xpath
         yield {
             "bench": "stage1",
@@ -206,12 +207,12 @@ def json_lines(measured: Measurement) -> Iterator[dict[str, object]]:
             },
             "engine": None,
             "plan": plan,
-            "seconds": ratio * measured.floor_us / 1e6,
+            "seconds": over * measured.floor_us / 1e6,
             "rows": measured.rows,
             "baseline": None if baseline is None else "lxml_xpath",
-            "speedup": None if baseline is None else baseline / ratio,
+            "speedup": None if baseline is None else baseline / over,
             "floor": measured.floor_us / 1e6,
-            "over_floor": ratio,
+            "over_floor": over,
             "extrapolated": False,
         }
 
@@ -272,8 +273,7 @@ def _chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> lis
 
 
 def _measured(case: Case) -> Measurement:
-    number, rounds = (1, LARGE_ROUNDS) if case.kind in LARGE else (1000, ROUNDS)
-    return measure(case, list(documents(case.kind, number)), rounds)
+    return measure(case, list(documents(case.kind, 1 if case.kind in LARGE else 1000)), ROUNDS)
 
 
 def _name(case: Case) -> str:

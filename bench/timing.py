@@ -1,11 +1,11 @@
-"""The clock of the benchmarks of stage 1: the evaluator and the floor, in turns, and their medians."""
+"""The clock of the benchmarks of stage 1: the evaluator and the floor, in turns, and their ratios."""
 
 from __future__ import annotations
 
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from lxml import etree
@@ -16,7 +16,7 @@ from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import ParsedDocument, StreamDocument, xml_parser
 from xpath_stage.parse_many import parse_documents
 
-ROUNDS = 25
+ROUNDS = 41
 PATIENCE = 2.0
 """Seconds after which a way is not tried again."""
 
@@ -45,8 +45,8 @@ def clocked(work: Way) -> float:
     return time.perf_counter() - begin
 
 
-def medians(ways: dict[str, Way], rounds: int) -> dict[str, float]:
-    """Median seconds of each way, taken in turns; one that has taken too long is left out of further rounds."""
+def in_turns(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
+    """The seconds that each way takes, round after round; one that has taken too long is left out of further rounds."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     gc.collect()
     gc.freeze()  # as `mmqjp run` does: what is registered need not be looked through again and again
@@ -55,4 +55,9 @@ def medians(ways: dict[str, Way], rounds: int) -> dict[str, float]:
             if sum(taken[name]) < PATIENCE:
                 taken[name].append(clocked(run))
     gc.unfreeze()
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+    return taken
+
+
+def ratio(taken: Sequence[float], baseline: Sequence[float]) -> float:
+    """The median of the rounds' ratios: a machine that is slower for a while is so for both."""
+    return statistics.median(one / other for one, other in zip(taken, baseline, strict=False))

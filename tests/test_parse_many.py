@@ -159,6 +159,21 @@ def test_attributes_are_counted_element_by_element():
     assert same(many, GOOD, GOOD) == [False, True, True]
 
 
+def test_attributes_are_counted_wherever_the_element_is():
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    names = [*letters, *(one + other for one in letters for other in letters)]
+    for number, refused in ((MAX_ATTRIBUTES, False), (MAX_ATTRIBUTES + 1, True)):
+        shortest = "".join(f" {name}=''" for name in names[:number])
+        for before in (*range(0, 2 * MAX_ATTRIBUTES, 83), *range(2_490, 2_510)):
+            for after in ("", "y" * 10, "<b/>" * 1_000):
+                xml = f"<r>{'<b/>' * (before // 4)}{'x' * (before % 4)}<a{shortest}/>{after}</r>".encode()
+                if refused:
+                    with pytest.raises(DocumentError, match="attributes"):
+                        parse_document(xml)
+                else:
+                    parse_document(xml)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_documents_among_others(seed: int):
     rng = Random(seed)

@@ -156,6 +156,7 @@ class Automaton:
         self._classes.forget()
         self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
         self._of_values: Memo[str, bool] = Memo(self._reads_value, self._limits.classes)
+        self._interned: Memo[str, str] = Memo(str, self._limits.classes)
         self._below: Memo[tuple[str, NodeKind, str], Below] = Memo(
             lambda key: self._steps.below(*key), self._limits.classes
         )
@@ -172,7 +173,7 @@ class Automaton:
     def columns(self) -> Columns:
         """Empty columns for documents that are to be walked."""
         owners = self._of_attributes if self._owners or self._filters.owners else None
-        return Columns(owners, self._of_values, keeps_trees=self._filters.reads_trees)
+        return Columns(owners, self._of_values, self._interned, keeps_trees=self._filters.reads_trees)
 
     def walk(self, streams: Iterable[str], columns: Columns) -> Walk:
         """What binds at each node of some documents, each of a stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from lxml import etree
 
@@ -18,11 +18,18 @@ class Columns:
     """Columns over elements, which are numbered in document order through all documents.
 
     `owned` tells for each tag whether attributes of such elements matter, None if none do; `valued` whether string
-    values do. `keeps_trees` tells whether elements will be asked for.
+    values do; `interned` gives one object for each name. `keeps_trees` tells whether elements will be asked for.
     """
 
-    def __init__(self, owned: Mapping[str, bool] | None, valued: Mapping[str, bool], *, keeps_trees: bool) -> None:
-        self._owned, self._valued, self._keeps_trees = owned, valued, keeps_trees
+    def __init__(
+        self,
+        owned: Mapping[str, bool] | None,
+        valued: Mapping[str, bool],
+        interned: Mapping[str, str],
+        *,
+        keeps_trees: bool,
+    ) -> None:
+        self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, keeps_trees
         self.tags: list[str] = []
         """The name of each element, `{uri}local` or `local`."""
         self.counts: list[int] = []
@@ -44,12 +51,12 @@ class Columns:
         """The elements whose values `texts` lacks till they are asked for."""
 
     def add(self, document: ParsedDocument) -> None:
-        """Adds a document."""
-        self._read(document)
+        """Adds a document, to be walked over."""
+        self._read(document, self._read_named)
         self.first.append(len(self.tags))
 
     def hold(self, document: ParsedDocument) -> None:
-        """Holds a document and nothing else; `first` is left as it is."""
+        """Holds a document and nothing else, to be looked at; `first` is left as it is."""
         self.tags, self.counts, self.texts = [], [], []
         if self._owned is not None:
             self.owners, self.places, self.names, self.values = [], [], [], []
@@ -57,7 +64,7 @@ class Columns:
             self._trees = []
         if self.unread:
             self.unread = {}
-        self._read(document)
+        self._read(document, self._read_elements)
 
     def add_held(self, other: Columns) -> None:
         """Adds the document that others hold."""
@@ -75,16 +82,19 @@ class Columns:
         self._trees += other._trees
         self.first.append(len(self.tags))
 
-    def _read(self, document: ParsedDocument) -> None:
+    def _read(self, document: ParsedDocument, read_elements: Callable[[ParsedDocument], None]) -> None:
         if self._owned is None:
-            self._read_elements(document)
+            read_elements(document)
         else:
             self._read_attributes_too(document, self._owned)
         if self._keeps_trees:
             self._trees.append(document)
 
+    # The same loop three times, as it is most of stage 1: to ask for each element whether attributes matter takes a
+    # twentieth of the time. One object for each name saves a tenth in a large document, where names are looked up again
+    # and again, and costs a twentieth where a document is only held against the one before.
+
     def _read_elements(self, document: ParsedDocument) -> None:
-        # Twice the same loop but for the attributes: to ask each time whether any matter takes a twentieth of stage 1.
         tags, counts, texts, valued = self.tags, self.counts, self.texts, self._valued
         left = MOST_TEXT * document.size
         for element in document.top.iter():
@@ -96,12 +106,25 @@ class Columns:
             tags.append(element.tag)
             counts.append(children)
 
+    def _read_named(self, document: ParsedDocument) -> None:
+        tags, counts, texts, valued, interned = self.tags, self.counts, self.texts, self._valued, self._interned
+        left = MOST_TEXT * document.size
+        for element in document.top.iter():
+            children, tag = len(element), interned[element.tag]
+            if children and valued[tag]:
+                left = self._add_value(element, left)
+            else:
+                texts.append(element.text)
+            tags.append(tag)
+            counts.append(children)
+
     def _read_attributes_too(self, document: ParsedDocument, owned: Mapping[str, bool]) -> None:
-        tags, counts, texts, valued = self.tags, self.counts, self.texts, self._valued
+        tags, counts, texts, valued, interned = self.tags, self.counts, self.texts, self._valued, self._interned
         owners, places, names, values = self.owners, self.places, self.names, self.values
         left = MOST_TEXT * document.size
         for element in document.top.iter():
-            if (attributes := element.items()) and owned[element.tag]:
+            tag = interned[element.tag]
+            if (attributes := element.items()) and owned[tag]:
                 place = 0
                 for name, value in attributes:
                     place += 1  # noqa: SIM113  # most elements have none or one: `enumerate` takes longer
@@ -110,11 +133,11 @@ class Columns:
                     names.append(name)  # type: ignore[arg-type]  # only names of our own making could be bytes
                     values.append(value)  # type: ignore[arg-type]
             children = len(element)
-            if children and valued[element.tag]:
+            if children and valued[tag]:
                 left = self._add_value(element, left)
             else:
                 texts.append(element.text)
-            tags.append(element.tag)
+            tags.append(tag)
             counts.append(children)
 
     def _add_value(self, element: etree._Element, left: int) -> int:
