@@ -10,7 +10,7 @@ import duckdb
 from join_stage.costs import Cost
 from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
-from join_stage.signature.joiner import SignatureJoin
+from join_stage.signature.joiner import Mark, SignatureJoin
 from join_stage.tables import BOUND_STATE
 from templates.catalog import Row
 from templates.witness import R_GROUP, Witnesses
@@ -25,6 +25,7 @@ class SignaturePlan:
         self._connection = connection
         self._join = SignatureJoin()
         self._loaded = False
+        self._before: Mark | None = None
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         self._join.put_rows(template.shape, rows)
@@ -40,14 +41,24 @@ class SignaturePlan:
                 bound, r_doc, r_docts = (self._connection.sql(query).to_arrow_table() for query in older)
                 self._join.load(Witnesses(bound, R_GROUP.empty_table(), r_doc, r_docts))
             self._loaded = True
+        self._note()
         return self._join.join(batch.witnesses, batch.scope)
 
     def evicted(self, docids: str, before: int) -> None:
+        self._note()
         self._join.evict(before)
 
+    def _note(self) -> None:
+        """Notes what is kept before a batch changes it."""
+        self._before = self._before or self._join.mark()
+
+    def committed(self) -> None:
+        self._before = None
+
     def rolled_back(self, *, whole: bool) -> None:
-        """The postings hold documents that are not there."""
-        self._loaded = False
+        if self._before is not None:
+            self._loaded = whole and self._loaded and self._join.back_to(self._before)
+            self._before = None
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()

@@ -14,7 +14,7 @@ from join_stage.costs import Cost
 from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.arrays import encoded
-from join_stage.signature.joiner import SignatureJoin
+from join_stage.signature.joiner import Mark, SignatureJoin
 from join_stage.spark.tables import TableViews
 from join_stage.tables import STATE
 from templates.catalog import Row
@@ -33,6 +33,7 @@ class SignaturePlan:
         self._views = views
         self._join = SignatureJoin()
         self._loaded = False
+        self._before: Mark | None = None
 
     @property
     def reads_state(self) -> bool:
@@ -50,17 +51,24 @@ class SignaturePlan:
             if before:
                 self._join.load(edge_by_edge(*(before[name].toArrow() for name in STATE)))
             self._loaded = True
+        self._note()
         return self._join.join(batch.witnesses, batch.scope)
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
+        self._note()
         self._join.evict(before)
 
+    def _note(self) -> None:
+        """Notes what is kept before a batch changes it."""
+        self._before = self._before or self._join.mark()
+
     def committed(self) -> None:
-        """What is kept is as it should be."""
+        self._before = None
 
     def rolled_back(self) -> None:
-        """The postings hold documents that are not there."""
-        self._loaded = False
+        if self._before is not None:
+            self._loaded = self._loaded and self._join.back_to(self._before)
+            self._before = None
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()
