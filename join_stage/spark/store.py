@@ -193,6 +193,19 @@ class TableStore:
         return (int(path.stem) for path in (self.directory / SPARK_MANIFESTS).glob("*.json"))
 
 
+def newest_files(directory: Path) -> Files:
+    """The files of each table of a store that a process may be writing at this moment, as of its last batch.
+
+    Raises StoreError if the directory holds no store.
+    """
+    while True:
+        batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]
+        if not batches:
+            raise StoreError(f"{directory} holds no store of the engine spark")
+        with suppress(FileNotFoundError):  # it was the oldest of those that are kept, and newer ones have come
+            return _read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json")
+
+
 def _locked(path: Path) -> int:
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
