@@ -34,7 +34,7 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
 
 
 def _read(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
-    base = origin.source if is_url(origin.source) else ""
+    base = next(filter(is_url, (origin.base, origin.source)), "")
     if data.lstrip(_BLANKS).startswith(b"{"):
         if form == "raw":
             raise ValueError("raw entries need a feed in XML, and this is JSON: read it without --feeds=raw")

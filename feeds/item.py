@@ -36,12 +36,14 @@ class Origin:
     """Where a feed came from: `source` is the feed's URL or name in a crawl, `name` the file it was read from.
 
     Times are microseconds: `fetched` when it was fetched, if that is known, `modified` when the file was written.
+    `base` is the address that answered, where that is another than `source`.
     """
 
     name: str
     modified: int
     source: str = ""
     fetched: int | None = None
+    base: str = ""
 
 
 def item_xml(entry: Entry) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,13 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
 from feeds.item import Origin
+from feeds.sniff import kind_of
 from feeds.text import one_line
 
-_HEAD = 4096
-_FEED = re.compile(rb"<(?:rss|feed|(?:\w+:)?RDF)[\s>]|jsonfeed\.org/version/")
+FINAL_URI = "WARC-Final-URI"
+"""A field of ours: the address that answered, where a record's target is the one that is subscribed to."""
+
+_HEAD = 64 * 1024
 
 
 def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[Document | Reject]:
@@ -48,6 +50,7 @@ class _Body:
 
     address: str
     date: str
+    final: str
     data: bytes
     cut: bool
 
@@ -58,15 +61,16 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
             continue
         body = record.content_stream()
         head = body.read(_HEAD)
-        if not (_FEED.search(head) if feeds else _is_xml(record, head)):
+        if not (kind_of(head) == "feed" if feeds else _is_xml(record, head)):
             continue
-        data = head + body.read(max_bytes + 1 - len(head))
+        data = head + body.read(max(0, max_bytes + 1 - len(head)))
         if len(data) <= max_bytes:
             while record.raw_stream.read(_HEAD):
                 pass
         yield _Body(
             address=one_line(record.rec_headers.get_header("WARC-Target-URI") or name).strip("<>"),
             date=record.rec_headers.get_header("WARC-Date") or "",
+            final=one_line(record.rec_headers.get_header(FINAL_URI) or ""),
             data=data,
             cut=len(data) <= max_bytes and record.raw_stream.limit > 0,
         )
@@ -91,7 +95,7 @@ def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) 
     if cause:
         yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
     elif feeds:
-        yield from read_entries(body.data, Origin(id, time, body.address, time), feeds)
+        yield from read_entries(body.data, Origin(id, time, body.address, time, body.final), feeds)
     else:
         yield Document(id, body.data, DEFAULT_STREAM, time)
 
