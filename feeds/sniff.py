@@ -15,6 +15,8 @@ _START = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _FEED = re.compile(rb"<(?:[\w.-]+:)?(?:rss|feed|rdf)[\s>]|https?:\\?/\\?/jsonfeed\.org\\?/version\\?/", re.IGNORECASE)
+# Some feeds are wrapped in a page; in a page about feeds, such a tag would be escaped.
+_WRAPPED = re.compile(rb"""<(?:feed|rss)\s[^>]*(?:xmlns|version)\s*=""")
 _PAGE = frozenset({b"html", b"head", b"body", b"title", b"meta", b"link", b"script", b"div", b"p"})
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -29,6 +31,6 @@ def kind_of(body: bytes) -> Kind:
     if head.startswith(_WIDE):
         head = head.decode("utf-16", "ignore").encode()
     start = _START.match(head.removeprefix(codecs.BOM_UTF8))
-    if start is not None and start[1].lower() in _PAGE:
+    if start is not None and start[1].lower() in _PAGE and not _WRAPPED.search(head):
         return "page"
     return "feed" if _FEED.search(head) else "other"

@@ -151,6 +151,7 @@ class Fetching:
     pace: Pace = field(default_factory=Pace)
     courtesy: Courtesy = field(default_factory=Courtesy)
     robots: bool = False
+    agent: str = "test"
     allow_private: bool = True
     archive: Callable[[Path, FetchStore], Archive] = lambda directory, store: DropArchive(directory)
     world: Mapping[str, object] = field(default_factory=dict)
@@ -160,7 +161,7 @@ class Fetching:
         with FetchStore(self.directory / STATE_FILE, write=True) as store:
             store.add(FeedState(url, source_name(url)) for url in urls)
             archive = self.archive(self.directory, store)
-            settings = Settings("test", self.limits, self.pace, self.robots)
+            settings = Settings(self.agent, self.limits, self.pace, self.robots)
             values: dict[str, object] = {"clock": self.clock, "random": lambda: 0.0, "resolve": to_loopback}
             world = World(**(values | dict(self.world)))  # type: ignore[arg-type]
             try:

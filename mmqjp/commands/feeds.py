@@ -55,7 +55,8 @@ def list_feeds(state: Path) -> None:
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
-        table.add_column(name, overflow="fold", justify="right" if name == "errors" else "left")
+        plain = name not in ("feed", "last error")
+        table.add_column(name, overflow="fold", no_wrap=plain, min_width=None if plain else 20)
     for feed in _known(state):
         table.add_row(*map(Text, _row(feed)))
     console().print(table)

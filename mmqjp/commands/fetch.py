@@ -95,14 +95,15 @@ def fetch(
     feeds, complaints = read_feed_lists(lists)
     for complaint in complaints:
         click.echo(f"mmqjp: {one_line(complaint)}", err=True)
-    with FetchStore(state_file(state or out), write=True) as store:
+    remembered = state_file(state or out)
+    if not lists and not remembered.is_file():
+        raise click.UsageError(f"{remembered} is not there yet: name some feeds with --feeds")
+    with FetchStore(remembered, write=True) as store:
         store.add(feeds)
         known = store.feeds()
         if lists:
             wanted = {feed.url for feed in feeds}
             known = [feed for feed in known if feed.url in wanted]
-        elif not known:
-            raise click.UsageError(f"{out} has no feeds yet: name some with --feeds")
         archive: Archive = WarcArchive(out, store.archive_mark()) if warc else DropArchive(out)
         pace = Pace(interval=interval, longest=max(PACE.longest, interval))
         settings = Settings(agent=user_agent(), pace=pace, robots=robots)
