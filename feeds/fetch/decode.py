@@ -77,7 +77,7 @@ def _zstd(data: bytes, size: int) -> bytes:
     """Any number of frames. Few bytes at a time go in, because what comes out cannot be bounded otherwise, and the
     library's reader, which could, does not tell an end from a cut."""
     out, rest = b"", data
-    while len(out) < size and (rest or not out):
+    while rest and len(out) < size:
         decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
         parts, made, place = [], len(out), 0
         while not decoder.eof and made < size:

@@ -57,7 +57,7 @@ def web_address(text: str) -> httpx.URL:
         raise FetchError(f"{text!r:.200} is no address: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise FetchError(f"{text!r:.200} is not an http or https address")
-    return url.copy_with(fragment=None)
+    return url.copy_with(fragment=None, path="/") if url.path == "/" else url.copy_with(fragment=None)
 
 
 async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: Limits) -> Reply:
