@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import feedparser
+import nh3
 from feedparser.urls import resolve_relative_uris
 
 from feeds.dates import from_struct, parse_iso
@@ -50,7 +51,7 @@ def parse_feed(data: bytes, base: str = "", fallback_url: str = "") -> Feed:
     # Whatever a stranger's feed does to the parser must stay that feed's failure, hence the broad except.
     # It is not told the base, because it would make addresses of guids that are none.
     try:
-        parsed = feedparser.parse(io.BytesIO(data), sanitize_html=True, resolve_relative_uris=True)
+        parsed = feedparser.parse(io.BytesIO(data), sanitize_html=False, resolve_relative_uris=True)
     except Exception as error:
         raise FeedError(f"the feed cannot be read: {_cause(error)}") from error
     version = parsed.get("version", "")
@@ -124,7 +125,9 @@ def _content(contents: Iterable[Any], base: str) -> str:
         value = xml_text(content.get("value") or "").strip()
         kind = content.get("type") or "text/plain"
         if value and kind in _HTML:
-            return resolve_relative_uris(value, base, "utf-8", kind) if base and _RELATIVE.search(value) else value
+            if base and _RELATIVE.search(value):
+                value = resolve_relative_uris(value, base, "utf-8", kind)
+            return nh3.clean(value, link_rel=None)
         if value and kind.startswith("text/") and not plain:
             plain = html.escape(value, quote=False)
     return plain
