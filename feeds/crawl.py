@@ -8,12 +8,15 @@ from pathlib import Path
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm, read_entries
 from feeds.files import TooLargeError, modified_us, read_file
+from feeds.history import History
 from feeds.item import Origin
 from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, Sidecar, read_sidecar, read_stem
 
 
-def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Document | Reject]:
-    """The entries of a feed file; nothing for a file that is another feed's sidecar."""
+def read_feed_file(
+    path: Path, name: str, form: EntryForm, history: History | None = None
+) -> Iterator[Document | Reject]:
+    """The entries of a feed file, as `read_entries` gives them; nothing for a file that is another feed's sidecar."""
     try:
         if path.suffix.lower() == SIDECAR_SUFFIX and _is_sidecar(path):
             return
@@ -35,7 +38,7 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Document 
     fetched = sidecar.fetched
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]
-    yield from read_entries(data, Origin(name, modified, sidecar.url, fetched, sidecar.final_url), form)
+    yield from read_entries(data, Origin(name, modified, sidecar.url, fetched, sidecar.final_url), form, history)
 
 
 def _is_sidecar(path: Path) -> bool:

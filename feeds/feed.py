@@ -75,7 +75,7 @@ def _cause(error: object) -> str:
 
 def _entry(entry: Any, base: str, channel_url: str, feed_authors: tuple[str, ...], atom: bool) -> Entry:
     guid = one_line(entry.get("id") or "")
-    date, date_text = _date(entry)
+    date, date_text, updated = _dates(entry)
     return Entry(
         item_url=_link(entry, base) or (guid if is_url(guid) else ""),
         channel_url=channel_url,
@@ -88,6 +88,7 @@ def _entry(entry: Any, base: str, channel_url: str, feed_authors: tuple[str, ...
         links=_links(entry, base),
         guid=guid,
         content=_content(entry.get("content", ()), base),
+        updated=updated,
     )
 
 
@@ -133,17 +134,15 @@ def _content(contents: Iterable[Any], base: str) -> str:
     return plain
 
 
-def _date(entry: Any) -> tuple[int | None, str]:
-    text = ""
-    for key in ("published", "updated"):
-        # feedparser answers `updated` with `published`, and a warning, where only that is there
-        if not dict.__contains__(entry, key):
-            continue
-        text = text or one_line(entry[key])
-        date = _moment(entry[key], entry.get(f"{key}_parsed"))
+def _dates(entry: Any) -> tuple[int | None, str, int | None]:
+    """The entry's date, published, else updated, and its spelling; and when it was updated."""
+    # feedparser answers `updated` with `published`, and a warning, where only that is there
+    told = {key: entry[key] for key in ("published", "updated") if dict.__contains__(entry, key)}
+    dates = {key: _moment(text, entry.get(f"{key}_parsed")) for key, text in told.items()}
+    for key, date in dates.items():
         if date is not None:
-            return date, text
-    return None, text
+            return date, one_line(told[key]), dates.get("updated")
+    return None, next(filter(None, map(one_line, told.values())), ""), None
 
 
 def _moment(text: str, parsed: struct_time | None) -> int | None:

@@ -12,6 +12,7 @@ from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
 from feeds.entries import EntryForm
 from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
+from feeds.history import History
 from feeds.jsonl import read_jsonl
 from feeds.layout import FEED_SUFFIXES, fetch_time
 from feeds.warc import read_warc
@@ -32,24 +33,27 @@ def read_documents(
     feeds: EntryForm | None = None,
     time_xpath: str | None = None,
     now: Clock = now_us,
+    history: History | None = None,
 ) -> Items:
     """The documents of all paths, path by path, and a Reject for each thing that could not be made one.
 
     `feeds` makes each entry of a feed file a document ("item": normalised, "raw": as it stands). `time_xpath` says
-    where an XML file holds its time. `now` times JSON lines that give no time.
+    where an XML file holds its time. `now` times JSON lines that give no time. `history` is what is known of entries
+    before, and says whether those that have changed are documents again; without it they are.
     All paths are looked at before the first document is read: SourceError for one that is missing, empty or of a
     kind that is not known, and for a `time_xpath` that is not XPath.
     """
     time = time_reader(time_xpath) if time_xpath is not None else None
-    return chain.from_iterable([_read(Path(path), feeds, time, now) for path in paths])
+    history = history or History()
+    return chain.from_iterable([_read(Path(path), feeds, time, now, history) for path in paths])
 
 
-def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clock) -> Items:
+def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clock, history: History) -> Items:
     name = printable(str(path))
     try:
         if path.is_dir():
             os.scandir(path).close()
-            return _read_directory(path, feeds, time)
+            return _read_crawl(path, feeds, history) if feeds else _read_directory(path, time)
         with path.open("rb"):
             pass
     except FileNotFoundError:
@@ -59,10 +63,10 @@ def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clo
     if path.name.lower().endswith((".jsonl", ".jsonl.gz")):
         return read_jsonl(path, now)
     if path.name.lower().endswith(_WARC):
-        return read_warc(path, feeds)
+        return read_warc(path, feeds, history=history)
     suffix = path.suffix.lower()
     if feeds and suffix in FEED_SUFFIXES:
-        return read_feed_file(path, printable(path.name), feeds)
+        return read_feed_file(path, printable(path.name), feeds, history)
     if suffix in _XML:
         return (read_xml_file(file, printable(file.name), DEFAULT_STREAM, time) for file in [path])
     if suffix in FEED_SUFFIXES:
@@ -70,16 +74,14 @@ def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clo
     raise SourceError(name, f"the kind of file is not known from its name ({path.suffix or 'no suffix'})", _KINDS)
 
 
-def _read_directory(directory: Path, feeds: EntryForm | None, time: TimeReader | None) -> Items:
-    if feeds:
-        return _read_crawl(directory, feeds)
+def _read_directory(directory: Path, time: TimeReader | None) -> Items:
     if next(files_below(directory, _XML), None) is None:
         hint = "name .jsonl files one by one; feeds need --feeds"
         raise SourceError(printable(str(directory)), "the directory holds no *.xml file", hint)
     return (_read_below(path, directory, time) for path in files_below(directory, _XML))
 
 
-def _read_crawl(directory: Path, feeds: EntryForm) -> Items:
+def _read_crawl(directory: Path, feeds: EntryForm, history: History) -> Items:
     """The feeds and archives of a directory, in order of their fetches; what was fetched at once, in that of names."""
     found = files_below(directory, FEED_SUFFIXES | {".warc", ".gz"})
     paths = [path for path in found if path.suffix.lower() != ".gz" or path.name.lower().endswith(_WARC)]
@@ -89,9 +91,9 @@ def _read_crawl(directory: Path, feeds: EntryForm) -> Items:
         raise SourceError(printable(str(directory)), cause, "give a directory with feed files")
     paths.sort(key=fetch_time)
     return chain.from_iterable(
-        read_warc(path, feeds)
+        read_warc(path, feeds, history=history)
         if path.name.lower().endswith(_WARC)
-        else read_feed_file(path, name_below(path, directory), feeds)
+        else read_feed_file(path, name_below(path, directory), feeds, history)
         for path in paths
     )
 

@@ -13,6 +13,7 @@ from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
+from feeds.history import History
 from feeds.item import Origin
 from feeds.sniff import kind_of
 from feeds.text import one_line
@@ -23,7 +24,9 @@ FINAL_URI = "WARC-Final-URI"
 _HEAD = 64 * 1024
 
 
-def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[Document | Reject]:
+def read_warc(
+    path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES, history: History | None = None
+) -> Iterator[Document | Reject]:
     """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
 
     Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it,
@@ -41,7 +44,7 @@ def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -
                 return
             if body is None:
                 return
-            yield from _documents(body, name, feeds, max_bytes)
+            yield from _documents(body, name, feeds, max_bytes, history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ def _succeeded(record: Any) -> bool:
     return record.http_headers is None or record.http_headers.get_statuscode() == "200"
 
 
-def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) -> Iterator[Document | Reject]:
+def _documents(
+    body: _Body, name: str, feeds: EntryForm | None, max_bytes: int, history: History | None
+) -> Iterator[Document | Reject]:
     id = f"{body.address} {body.date}".strip()
     cause = ""
     time = 0
@@ -95,7 +100,7 @@ def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) 
     if cause:
         yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
     elif feeds:
-        yield from read_entries(body.data, Origin(id, time, body.address, time, body.final), feeds)
+        yield from read_entries(body.data, Origin(id, time, body.address, time, body.final), feeds, history)
     else:
         yield Document(id, body.data, DEFAULT_STREAM, time)
 

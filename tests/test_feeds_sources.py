@@ -231,7 +231,8 @@ def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):
     assert [document.id.split(" ")[:2] for document in documents] == [["src", "g"]] * 3
     # The third has no time of its fetch, and its file is the oldest.
     assert documents[1].id == documents[2].id != documents[0].id
-    assert {document.t0 for document in documents} == {NOON}
+    midnight = NOON + 12 * 3_600_000_000
+    assert [document.t0 for document in documents] == [NOON, midnight, midnight]
 
 
 def test_a_crawl_is_read_in_order_of_its_fetches(tmp_path):
