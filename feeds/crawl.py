@@ -38,7 +38,8 @@ def read_feed_file(
     fetched = sidecar.fetched
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]
-    yield from read_entries(data, Origin(name, modified, sidecar.url, fetched, sidecar.final_url), form, history)
+    origin = Origin(name, modified, sidecar.url, fetched, sidecar.final_url, sidecar.content_type)
+    yield from read_entries(data, origin, form, history)
 
 
 def _is_sidecar(path: Path) -> bool:

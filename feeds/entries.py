@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from feeds.charset import as_told
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.feed import Feed, is_url, parse_feed
 from feeds.files import RAW_KEPT
@@ -43,6 +44,7 @@ def read_entries(
 
 
 def _read(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
+    data = as_told(data, origin.content_type)
     base = next(filter(is_url, (origin.base, origin.source)), "")
     if data.lstrip(_BLANKS).startswith(b"{"):
         if form == "raw":

@@ -38,7 +38,7 @@ class Origin:
     """Where a feed came from: `source` is the feed's URL or name in a crawl, `name` the file it was read from.
 
     Times are microseconds: `fetched` when it was fetched, if that is known, `modified` when the file was written.
-    `base` is the address that answered, where that is another than `source`.
+    `base` is the address that answered, where that is another than `source`; `content_type` is its header.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Origin:
     source: str = ""
     fetched: int | None = None
     base: str = ""
+    content_type: str = ""
 
 
 def item_xml(entry: Entry) -> bytes:

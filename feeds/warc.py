@@ -54,6 +54,7 @@ class _Body:
     address: str
     date: str
     final: str
+    content_type: str
     data: bytes
     cut: bool
 
@@ -74,6 +75,7 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
             address=one_line(record.rec_headers.get_header("WARC-Target-URI") or name).strip("<>"),
             date=record.rec_headers.get_header("WARC-Date") or "",
             final=one_line(record.rec_headers.get_header(FINAL_URI) or ""),
+            content_type=_content_type(record),
             data=data,
             cut=len(data) <= max_bytes and record.raw_stream.limit > 0,
         )
@@ -100,12 +102,17 @@ def _documents(
     if cause:
         yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
     elif feeds:
-        yield from read_entries(body.data, Origin(id, time, body.address, time, body.final), feeds, history)
+        origin = Origin(id, time, body.address, time, body.final, body.content_type)
+        yield from read_entries(body.data, origin, feeds, history)
     else:
         yield Document(id, body.data, DEFAULT_STREAM, time)
 
 
-def _is_xml(record: Any, head: bytes) -> bool:
+def _content_type(record: Any) -> str:
     headers = record.http_headers or record.rec_headers
-    kind = (headers.get_header("Content-Type") or "").partition(";")[0].strip().lower()
+    return str(headers.get_header("Content-Type") or "")
+
+
+def _is_xml(record: Any, head: bytes) -> bool:
+    kind = _content_type(record).partition(";")[0].strip().lower()
     return kind in ("application/xml", "text/xml") or kind.endswith("+xml") or head.lstrip().startswith(b"<?xml")

@@ -77,7 +77,7 @@ def main(directory: str, opml: str, layout: str, agent: str, start: str, point: 
         arm(point, int(calls))
     fetching = Fetching(Path(directory), Hours(int(start)), Limits(), robots=True, agent=agent)
     if layout == "warc":
-        fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), file_bytes=20_000)
+        fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark, file_bytes=20_000)
     fetching.run(*(feed.url for feed in read_feed_lists([opml])[0]))
 
 

@@ -44,7 +44,7 @@ def test_from_opml_to_matches(server, fetch, tmp_path, layout):
     result = fetch("--feeds", tmp_path / "feeds.opml", "--feeds", server.url("/b"), *layout)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "mmqjp: 2 feeds, 2 visits: 2 new, 0 unchanged, 0 failed, 0 stopped, 0 put off\n"
-    assert fetch(*layout).stderr.startswith("mmqjp: 2 feeds, 0 visits")
+    assert fetch(*layout).stderr.startswith("mmqjp: 2 feeds, none is due before 20")
     queries = write_queries(tmp_path, QUERY)
     matches = call("run", "--engine", "duckdb", "--queries", queries, "--documents", tmp_path / "crawl", "--feeds")
     assert matches.exit_code == 0, matches.stderr
@@ -126,7 +126,7 @@ def test_watching_goes_on_until_a_signal_and_ends_in_peace(server, fetch, monkey
     server.routes["/a"] = answer
     result = fetch("--feeds", server.url("/a"), "--watch")
     assert result.exit_code == 0
-    assert result.stderr == "mmqjp: 1 feeds, 3 visits: 1 new, 2 unchanged, 0 failed, 0 stopped, 0 put off\n"
+    assert result.stderr == "mmqjp: 1 feed, 3 visits: 1 new, 2 unchanged, 0 failed, 0 stopped, 0 put off\n"
     assert 3 * hour <= passed <= 3.3 * hour + 10
 
 
@@ -170,6 +170,22 @@ def test_the_export_is_what_a_fetch_takes(server, fetch, tmp_path):
     }
     shown = call("feeds", "export", "--state", tmp_path / "crawl").stdout
     assert etree.fromstring(shown.encode()).tag == "opml"
+
+
+def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path):
+    server.serve("/gone", b"", 410)
+    fetch("--feeds", server.url("/gone"), "--feeds", server.url("/missing"), "--feeds", server.url("/a"))
+    for path in ("/gone", "/missing"):
+        server.serve(path, rss("back"))
+    assert fetch().stderr.startswith("mmqjp: 3 feeds, none is due before")
+    retry = ["feeds", "retry", "--state", tmp_path / "crawl"]
+    assert call(*retry, server.url("/gone")).stderr == "mmqjp: 1 feed is due now\n"
+    assert "1 new" in fetch().stderr
+    assert call(*retry).stderr == "mmqjp: 1 feed is due now\n"
+    assert "1 new" in fetch().stderr
+    result = call(*retry, "https://unknown.example/")
+    assert result.exit_code == 1
+    assert "https://unknown.example/ is no feed of" in result.stderr
 
 
 def test_no_state_no_feeds(tmp_path):

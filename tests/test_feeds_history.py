@@ -161,7 +161,7 @@ def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, la
         engine.subscribe("FROM S//item->a PUBLISH all")
         fetching = Fetching(directory)
         if layout == "warc":
-            fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark())
+            fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark)
         outputs = []
         url = server.url("/feed")
         for number, (titles, validated, kill) in enumerate(steps):

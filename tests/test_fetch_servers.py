@@ -10,9 +10,10 @@ import brotli
 import pytest
 import zstandard
 
-from feeds import read_documents
+from feeds import Document, read_documents
 from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND
 from feeds.fetch.feed_state import source_name
+from feeds.fetch.hints import body_hints
 from feeds.fetch.visit import Outcome
 from tests.feed_server import QUICK, START, FeedServer, Fetching, Request, closed_port, rss, running_server
 
@@ -299,6 +300,10 @@ def test_a_length_too_short_gives_what_came_and_the_whole_the_next_time(server, 
     assert {"a", "b"} <= set(ids)
 
 
+def test_tls_to_one_who_does_not_speak_it(server, fetching):
+    assert failure(fetching, server.url("/feed").replace("http:", "https:"))
+
+
 # ---------------------------------------------------------------- lies
 
 
@@ -306,6 +311,41 @@ def test_a_length_too_short_gives_what_came_and_the_whole_the_next_time(server, 
 def test_the_content_type_is_not_believed(server, fetching, kind):
     url = server.serve("/feed", FEED, Content_Type=kind)
     assert outcomes(fetching.run(url)) == {"new": 1}
+
+
+def test_validators_that_cannot_be_sent_back_are_not(server, fetching):
+    url = server.url("/feed")
+    head = "HTTP/1.1 200 OK\r\nConnection: close\r\nETag: \u00e9\r\nLast-Modified: " + "y" * 2000
+    server.routes["/feed"] = lambda request: request.write(f"{head}\r\n\r\n{FEED}".encode("latin-1"))
+    for _ in range(2):
+        fetching.run(url)
+        fetching.later(3600)
+    assert fetching.feed(url).errors == 0
+    assert not {"If-None-Match", "If-Modified-Since"} & server.log[1].headers.keys()
+
+
+def test_an_error_of_our_own_is_that_feeds_failure(server, fetching, monkeypatch):
+    def broken(body):
+        if b"<title>odd" in body:
+            raise RecursionError("too deep")
+        return body_hints(body)
+
+    monkeypatch.setattr("feeds.fetch.visit.body_hints", broken)
+    odd, good = server.serve("/odd", rss("odd")), server.serve("/good", FEED)
+    assert outcomes(fetching.run(odd, good)) == {"failed": 1, "new": 1}
+    assert fetching.feed(odd).last_error == "unexpected RecursionError: too deep"
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_charset_in_the_header_alone_counts_for_what_is_not_utf8(server, fetching, declared):
+    start = '<?xml version="1.0" encoding="iso-8859-1"?>' if declared else ""
+    charset = "utf-8" if declared else "ISO-8859-1"
+    body = (start + rss("caf\u00e9")).encode("latin-1")
+    url = server.serve("/feed", body, Content_Type=f"text/xml; charset={charset}")
+    fetching.run(url)
+    (document,) = read_documents([fetching.directory], feeds="item")
+    assert isinstance(document, Document)
+    assert "caf\u00e9" in document.xml_bytes().decode()
 
 
 @pytest.mark.parametrize(

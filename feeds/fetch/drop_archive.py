@@ -19,8 +19,9 @@ class DropArchive:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        for draft in directory.glob(f"*/.*{_DRAFT}"):  # of a fetch that was killed
-            draft.unlink()
+        for draft in directory.glob(f"*/.*{_DRAFT}"):
+            if read_stem(draft.name.split(".")[1]):  # of a fetch that was killed
+                draft.unlink()
 
     def newest(self, source: str) -> str | None:
         try:

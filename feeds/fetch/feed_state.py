@@ -44,11 +44,11 @@ def source_name(url: str) -> str:
     """A directory's name for a feed: readable, safe anywhere, and the feed's own.
 
     >>> source_name("https://example.org/feed.xml?tag=a")
-    'example-org-feed-xml-tag-a-732f759c'
+    'example-org-feed-xml-tag-a-732f759c1067'
     """
     parts = urlsplit(url)
     readable = _UNSAFE.sub("-", f"{parts.hostname or ''} {parts.path} {parts.query}".lower()).strip("-")[:60]
-    return f"{readable.rstrip('-')}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+    return f"{readable.rstrip('-')}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from feeds.fetch.errors import FetchError
 from feeds.fetch.exchange import Reply
 from feeds.fetch.state import FetchStore, HostState
 
+LONGEST = 512 * 1024
+"""How many bytes of a robots.txt are read, as RFC 9309 allows."""
 LONGEST_DELAY = MINUTE
 """The most that a `Crawl-delay` is taken for."""
 
@@ -59,7 +61,7 @@ class Robots:
         if reply.status >= 500 or reply.status == 429:
             cause = f"its robots.txt cannot be fetched: the server answered {reply.status}"
             raise FetchError(cause, reply.status, self._clock.now() + HOUR)
-        text = reply.body.decode("utf-8", "replace") if reply.status == 200 else ""
+        text = reply.body[:LONGEST].decode("utf-8", "replace") if reply.status == 200 else ""
         state = replace(self._store.host(host), robots=text, robots_at=self._clock.now())
         self._store.save_host(state)
         return state

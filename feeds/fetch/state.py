@@ -100,12 +100,14 @@ class FetchStore:
         return [_feed(row) for row in self._rows(f"SELECT {', '.join(_COLUMNS)} FROM feeds ORDER BY rowid")]
 
     def add(self, feeds: Iterable[FeedState]) -> None:
-        """Takes in the feeds that are not known; of known ones, only a new title and folder."""
+        """Takes in the feeds that are not known; of known ones, only a title, with its folder."""
         marks = ", ".join("?" * len(_COLUMNS))
-        known = "ON CONFLICT (url) DO UPDATE SET title = excluded.title, folder = excluded.folder"
+        titled = "DO UPDATE SET title = excluded.title, folder = excluded.folder WHERE excluded.title <> ''"
         with self._database:
             self._database.execute("BEGIN")
-            self._database.executemany(f"INSERT INTO feeds VALUES ({marks}) {known}", map(_row, feeds))
+            self._database.executemany(
+                f"INSERT INTO feeds VALUES ({marks}) ON CONFLICT (url) {titled}", map(_row, feeds)
+            )
 
     def commit(self, feed: FeedState, mark: str | None = None) -> None:
         """Writes a feed's new state and, with it, how far the archive is whole."""
@@ -114,12 +116,21 @@ class FetchStore:
             self._database.execute("BEGIN")
             self._database.execute(f"UPDATE feeds SET {changes} WHERE url = ?", (*_row(feed), feed.url))
             if mark is not None:
-                self._database.execute("DELETE FROM archive")
-                self._database.execute("INSERT INTO archive VALUES (?)", (mark,))
+                self._set_mark(mark)
 
     def archive_mark(self) -> str:
         """What was last committed as `mark`."""
         return next((row[0] for row in self._rows("SELECT mark FROM archive")), "")
+
+    def save_mark(self, mark: str) -> None:
+        """Commits a mark on its own."""
+        with self._database:
+            self._database.execute("BEGIN")
+            self._set_mark(mark)
+
+    def _set_mark(self, mark: str) -> None:
+        self._database.execute("DELETE FROM archive")
+        self._database.execute("INSERT INTO archive VALUES (?)", (mark,))
 
     def host(self, host: str) -> HostState:
         rows = self._rows("SELECT * FROM hosts WHERE host = ?", host)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -22,6 +24,10 @@ from feeds.fetch.robots import Robots
 from feeds.fetch.schedule import Pace
 from feeds.fetch.state import FetchStore
 from feeds.sniff import kind_of
+from feeds.text import one_line
+
+LONGEST_VALIDATOR = 1000
+"""Characters of an ETag or a Last-Modified."""
 
 
 class Outcome(Enum):
@@ -65,8 +71,10 @@ class Visitor:
         """Fetches a feed once and commits what came of it. Nothing is awaited between the answer and the commit, so a
         visit that is cancelled has either happened or not."""
         try:
-            answer = await self._ask(feed)
-            after, outcome = self._settle(feed, answer)
+            with _failures_of_the_feed():
+                answer = await self._ask(feed)
+                finding = _judged(feed, answer, self._clock.now())
+            after, outcome = self._settle(feed, answer, finding)
         except HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
         except FetchError as error:
@@ -124,35 +132,55 @@ class Visitor:
     async def _exchange(self, url: httpx.URL, headers: dict[str, str]) -> Reply:
         return await exchange(self._client, url, {"User-Agent": self._settings.agent, **headers}, self._settings.limits)
 
-    def _settle(self, feed: FeedState, answer: Answer) -> tuple[FeedState, Outcome]:
+    def _settle(self, feed: FeedState, answer: Answer, success: Success) -> tuple[FeedState, Outcome]:
         """What an answer makes of a feed; its body is kept if it is new, and then it is in the archive."""
         reply, now = answer.reply, max(self._clock.now(), feed.fetched_at + 1)
-        known = self._archive.newest(feed.source) or feed.sha256
-        if reply.status == 304:
-            sha256, hints = feed.sha256, feed.hints
-        else:
-            if kind_of(reply.body) != "feed":
-                raise FetchError("the answer is not a feed", 200)
-            sha256, hints = hashlib.sha256(reply.body).hexdigest(), body_hints(reply.body)
+        headers = reply.headers.multi_items()
         capture = Capture(
-            feed.url, feed.source, reply.url, reply.status, reply.headers.multi_items(), now, sha256, reply.body
-        )
-        new = sha256 != known
-        if new and reply.status == 200:
+            feed.url, feed.source, reply.url, reply.status, headers, now, success.sha256, reply.body
+        )  # fmt: skip
+        new = reply.status == 200 and success.sha256 != (self._archive.newest(feed.source) or feed.sha256)
+        if new:
             self._archive.keep(capture)
         else:
             self._archive.met_again(capture, feed.fetched_at)
-        success = Success(
-            address=answer.address,
-            status=reply.status,
-            etag=reply.headers.get("ETag", feed.etag if reply.status == 304 else ""),
-            last_modified=reply.headers.get("Last-Modified", feed.last_modified if reply.status == 304 else ""),
-            sha256=sha256,
-            hints=hints,
-            fresh=fresh_for(reply.headers, now),
-        )
         after = succeeded(feed, success, now, self._settings.pace, self._random())
-        return after, Outcome.NEW if new and reply.status == 200 else Outcome.UNCHANGED
+        return after, Outcome.NEW if new else Outcome.UNCHANGED
+
+
+def _judged(feed: FeedState, answer: Answer, now: int) -> Success:
+    """What an answer says; FetchError where it is no feed."""
+    reply = answer.reply
+    unchanged = reply.status == 304
+    if not unchanged and kind_of(reply.body) != "feed":
+        raise FetchError("the answer is not a feed", reply.status)
+    return Success(
+        address=answer.address,
+        status=reply.status,
+        etag=_validator(reply, "ETag") or (feed.etag if unchanged else ""),
+        last_modified=_validator(reply, "Last-Modified") or (feed.last_modified if unchanged else ""),
+        sha256=feed.sha256 if unchanged else hashlib.sha256(reply.body).hexdigest(),
+        hints=feed.hints if unchanged else body_hints(reply.body),
+        fresh=fresh_for(reply.headers, now),
+    )
+
+
+def _validator(reply: Reply, name: str) -> str:
+    """A header that can be sent back; "" for what cannot, and for what is too long to be kept."""
+    value = reply.headers.get(name, "")
+    return value if value.isascii() and value.isprintable() and len(value) <= LONGEST_VALIDATOR else ""
+
+
+@contextmanager
+def _failures_of_the_feed() -> Iterator[None]:
+    """Whatever a stranger's server and feed do to us stays that feed's failure; that the state cannot be written does
+    not."""
+    try:
+        yield
+    except (FetchError, HostPaused, sqlite3.Error):
+        raise
+    except Exception as error:
+        raise FetchError(f"unexpected {type(error).__name__}: {one_line(str(error))}") from error
 
 
 def _host(url: httpx.URL) -> str:

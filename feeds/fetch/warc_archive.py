@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from base64 import b32encode
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
@@ -28,20 +29,20 @@ class WarcArchive:
     """An archive of WARC files, each named for its first record's time, each record compressed on its own.
 
     `mark` is the last file's name and how many of its bytes are whole records. What stands behind that when the archive
-    is opened was never committed, and is cut off: it will be fetched again.
+    is opened was never committed, and is cut off: it will be fetched again. `announce` commits a mark before its file
+    is begun, so that no other file is ever touched.
     """
 
-    def __init__(self, directory: Path, mark: str, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(
+        self, directory: Path, mark: str, announce: Callable[[str], None], file_bytes: int = FILE_BYTES
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory, self._file_bytes = directory, file_bytes
+        self._directory, self._announce, self._file_bytes = directory, announce, file_bytes
         self._file: BinaryIO | None = None
         name, _, offset = mark.rpartition(" ")
-        for path in sorted(directory.glob(f"*{_SUFFIX}")):
-            if path.name > name:
-                path.unlink()
-            elif path.name == name:
-                os.truncate(path, min(int(offset), path.stat().st_size))
-                self._file = path.open("ab")
+        if name and (path := directory / name).is_file():
+            os.truncate(path, min(int(offset), path.stat().st_size))
+            self._file = path.open("ab")
 
     @property
     def mark(self) -> str | None:
@@ -96,8 +97,9 @@ class WarcArchive:
             self._file.close()
             self._file = None
         if self._file is None:
-            path = self._directory / f"{drop_stem(capture.fetched, capture.sha256)}{_SUFFIX}"
-            self._file = path.open("ab")
+            name = f"{drop_stem(capture.fetched, capture.sha256)}{_SUFFIX}"
+            self._announce(f"{name} 0")
+            self._file = (self._directory / name).open("ab")
         return self._file
 
 

@@ -1,7 +1,8 @@
-"""`mmqjp feeds`: what a fetch knows of its feeds, as a table or as OPML."""
+"""`mmqjp feeds`: what a fetch knows of its feeds, as a table or as OPML, and another try for some."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from feeds.fetch.feed_state import FeedState
 from feeds.fetch.opml import Listed, write_opml
 from feeds.fetch.state import FetchStore
 from mmqjp.commands.console import console
-from mmqjp.commands.errors import one_line
+from mmqjp.commands.errors import Failure, one_line
 from mmqjp.commands.fetch import state_file
 from mmqjp.commands.options import Decorated, debug_option
 from mmqjp.commands.sinks import Sink
@@ -38,6 +39,7 @@ def feeds() -> None:
     Examples:
       mmqjp feeds list --state crawl/
       mmqjp feeds export --state crawl/ --output feeds.opml
+      mmqjp feeds retry --state crawl/ https://example.org/feed
     """
 
 
@@ -82,6 +84,29 @@ def export(state: Path, output: Path | None) -> None:
     with Sink(None if output is None or str(output) == "-" else output) as sink:
         sink.write(write_opml(listed))
         sink.finish()
+
+
+@feeds.command()
+@_state_option
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
+@debug_option
+def retry(state: Path, addresses: tuple[str, ...]) -> None:
+    """Make feeds due now: those of the addresses, also if they are gone for good; without any, all that failed.
+
+    \b
+    Example:
+      mmqjp feeds retry --state crawl/ https://example.org/feed
+    """
+    with FetchStore(state_file(state), write=True) as store:
+        known = {feed.url: feed for feed in store.feeds()}
+        for address in addresses:
+            if address not in known:
+                raise Failure(f"{address} is no feed of {state}; mmqjp feeds list shows them")
+        failing = [feed.url for feed in known.values() if feed.errors and not feed.stopped]
+        chosen = addresses or failing
+        for address in chosen:
+            store.commit(replace(known[address], next_check=0, stopped=False))
+    click.echo(f"mmqjp: {len(chosen):,} feed{' is' if len(chosen) == 1 else 's are'} due now", err=True)
 
 
 def _known(state: Path) -> list[FeedState]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from feeds.dates import iso_utc
 from feeds.fetch.archive import Archive
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import FeedState
@@ -95,7 +96,7 @@ def fetch(
     feeds, complaints = read_feed_lists(lists)
     for complaint in complaints:
         click.echo(f"mmqjp: {one_line(complaint)}", err=True)
-    remembered = state_file(state or out)
+    remembered = out / STATE_FILE if state is None else state_file(state)
     if not lists and not remembered.is_file():
         raise click.UsageError(f"{remembered} is not there yet: name some feeds with --feeds")
     with FetchStore(remembered, write=True) as store:
@@ -104,7 +105,7 @@ def fetch(
         if lists:
             wanted = {feed.url for feed in feeds}
             known = [feed for feed in known if feed.url in wanted]
-        archive: Archive = WarcArchive(out, store.archive_mark()) if warc else DropArchive(out)
+        archive: Archive = WarcArchive(out, store.archive_mark(), store.save_mark) if warc else DropArchive(out)
         pace = Pace(interval=interval, longest=max(PACE.longest, interval))
         settings = Settings(agent=user_agent(), pace=pace, robots=robots)
         courtesy = Courtesy(concurrency, per_host, spacing)
@@ -119,7 +120,7 @@ def fetch(
 
 def state_file(path: Path) -> Path:
     """The state that a path means: the file, or that of a directory."""
-    return path / STATE_FILE if path.is_dir() or not path.suffix else path
+    return path / STATE_FILE if path.is_dir() else path
 
 
 def user_agent() -> str:
@@ -156,9 +157,16 @@ def _summarise(report: Report, feeds: list[FeedState]) -> None:
     """Says on standard error what was done, and the first of what failed."""
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
-    counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in Outcome)
-    click.echo(f"mmqjp: {len(feeds):,} feeds, {report.counts.total():,} visits: {counts}", err=True)
+    click.echo(f"mmqjp: {len(feeds):,} feed{'' if len(feeds) == 1 else 's'}{_done(report, feeds)}", err=True)
     for feed in list(report.failures.values())[:SHOWN]:
         click.echo(f"  {one_line(feed.url)}: {one_line(feed.last_error)}", err=True)
     if len(report.failures) > SHOWN:
         click.echo(f"  and {len(report.failures) - SHOWN:,} more; mmqjp feeds list shows them", err=True)
+
+
+def _done(report: Report, feeds: list[FeedState]) -> str:
+    if report.counts:
+        counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in Outcome)
+        return f", {report.counts.total():,} visits: {counts}"
+    waiting = [feed.next_check for feed in feeds if not feed.stopped]
+    return f", none is due before {iso_utc(min(waiting))[:16]}Z" if waiting else ", none is left to be fetched"
