@@ -3,15 +3,17 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import feeds.fetch.visit
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.exchange import Limits
+from feeds.fetch.gates import HostGates
 from feeds.fetch.lists import read_feed_lists
-from feeds.fetch.state import FetchStore, HostState
+from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from tests.feed_server import Fetching, Hours
 
@@ -57,25 +59,27 @@ def arm(point: str, calls: int) -> None:
     setattr(owner, attribute, armed)
 
 
-def note_starts(trail: Path) -> None:
+def note_starts(trail: Path, clock: Hours) -> None:
     """Writes down when each request began by the clock of the test."""
-    save = FetchStore.save_host
+    turn = HostGates.turn
 
-    def noted(store: FetchStore, host: HostState) -> None:
-        if host.started_at != store.host(host.host).started_at:
+    @asynccontextmanager
+    async def noted(gates: HostGates, host: str, spacing: int = 0) -> AsyncIterator[None]:
+        async with turn(gates, host, spacing):
             with trail.open("a") as file:
-                file.write(f"{host.started_at} {host.host}\n")
-        save(store, host)
+                file.write(f"{clock.now()} {host}\n")
+            yield
 
-    FetchStore.save_host = noted  # type: ignore
+    HostGates.turn = noted  # type: ignore
 
 
 def main(directory: str, opml: str, layout: str, agent: str, start: str, point: str, calls: str) -> None:
     """Fetches, as `agent`, what is due at `start`, in microseconds, and is killed at `point`; "never" is none."""
-    note_starts(Path(directory).with_suffix(".trail"))
+    clock = Hours(int(start))
+    note_starts(Path(directory).with_suffix(".trail"), clock)
     if point != "never":
         arm(point, int(calls))
-    fetching = Fetching(Path(directory), Hours(int(start)), Limits(), robots=True, agent=agent)
+    fetching = Fetching(Path(directory), clock, Limits(), robots=True, agent=agent)
     if layout == "warc":
         fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark, file_bytes=20_000)
     fetching.run(*(feed.url for feed in read_feed_lists([opml])[0]))
