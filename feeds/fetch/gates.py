@@ -14,7 +14,7 @@ from feeds.fetch.state import FetchStore, HostState
 
 @dataclass(frozen=True, slots=True)
 class Courtesy:
-    """How many requests there may be at once, in all and to one host, and how many microseconds a host's are apart."""
+    """How many requests there may be at once, in all and to one host, and how many microseconds there are between a host's."""
 
     concurrency: int = 16
     per_host: int = 1
@@ -33,15 +33,15 @@ class HostGates:
     @asynccontextmanager
     async def turn(self, host: str, spacing: int = 0) -> AsyncIterator[None]:
         """The time in which a request may be made to a host, `spacing` microseconds or what courtesy demands after the
-        last one began. HostPaused where the host wants none."""
+        last one ended, or began if it is under way. HostPaused where the host wants none."""
         slots, order = self._hosts.setdefault(host, (asyncio.Semaphore(self._courtesy.per_host), asyncio.Lock()))
         async with slots:
             async with order:
-                started = self._free(host).started_at
-                await self._clock.sleep_until(started + max(spacing, self._courtesy.spacing))
+                last = self._free(host).asked_at
+                await self._clock.sleep_until(last + max(spacing, self._courtesy.spacing))
                 await self._all.acquire()
                 try:
-                    self._store.save_host(replace(self._free(host), started_at=self._clock.now()))
+                    self._store.save_host(replace(self._free(host), asked_at=self._clock.now()))
                 except BaseException:
                     self._all.release()
                     raise
@@ -49,6 +49,8 @@ class HostGates:
                 yield
             finally:
                 self._all.release()
+                # What a request's way to the host takes must not bring the next one nearer.
+                self._store.save_host(replace(self._store.host(host), asked_at=self._clock.now()))
 
     def _free(self, host: str) -> HostState:
         """The host's state; HostPaused where it wants no request."""

@@ -29,7 +29,7 @@ CREATE TABLE feeds (
     last_error TEXT NOT NULL, sha256 TEXT NOT NULL, hints TEXT NOT NULL, stopped INTEGER NOT NULL
 );
 CREATE TABLE hosts (
-    host TEXT PRIMARY KEY, started_at INTEGER NOT NULL DEFAULT 0, paused_until INTEGER NOT NULL DEFAULT 0,
+    host TEXT PRIMARY KEY, asked_at INTEGER NOT NULL DEFAULT 0, paused_until INTEGER NOT NULL DEFAULT 0,
     robots TEXT, robots_at INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE archive (mark TEXT NOT NULL);
@@ -38,13 +38,13 @@ CREATE TABLE archive (mark TEXT NOT NULL);
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """When a host was last asked, until when it wants to be left alone, and its robots.txt as of a time.
+    """When a request to a host last began or ended, until when it wants to be left alone, and its robots.txt as of a time.
 
     `robots` is None where it is not known, "" where there is none. Times are microseconds, 0 for never.
     """
 
     host: str
-    started_at: int = 0
+    asked_at: int = 0
     paused_until: int = 0
     robots: str | None = None
     robots_at: int = 0

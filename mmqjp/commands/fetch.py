@@ -64,7 +64,7 @@ SHOWN = 3
 )  # fmt: skip
 @click.option(
     "--spacing", metavar="DURATION", callback=duration, default="1s", show_default=True,
-    help="How far apart the requests to one host begin.",
+    help="How long a host is left alone between requests.",
 )  # fmt: skip
 @click.option("--allow-private", is_flag=True, help="Fetch from private and local network addresses too.")
 @debug_option
