@@ -204,3 +204,15 @@ def closed_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
+
+
+def outcomes(report: Report) -> dict[str, int]:
+    """How many visits had which outcome, by its name."""
+    return {outcome.value: count for outcome, count in report.counts.items()}
+
+
+def failure(fetching: Fetching, url: str) -> str:
+    """Fetches a feed, which must fail, and returns its last error."""
+    assert outcomes(fetching.run(url)) == {"failed": 1}
+    assert fetching.bodies(url) == []
+    return fetching.feed(url).last_error

@@ -14,7 +14,7 @@ from feeds.fetch.state import FetchStore, HostState
 
 @dataclass(frozen=True, slots=True)
 class Courtesy:
-    """How many requests there may be at once, in all and to one host, and how many microseconds there are between a host's."""
+    """How many requests there may be at once, in all and to one host, and the microseconds between those to a host."""
 
     concurrency: int = 16
     per_host: int = 1
@@ -37,7 +37,7 @@ class HostGates:
         slots, order = self._hosts.setdefault(host, (asyncio.Semaphore(self._courtesy.per_host), asyncio.Lock()))
         async with slots:
             async with order:
-                last = self._free(host).asked_at
+                last = min(self._free(host).asked_at, self._clock.now())  # the clock may have been set back
                 await self._clock.sleep_until(last + max(spacing, self._courtesy.spacing))
                 await self._all.acquire()
                 try:

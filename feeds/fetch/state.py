@@ -38,7 +38,7 @@ CREATE TABLE archive (mark TEXT NOT NULL);
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """When a request to a host last began or ended, until when it wants to be left alone, and its robots.txt as of a time.
+    """When a request to a host last began or ended, until when it wants none, and its robots.txt as of a time.
 
     `robots` is None where it is not known, "" where there is none. Times are microseconds, 0 for never.
     """
