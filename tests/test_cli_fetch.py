@@ -1,6 +1,7 @@
 """`mmqjp fetch` and `mmqjp feeds`: from a list of feeds to matches, and what is known of them."""
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ import pytest
 from lxml import etree
 
 from feeds.fetch.clock import SystemClock
+from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
 from feeds.fetch.opml import read_opml
 from feeds.fetch.state import STATE_FILE, FetchStore
@@ -130,6 +132,23 @@ def test_watching_goes_on_until_a_signal_and_ends_in_peace(server, fetch, monkey
     assert 3 * hour <= passed <= 3.3 * hour + 10
 
 
+def test_a_full_disk_stops_all_and_what_was_fetched_is_not_lost(server, fetch, tmp_path, monkeypatch):
+    keep = DropArchive.keep
+
+    def full(archive, capture):
+        if capture.url == server.url("/b"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "crawl")
+        keep(archive, capture)
+
+    monkeypatch.setattr(DropArchive, "keep", full)
+    result = fetch("--feeds", server.url("/a"), "--feeds", server.url("/b"), "--concurrency", "1")
+    assert result.exit_code == 1
+    assert result.stderr == "mmqjp: error: crawl: No space left on device; make room on the disk, or write elsewhere\n"
+    monkeypatch.setattr(DropArchive, "keep", keep)
+    assert fetch().stderr.startswith("mmqjp: 2 feeds, 1 visit: 1 new")
+    assert server.paths() == ["/a", "/b", "/b"]
+
+
 def test_a_single_round_that_is_interrupted_says_so_and_goes_on_later(server, fetch):
     def interrupt(request):
         os.kill(os.getpid(), signal.SIGINT)
@@ -179,9 +198,9 @@ def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path
         server.serve(path, rss("back"))
     assert fetch().stderr.startswith("mmqjp: 3 feeds, none is due before")
     retry = ["feeds", "retry", "--state", tmp_path / "crawl"]
-    assert call(*retry, server.url("/gone")).stderr == "mmqjp: 1 feed is due now\n"
+    assert call(*retry, server.url("/gone")).stderr == "mmqjp: 1 feed due now\n"
     assert "1 new" in fetch().stderr
-    assert call(*retry).stderr == "mmqjp: 1 feed is due now\n"
+    assert call(*retry).stderr == "mmqjp: 1 feed due now\n"
     assert "1 new" in fetch().stderr
     result = call(*retry, "https://unknown.example/")
     assert result.exit_code == 1

@@ -14,7 +14,7 @@ from feeds.dates import iso_utc
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.opml import Listed, write_opml
 from feeds.fetch.state import FetchStore
-from mmqjp.commands.console import console
+from mmqjp.commands.console import console, counted
 from mmqjp.commands.errors import Failure, one_line
 from mmqjp.commands.fetch import state_file
 from mmqjp.commands.options import Decorated, debug_option
@@ -106,7 +106,7 @@ def retry(state: Path, addresses: tuple[str, ...]) -> None:
         chosen = addresses or failing
         for address in chosen:
             store.commit(replace(known[address], next_check=0, stopped=False))
-    click.echo(f"mmqjp: {len(chosen):,} feed{' is' if len(chosen) == 1 else 's are'} due now", err=True)
+    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} due now", err=True)
 
 
 def _known(state: Path) -> list[FeedState]:

@@ -23,6 +23,7 @@ from feeds.fetch.schedule import Pace
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.fetch.visit import Outcome, Settings
 from feeds.fetch.warc_archive import WarcArchive
+from mmqjp.commands.console import counted
 from mmqjp.commands.errors import Interrupted, one_line
 from mmqjp.commands.options import debug_option, duration
 
@@ -157,7 +158,7 @@ def _summarise(report: Report, feeds: list[FeedState]) -> None:
     """Says on standard error what was done, and the first of what failed."""
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
-    click.echo(f"mmqjp: {len(feeds):,} feed{'' if len(feeds) == 1 else 's'}{_done(report, feeds)}", err=True)
+    click.echo(f"mmqjp: {counted(len(feeds), 'feed')}, {_done(report, feeds)}", err=True)
     for feed in list(report.failures.values())[:SHOWN]:
         click.echo(f"  {one_line(feed.url)}: {one_line(feed.last_error)}", err=True)
     if len(report.failures) > SHOWN:
@@ -167,6 +168,6 @@ def _summarise(report: Report, feeds: list[FeedState]) -> None:
 def _done(report: Report, feeds: list[FeedState]) -> str:
     if report.counts:
         counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in Outcome)
-        return f", {report.counts.total():,} visits: {counts}"
+        return f"{counted(report.counts.total(), 'visit')}: {counts}"
     waiting = [feed.next_check for feed in feeds if not feed.stopped]
-    return f", none is due before {iso_utc(min(waiting))[:16]}Z" if waiting else ", none is left to be fetched"
+    return f"none is due before {iso_utc(min(waiting))[:16]}Z" if waiting else "none is left to be fetched"
