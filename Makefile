@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test lint bench bench-stage1 soak clean
+.PHONY: demo test lint bench bench-stage1 feedparser-tests soak clean
 
 demo: $(READY)
 	$(BIN)/mmqjp demo --engine $(ENGINE)
@@ -29,6 +29,7 @@ bench: bench-stage1
 	done
 	$(BIN)/mmqjp bench adversarial --json bench-results/adversarial.json
 	$(BIN)/mmqjp bench whole-path --json bench-results/whole-path.json
+	$(BIN)/mmqjp bench feeds --json bench-results/feeds.json
 
 bench-stage1: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
@@ -37,11 +38,19 @@ bench-stage1: $(READY)
 
 kept = --csv bench-results/$(1).csv --json bench-results/$(1).json --plot bench-results/$(1)
 
+# The cases that feedparser is tested with, of the release that is installed: tests/test_feedparser_cases.py reads them.
+feedparser-tests: $(READY)
+	rm -rf .feedparser
+	version=$$($(BIN)/python -c 'import feedparser; print(feedparser.__version__)') && \
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary feedparser --dest .feedparser "feedparser==$$version" && \
+	tar -xzf .feedparser/feedparser-$$version.tar.gz -C .feedparser
+	$(PYTEST) tests/test_feedparser_cases.py
+
 soak: $(READY)
 	$(PYTEST) -m "" --hypothesis-profile=soak
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis bench-results build dist
+	rm -rf .venv .feedparser .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis bench-results build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm, read_entries
 from feeds.files import TooLargeError, modified_us, read_file
+from feeds.history import History
 from feeds.item import Origin
-from feeds.json_feed import is_json_feed
-from feeds.text import one_line
-
-FEED_SUFFIXES = frozenset({".xml", ".rss", ".atom", ".rdf", ".feed", ".json"})
-_SIDECAR = ".json"
+from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, Sidecar, read_sidecar, read_stem
 
 
-@dataclass(frozen=True, slots=True)
-class Sidecar:
-    """What a crawl notes beside a fetched file: the feed's URL (else its name in the crawl) and when it was fetched."""
-
-    source: str
-    fetched: int | None
-
-
-def read_sidecar(path: Path) -> Sidecar | None:
-    """The notes in a JSON file; None where it is a feed itself. ValueError, OSError where it cannot be read."""
+def read_feed_file(
+    path: Path, name: str, form: EntryForm, history: History | None = None
+) -> Iterator[Document | Reject]:
+    """The entries of a feed file, as `read_entries` gives them; nothing for a file that is another feed's sidecar."""
     try:
-        notes = json.loads(read_file(path))
-    except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
-    if is_json_feed(notes):
-        return None
-    if not isinstance(notes, dict):
-        raise ValueError("a sidecar is a JSON object")
-    named = (notes.get(key) for key in ("url", "feed_url", "source"))
-    source = next((one_line(name) for name in named if isinstance(name, str) and name.strip()), "")
-    fetched = notes.get("fetched_at")
-    return Sidecar(source, parse_iso(fetched) if isinstance(fetched, str) else None)
-
-
-def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Document | Reject]:
-    """The entries of a feed file; nothing for a file that is another feed's sidecar."""
-    try:
-        if path.suffix.lower() == _SIDECAR and _has_feed_beside(path) and not _is_feed(path):
+        if path.suffix.lower() == SIDECAR_SUFFIX and _is_sidecar(path):
             return
         data, modified = read_file(path), modified_us(path)
     except TooLargeError as error:
@@ -55,23 +27,29 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Document 
     except OSError as error:
         yield Reject(name, DEFAULT_STREAM, None, f"{name}: cannot be read: {error.strerror or error}", b"")
         return
-    sidecar = Sidecar("", None)
-    beside = path.with_suffix(_SIDECAR)
+    sidecar = Sidecar()
+    beside = path.with_suffix(SIDECAR_SUFFIX)
     if beside != path and beside.is_file():
         try:
             sidecar = read_sidecar(beside) or sidecar
         except (ValueError, OSError) as error:
             reason = f"{name}: its sidecar {beside.name} cannot be used: {error}"
             yield Reject(name, DEFAULT_STREAM, modified, reason, b"")
-    yield from read_entries(data, Origin(name, modified, sidecar.source, sidecar.fetched), form)
+    fetched = sidecar.fetched
+    if fetched is None and (named := read_stem(path.stem)):
+        fetched = named[0]
+    origin = Origin(name, modified, sidecar.url, fetched, sidecar.final_url, sidecar.content_type)
+    yield from read_entries(data, origin, form, history)
 
 
-def _has_feed_beside(path: Path) -> bool:
-    return any(path.with_suffix(suffix).is_file() for suffix in FEED_SUFFIXES if suffix != _SIDECAR)
-
-
-def _is_feed(path: Path) -> bool:
-    try:
-        return read_sidecar(path) is None
-    except ValueError:
+def _is_sidecar(path: Path) -> bool:
+    """Whether a JSON file notes a fetch: by its name (its feed may not have been renamed yet), else by the feed beside
+    it and what it holds."""
+    if read_stem(path.stem) is not None:
+        return True
+    if not any(path.with_suffix(suffix).is_file() for suffix in FEED_SUFFIXES if suffix != SIDECAR_SUFFIX):
         return False
+    try:
+        return read_sidecar(path) is not None
+    except ValueError:
+        return True

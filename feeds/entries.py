@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from feeds.charset import as_told
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.feed import Feed, is_url, parse_feed
 from feeds.files import RAW_KEPT
-from feeds.item import Origin, entry_id, entry_time, item_xml
+from feeds.history import History
+from feeds.item import Origin, entry_id, item_xml
 from feeds.json_feed import json_feed_to_atom, load_json_feed
 from feeds.raw import raw_entries
 
@@ -17,10 +19,13 @@ EntryForm = Literal["item", "raw"]
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
 
-def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Document | Reject]:
+def read_entries(
+    data: bytes, origin: Origin, form: EntryForm = "item", history: History | None = None
+) -> Iterator[Document | Reject]:
     """The entries of a feed as documents of stream S, in the feed's order; one Reject where it cannot be read.
 
-    A feed that is well-formed and empty gives nothing; of an ill-formed one comes what can be read.
+    A feed that is well-formed and empty gives nothing; of an ill-formed one comes what can be read. `history` knows
+    what earlier fetches had: without it each entry is taken for a new one.
     """
     try:
         feed, bodies = _read(data, origin, form)
@@ -29,12 +34,18 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
         return
     source = origin.source or feed.self_url or origin.name
-    for entry, body in zip(feed.entries, bodies, strict=True):
-        yield Document(entry_id(entry, source), body, DEFAULT_STREAM, entry_time(entry, origin))
+    history = history or History()
+    before = history.endless[source]
+    for place, time in history.documents(feed.entries, source, origin):
+        yield Document(entry_id(feed.entries[place], source), bodies[place], DEFAULT_STREAM, time)
+    if count := history.endless[source] - before:
+        cause = f"{count} of its entries are left out, because they or their guids change without end"
+        yield Reject(origin.name, DEFAULT_STREAM, origin.fetched, f"{origin.name}: {cause}", b"")
 
 
 def _read(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
-    base = origin.source if is_url(origin.source) else ""
+    data = as_told(data, origin.content_type)
+    base = next(filter(is_url, (origin.base, origin.source)), "")
     if data.lstrip(_BLANKS).startswith(b"{"):
         if form == "raw":
             raise ValueError("raw entries need a feed in XML, and this is JSON: read it without --feeds=raw")

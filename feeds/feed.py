@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import feedparser
+import nh3
 from feedparser.urls import resolve_relative_uris
 
 from feeds.dates import from_struct, parse_iso
@@ -50,7 +51,7 @@ def parse_feed(data: bytes, base: str = "", fallback_url: str = "") -> Feed:
     # Whatever a stranger's feed does to the parser must stay that feed's failure, hence the broad except.
     # It is not told the base, because it would make addresses of guids that are none.
     try:
-        parsed = feedparser.parse(io.BytesIO(data), sanitize_html=True, resolve_relative_uris=True)
+        parsed = feedparser.parse(io.BytesIO(data), sanitize_html=False, resolve_relative_uris=True)
     except Exception as error:
         raise FeedError(f"the feed cannot be read: {_cause(error)}") from error
     version = parsed.get("version", "")
@@ -74,7 +75,7 @@ def _cause(error: object) -> str:
 
 def _entry(entry: Any, base: str, channel_url: str, feed_authors: tuple[str, ...], atom: bool) -> Entry:
     guid = one_line(entry.get("id") or "")
-    date, date_text = _date(entry)
+    date, date_text, updated = _dates(entry)
     return Entry(
         item_url=_link(entry, base) or (guid if is_url(guid) else ""),
         channel_url=channel_url,
@@ -87,6 +88,7 @@ def _entry(entry: Any, base: str, channel_url: str, feed_authors: tuple[str, ...
         links=_links(entry, base),
         guid=guid,
         content=_content(entry.get("content", ()), base),
+        updated=updated,
     )
 
 
@@ -124,23 +126,23 @@ def _content(contents: Iterable[Any], base: str) -> str:
         value = xml_text(content.get("value") or "").strip()
         kind = content.get("type") or "text/plain"
         if value and kind in _HTML:
-            return resolve_relative_uris(value, base, "utf-8", kind) if base and _RELATIVE.search(value) else value
+            if base and _RELATIVE.search(value):
+                value = resolve_relative_uris(value, base, "utf-8", kind)
+            return nh3.clean(value, link_rel=None)
         if value and kind.startswith("text/") and not plain:
             plain = html.escape(value, quote=False)
     return plain
 
 
-def _date(entry: Any) -> tuple[int | None, str]:
-    text = ""
-    for key in ("published", "updated"):
-        # feedparser answers `updated` with `published`, and a warning, where only that is there
-        if not dict.__contains__(entry, key):
-            continue
-        text = text or one_line(entry[key])
-        date = _moment(entry[key], entry.get(f"{key}_parsed"))
+def _dates(entry: Any) -> tuple[int | None, str, int | None]:
+    """The entry's date, published, else updated, and its spelling; and when it was updated."""
+    # feedparser answers `updated` with `published`, and a warning, where only that is there
+    told = {key: entry[key] for key in ("published", "updated") if dict.__contains__(entry, key)}
+    dates = {key: _moment(text, entry.get(f"{key}_parsed")) for key, text in told.items()}
+    for key, date in dates.items():
         if date is not None:
-            return date, text
-    return None, text
+            return date, one_line(told[key]), dates.get("updated")
+    return None, next(filter(None, map(one_line, told.values())), ""), None
 
 
 def _moment(text: str, parsed: struct_time | None) -> int | None:

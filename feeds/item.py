@@ -15,7 +15,8 @@ from feeds.text import one_line, xml_text
 class Entry:
     """What an entry says about itself: plain text, except `content`, which is sanitised HTML. "" means absent.
 
-    `date` is the entry's own date in microseconds (published, else updated), `date_text` as the feed spells it.
+    `date` is the entry's own date in microseconds (published, else updated), `date_text` as the feed spells it;
+    `updated` is when the feed says that it was last changed.
     """
 
     item_url: str = ""
@@ -29,6 +30,7 @@ class Entry:
     links: tuple[tuple[str, str], ...] = ()
     guid: str = ""
     content: str = ""
+    updated: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,15 @@ class Origin:
     """Where a feed came from: `source` is the feed's URL or name in a crawl, `name` the file it was read from.
 
     Times are microseconds: `fetched` when it was fetched, if that is known, `modified` when the file was written.
+    `base` is the address that answered, where that is another than `source`; `content_type` is its header.
     """
 
     name: str
     modified: int
     source: str = ""
     fetched: int | None = None
+    base: str = ""
+    content_type: str = ""
 
 
 def item_xml(entry: Entry) -> bytes:
@@ -73,13 +78,23 @@ def _leaf(item: etree._Element, name: str, value: str) -> None:
 def entry_id(entry: Entry, source: str) -> str:
     """`source identity hash`, joined by blanks.
 
-    The identity is the guid, else the link, else a hash of title and date. The last hash covers title, date, link,
-    description and content: an entry met again unchanged has the same id, a changed one a new id and the same guid.
+    An entry met again unchanged has the same id, a changed one a new id and the same guid.
     """
-    date = entry.date_text if entry.date is None else iso_utc(entry.date)
-    identity = entry.guid or entry.item_url or _hash(entry.title, date)
-    version = _hash(entry.title, date, entry.item_url, entry.description, entry.content)
-    return one_line(f"{source} {identity} {version}")
+    return one_line(f"{source} {entry_identity(entry)} {entry_version(entry)}")
+
+
+def entry_identity(entry: Entry) -> str:
+    """What stays the same when an entry changes: the guid, else the link, else a hash of title and date."""
+    return entry.guid or entry.item_url or _hash(entry.title, _dated(entry))
+
+
+def entry_version(entry: Entry) -> str:
+    """A hash of title, date, link, description and content."""
+    return _hash(entry.title, _dated(entry), entry.item_url, entry.description, entry.content)
+
+
+def _dated(entry: Entry) -> str:
+    return entry.date_text if entry.date is None else iso_utc(entry.date)
 
 
 def entry_time(entry: Entry, origin: Origin) -> int:

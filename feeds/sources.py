@@ -7,18 +7,21 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from feeds.crawl import FEED_SUFFIXES, read_feed_file
+from feeds.crawl import read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
 from feeds.entries import EntryForm
 from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
+from feeds.history import History
 from feeds.jsonl import read_jsonl
+from feeds.layout import FEED_SUFFIXES, fetch_time
 from feeds.warc import read_warc
 from feeds.xml_files import TimeReader, read_xml_file, time_reader
 
 Items = Iterator[Document | Reject]
 
 _XML = frozenset({".xml"})
+_WARC = (".warc", ".warc.gz")
 _KINDS = (
     "documents are .jsonl, .jsonl.gz, .xml, .warc or .warc.gz files, directories of .xml files, or feeds with --feeds"
 )
@@ -30,38 +33,40 @@ def read_documents(
     feeds: EntryForm | None = None,
     time_xpath: str | None = None,
     now: Clock = now_us,
+    history: History | None = None,
 ) -> Items:
     """The documents of all paths, path by path, and a Reject for each thing that could not be made one.
 
     `feeds` makes each entry of a feed file a document ("item": normalised, "raw": as it stands). `time_xpath` says
-    where an XML file holds its time. `now` times JSON lines that give no time.
+    where an XML file holds its time. `now` times JSON lines that give no time. `history` is what is known of entries
+    before, and says whether those that have changed are documents again; without it they are.
     All paths are looked at before the first document is read: SourceError for one that is missing, empty or of a
     kind that is not known, and for a `time_xpath` that is not XPath.
     """
     time = time_reader(time_xpath) if time_xpath is not None else None
-    return chain.from_iterable([_read(Path(path), feeds, time, now) for path in paths])
+    history = history or History()
+    return chain.from_iterable([_read(Path(path), feeds, time, now, history) for path in paths])
 
 
-def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clock) -> Items:
+def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clock, history: History) -> Items:
     name = printable(str(path))
     try:
         if path.is_dir():
             os.scandir(path).close()
-            return _read_directory(path, feeds, time)
+            return _read_crawl(path, feeds, history) if feeds else _read_directory(path, time)
         with path.open("rb"):
             pass
     except FileNotFoundError:
         raise SourceError(name, "no such file or directory", "check the path given with --documents") from None
     except OSError as error:
         raise SourceError(name, f"cannot be read: {error.strerror or error}", "check its permissions") from None
-    suffixes = "".join(path.suffixes[-2:]).lower()
-    if suffixes.endswith((".jsonl", ".jsonl.gz")):
+    if path.name.lower().endswith((".jsonl", ".jsonl.gz")):
         return read_jsonl(path, now)
-    if suffixes.endswith((".warc", ".warc.gz")):
-        return read_warc(path, feeds)
+    if path.name.lower().endswith(_WARC):
+        return read_warc(path, feeds, history=history)
     suffix = path.suffix.lower()
     if feeds and suffix in FEED_SUFFIXES:
-        return read_feed_file(path, printable(path.name), feeds)
+        return read_feed_file(path, printable(path.name), feeds, history)
     if suffix in _XML:
         return (read_xml_file(file, printable(file.name), DEFAULT_STREAM, time) for file in [path])
     if suffix in FEED_SUFFIXES:
@@ -69,17 +74,28 @@ def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clo
     raise SourceError(name, f"the kind of file is not known from its name ({path.suffix or 'no suffix'})", _KINDS)
 
 
-def _read_directory(directory: Path, feeds: EntryForm | None, time: TimeReader | None) -> Items:
-    suffixes = FEED_SUFFIXES if feeds else _XML
-    if next(files_below(directory, suffixes), None) is None:
-        wanted = ", ".join(f"*{suffix}" for suffix in sorted(suffixes))
-        hint = "give a directory with feed files" if feeds else "name .jsonl files one by one; feeds need --feeds"
-        raise SourceError(printable(str(directory)), f"the directory holds no {wanted} file", hint)
-    for_each = files_below(directory, suffixes)
-    if feeds:
-        named = ((path, name_below(path, directory)) for path in for_each)
-        return chain.from_iterable(read_feed_file(path, name, feeds) for path, name in named)
-    return (_read_below(path, directory, time) for path in for_each)
+def _read_directory(directory: Path, time: TimeReader | None) -> Items:
+    if next(files_below(directory, _XML), None) is None:
+        hint = "name .jsonl files one by one; feeds need --feeds"
+        raise SourceError(printable(str(directory)), "the directory holds no *.xml file", hint)
+    return (_read_below(path, directory, time) for path in files_below(directory, _XML))
+
+
+def _read_crawl(directory: Path, feeds: EntryForm, history: History) -> Items:
+    """The feeds and archives of a directory, in order of their fetches; what was fetched at once, in that of names."""
+    found = files_below(directory, FEED_SUFFIXES | {".warc", ".gz"})
+    paths = [path for path in found if path.suffix.lower() != ".gz" or path.name.lower().endswith(_WARC)]
+    if not paths:
+        wanted = ", ".join(f"*{suffix}" for suffix in sorted({*FEED_SUFFIXES, *_WARC}))
+        cause = f"the directory holds no {wanted} file"
+        raise SourceError(printable(str(directory)), cause, "give a directory with feed files")
+    paths.sort(key=fetch_time)
+    return chain.from_iterable(
+        read_warc(path, feeds, history=history)
+        if path.name.lower().endswith(_WARC)
+        else read_feed_file(path, name_below(path, directory), feeds, history)
+        for path in paths
+    )
 
 
 def _read_below(path: Path, directory: Path, time: TimeReader | None) -> Document | Reject:

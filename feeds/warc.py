@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,20 @@ from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
+from feeds.history import History
 from feeds.item import Origin
+from feeds.sniff import kind_of
 from feeds.text import one_line
 
-_HEAD = 4096
-_FEED = re.compile(rb"<(?:rss|feed|(?:\w+:)?RDF)[\s>]|jsonfeed\.org/version/")
+FINAL_URI = "WARC-Final-URI"
+"""A field of ours: the address that answered, where a record's target is the one that is subscribed to."""
+
+_HEAD = 64 * 1024
 
 
-def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[Document | Reject]:
+def read_warc(
+    path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES, history: History | None = None
+) -> Iterator[Document | Reject]:
     """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
 
     Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it,
@@ -39,7 +44,7 @@ def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -
                 return
             if body is None:
                 return
-            yield from _documents(body, name, feeds, max_bytes)
+            yield from _documents(body, name, feeds, max_bytes, history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class _Body:
 
     address: str
     date: str
+    final: str
+    content_type: str
     data: bytes
     cut: bool
 
@@ -58,15 +65,17 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
             continue
         body = record.content_stream()
         head = body.read(_HEAD)
-        if not (_FEED.search(head) if feeds else _is_xml(record, head)):
+        if not (kind_of(head) == "feed" if feeds else _is_xml(record, head)):
             continue
-        data = head + body.read(max_bytes + 1 - len(head))
+        data = head + body.read(max(0, max_bytes + 1 - len(head)))
         if len(data) <= max_bytes:
             while record.raw_stream.read(_HEAD):
                 pass
         yield _Body(
             address=one_line(record.rec_headers.get_header("WARC-Target-URI") or name).strip("<>"),
             date=record.rec_headers.get_header("WARC-Date") or "",
+            final=one_line(record.rec_headers.get_header(FINAL_URI) or ""),
+            content_type=_content_type(record),
             data=data,
             cut=len(data) <= max_bytes and record.raw_stream.limit > 0,
         )
@@ -76,7 +85,9 @@ def _succeeded(record: Any) -> bool:
     return record.http_headers is None or record.http_headers.get_statuscode() == "200"
 
 
-def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) -> Iterator[Document | Reject]:
+def _documents(
+    body: _Body, name: str, feeds: EntryForm | None, max_bytes: int, history: History | None
+) -> Iterator[Document | Reject]:
     id = f"{body.address} {body.date}".strip()
     cause = ""
     time = 0
@@ -91,12 +102,17 @@ def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) 
     if cause:
         yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
     elif feeds:
-        yield from read_entries(body.data, Origin(id, time, body.address, time), feeds)
+        origin = Origin(id, time, body.address, time, body.final, body.content_type)
+        yield from read_entries(body.data, origin, feeds, history)
     else:
         yield Document(id, body.data, DEFAULT_STREAM, time)
 
 
-def _is_xml(record: Any, head: bytes) -> bool:
+def _content_type(record: Any) -> str:
     headers = record.http_headers or record.rec_headers
-    kind = (headers.get_header("Content-Type") or "").partition(";")[0].strip().lower()
+    return str(headers.get_header("Content-Type") or "")
+
+
+def _is_xml(record: Any, head: bytes) -> bool:
+    kind = _content_type(record).partition(";")[0].strip().lower()
     return kind in ("application/xml", "text/xml") or kind.endswith("+xml") or head.lstrip().startswith(b"<?xml")

@@ -9,6 +9,8 @@ from mmqjp.commands.check import check
 from mmqjp.commands.demo import demo
 from mmqjp.commands.errors import MISUSED, CommandLine
 from mmqjp.commands.explain import explain
+from mmqjp.commands.feeds import feeds
+from mmqjp.commands.fetch import fetch
 from mmqjp.commands.options import debug_option
 from mmqjp.commands.run import run
 
@@ -35,5 +37,5 @@ def main(context: click.Context) -> None:
         context.exit(MISUSED)
 
 
-for command in (run, check, explain, demo, bench):
+for command in (run, fetch, feeds, check, explain, demo, bench):
     main.add_command(command)

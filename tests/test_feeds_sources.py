@@ -229,8 +229,34 @@ def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):
         write(tmp_path / "src" / f"{version}.json", json.dumps({"source": "src", "fetched_at": fetched}))
     documents = read(tmp_path, feeds="item")
     assert [document.id.split(" ")[:2] for document in documents] == [["src", "g"]] * 3
-    assert documents[0].id == documents[1].id != documents[2].id
-    assert {document.t0 for document in documents} == {NOON}
+    # The third has no time of its fetch, and its file is the oldest.
+    assert documents[1].id == documents[2].id != documents[0].id
+    midnight = NOON + 12 * 3_600_000_000
+    assert [document.t0 for document in documents] == [NOON, midnight, midnight]
+
+
+def test_a_crawl_is_read_in_order_of_its_fetches(tmp_path):
+    for source, stem in (
+        ("b", "20260506T120000Z-aaaaaaaaaaaa"),
+        ("a", "20260506T120000000001Z-bbbbbbbbbbbb"),
+        ("c", "20260505T120000Z-cccccccccccc"),
+    ):
+        write(tmp_path / source / f"{stem}.xml", RSS.format(source))
+        write(tmp_path / source / f"{stem}.json", json.dumps({"url": f"https://{source}.example/"}))
+    write(tmp_path / "a" / "20260507T120000Z-dddddddddddd.json", '{"url": "its feed is not renamed yet"}')
+    warc(tmp_path / "z.warc.gz", True)
+    documents = read(tmp_path, feeds="item")
+    assert [document.id.split(" ")[0][8:9] for document in documents] == ["c", "c", "b", "a"]
+    # The last one's date is bounded by the time in its file's name.
+    assert documents[1].t0 == NOON - 24 * 3_600_000_000
+
+
+def test_links_are_resolved_against_the_address_that_answered(tmp_path):
+    write(tmp_path / "1.xml", RSS.format("t").replace("https://c.example/", "/home"))
+    write(tmp_path / "1.json", '{"url": "https://old.example/rss", "final_url": "https://new.example/rss"}')
+    (document,) = read(tmp_path / "1.xml", feeds="item")
+    assert document.id.startswith("https://old.example/rss g ")
+    assert etree.fromstring(document.xml).findtext("channel_url") == "https://new.example/home"
 
 
 def test_a_sidecars_url_wins_and_its_fetch_bounds_the_dates(tmp_path):

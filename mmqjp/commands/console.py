@@ -1,4 +1,4 @@
-"""The console that tables are printed on."""
+"""The console that tables are printed on, and counts in words."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def console() -> Console:
     terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if terminal else WIDTH, color_system="auto" if terminal else None,
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 feed`, `2 feeds`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from feeds.entries import EntryForm
+from feeds.history import History, Versions
 from feeds.sources import Items, read_documents
 from mmqjp.batches import DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted, one_line
@@ -44,6 +45,10 @@ from xscl.garbage import collector_spared
     type=click.Choice(["item", "raw"]),
     help="The paths hold feeds: each entry becomes a document, an <item> or, with raw, as it stands.",
 )
+@click.option(
+    "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
+    help="Whether a feed's entry that has changed is a document again.",
+)  # fmt: skip
 @click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")
 @click.option(
     "--output",
@@ -79,6 +84,7 @@ def run(
     queries_path: Path,
     paths: tuple[Path, ...],
     feeds: EntryForm | None,
+    versions: Versions,
     time_xpath: str | None,
     output: Path | None,
     dead_letters_path: Path | None,
@@ -101,7 +107,8 @@ def run(
     if master is not None and engine != "spark":
         raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
     script = read_script(queries_path)[1]
-    documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath)
+    history = History(versions)
+    documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
     with Sink(target) as sink, open_engine(engine, master, plan, state, lateness) as opened:
@@ -116,6 +123,7 @@ def run(
         finally:
             dead.close()
             _report_dead_letters(dead, dead_letters_path)
+            _report_future(history)
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(
@@ -172,6 +180,14 @@ def _kept(counters: Counters, state: Path | None) -> str:
     if state is None:
         return "without --state nothing is kept"
     return f"{counters.documents:,} documents are committed in {state}; the same command goes on from there"
+
+
+def _report_future(history: History) -> None:
+    """Says which entries claim to be from the future."""
+    for source, count in history.future.most_common(1):
+        total = history.future.total()
+        what = f"{total:,} feed entr{'ies' if total > 1 else 'y'} dated after the fetch"
+        click.echo(f"mmqjp: {what}, taken as of then; {count:,} of {one_line(source)}", err=True)
 
 
 def _report_dead_letters(dead: DeadLetters, path: Path | None) -> None:

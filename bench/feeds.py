@@ -1,0 +1,196 @@
+"""Feeds in, item documents out: entries a second of one core, and whose time it is: feedparser's, nh3's, lxml's, ours.
+
+    mmqjp bench feeds [--quick] [--documents PATH]... [--json FILE]
+
+The feeds are made of `bench.workload`, of 20 entries each, and in every format that we read; with --documents they are
+those of a crawl. The floor is lxml parsing the same bytes (for JSON the json module). Times are medians of rounds.
+Before one is reported, the formats' documents are compared: they hold the same entries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import feedparser
+import nh3
+from lxml import etree
+from rich import box
+from rich.table import Table
+
+import feeds.entries
+import feeds.feed
+from bench.command import file, shown, told
+from bench.feeds_workload import FORMATS, feed_files
+from bench.timing import clocked
+from feeds.entries import read_entries
+from feeds.errors import SourceError
+from feeds.files import files_below
+from feeds.history import History
+from feeds.item import Origin
+from feeds.layout import FEED_SUFFIXES
+from mmqjp.commands.console import console
+
+ENTRIES, ROUNDS = 2_000, 5
+CONTENT = (0, 500, 5_000)
+"""Characters of HTML in an entry."""
+
+OTHERS: dict[str, list[tuple[Any, str]]] = {
+    "feedparser": [(feedparser, "parse"), (feeds.feed, "resolve_relative_uris")],
+    "nh3": [(nh3, "clean")],
+    "lxml": [(feeds.entries, "item_xml"), (feeds.entries, "json_feed_to_atom")],
+}
+"""Whose time is taken apart from ours, by the functions through which we call them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Feeds of a format, with so many entries in all, of so much content each."""
+
+    format: str
+    entries: int
+    content: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of `--json`: `rows` documents in `seconds` (a median), on one core; the share of each in it."""
+
+    bench: str
+    case: dict[str, str | int]
+    seconds: float
+    rows: int
+    rows_a_second: float
+    shares: dict[str, float]
+    floor: float
+    over_floor: float
+    engine: None = None
+    plan: None = None
+    baseline: None = None
+    speedup: None = None
+    extrapolated: bool = False
+
+
+def measure(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Measurement:
+    """Measures how long the feeds of some files take to become documents."""
+    rows = len(read_all(files))  # what a process does once is no part of it
+    whole, floors = [], []
+    spent: dict[str, list[float]] = {name: [] for name in OTHERS}
+    for _ in range(rounds):
+        floors.append(clocked(lambda: floor(files)))
+        with accounted() as account:
+            whole.append(clocked(lambda: read_all(files)))
+        for name, seconds in account.items():
+            spent[name].append(seconds)
+    seconds = statistics.median(whole)
+    shares = {name: statistics.median(a / b for a, b in zip(spent[name], whole, strict=True)) for name in OTHERS}
+    shares["ours"] = 1 - sum(shares.values())
+    least = statistics.median(floors)
+    return Measurement("feeds", case, seconds, rows, rows / seconds, shares, least, seconds / least)
+
+
+def read_all(files: Sequence[bytes]) -> list[bytes | str]:
+    """The documents of all feeds; AssertionError for what becomes none."""
+    history = History()
+    documents: list[bytes | str] = []
+    for number, data in enumerate(files):
+        for item in read_entries(data, Origin(f"{number}", 0, f"https://{number}.example/"), history=history):
+            documents.append(getattr(item, "xml", b""))
+    return documents
+
+
+def floor(files: Sequence[bytes]) -> None:
+    """Parses every file with the parser of its kind, which repairs what it must."""
+    parser = etree.XMLParser(recover=True, no_network=True, resolve_entities=False)
+    for data in files:
+        if data.lstrip().startswith(b"{"):
+            json.loads(data)
+        else:
+            etree.fromstring(data.lstrip(), parser)
+
+
+@contextmanager
+def accounted() -> Iterator[dict[str, float]]:
+    """Adds up, while in the block, the seconds in which the functions of OTHERS run."""
+    account: dict[str, float] = dict.fromkeys(OTHERS, 0.0)
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                account[name] += time.perf_counter() - begin
+
+        return call
+
+    with ExitStack() as patches:
+        for name, functions in OTHERS.items():
+            for owner, attribute in functions:
+                patches.enter_context(patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
+        yield account
+
+
+def check(entries: int, content: int) -> None:
+    """Raises AssertionError if the formats do not give the same entries."""
+    titles = {}
+    for format in FORMATS:
+        documents = read_all(feed_files(format, entries, content))
+        titles[format] = Counter(etree.fromstring(xml).findtext("title") for xml in documents)
+    first = titles[FORMATS[0]]
+    assert first.total() == entries, f"{entries} entries gave {first.total()} documents"
+    assert all(found == first for found in titles.values()), "the formats do not give the same entries"
+
+
+def show(found: Sequence[Measurement]) -> None:
+    """Prints a row a case."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("feeds", "entries", "content", "entries a second", *OTHERS, "ours", "over floor"):
+        table.add_column(name, justify="left" if name == "feeds" else "right", no_wrap=True)
+    for one in found:
+        shares = [f"{share:.0%}" for share in one.shares.values()]
+        content = str(one.case.get("content", ""))
+        cells = (f"{one.rows:,}", content, shown(one.rows_a_second), *shares, shown(one.over_floor))
+        table.add_row(str(one.case["format"]), *cells)
+    console().print(table)
+
+
+def main() -> None:
+    """Measures and prints what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="mmqjp bench feeds", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer cases")
+    parser.add_argument("--documents", type=Path, action="append", metavar="PATH", help="measure these feeds instead")
+    parser.add_argument("--json", type=file, metavar="FILE", help="a line a measurement")
+    options = parser.parse_args()
+    found = []
+    if options.documents:
+        files = crawl_files(options.documents)
+        case: dict[str, str | int] = {"format": "crawl", "files": len(files), "bytes": sum(map(len, files))}
+        found.append(measure(case, files, ROUNDS))
+    else:
+        contents = CONTENT[1:2] if options.quick else CONTENT
+        check(200, contents[0])
+        cases = [Case(format, ENTRIES, content) for content in contents for format in FORMATS]
+        for one in told(cases, lambda one: f"{one.format}, content of {one.content}"):
+            found.append(measure(asdict(one), feed_files(one.format, one.entries, one.content), ROUNDS))
+    show(found)
+    if options.json:
+        options.json.write_text("".join(json.dumps(asdict(one)) + "\n" for one in found), "utf-8")
+
+
+def crawl_files(paths: Sequence[Path]) -> list[bytes]:
+    """The feeds in files and directories; SourceError where there are none."""
+    suffixes = FEED_SUFFIXES - {".json"}
+    found = [file for path in paths for file in (files_below(path, suffixes) if path.is_dir() else [path])]
+    if not found:
+        raise SourceError(", ".join(map(str, paths)), "there are no feeds", "name a directory of them")
+    return [path.read_bytes() for path in found]

@@ -1,0 +1,1 @@
+"""Fetching feeds: politely, safely, and without losing or repeating a response."""

@@ -1,0 +1,94 @@
+"""Content codings undone, with a bound on what comes out: a small body may stand for a very large one."""
+
+from __future__ import annotations
+
+import zlib
+
+import brotli
+import zstandard
+
+ACCEPT_ENCODING = "gzip, deflate, br, zstd"
+
+_ZSTD_STEP = 256
+"""How many bytes go into the decompressor at once: out come 8 MiB at most."""
+_ZSTD_WINDOW = 8 * 1024 * 1024
+"""The largest window that RFC 9659 lets a server use."""
+
+
+class DecodeError(ValueError):
+    """The bytes are not what the coding says, or end too early; the message is the cause."""
+
+
+def decode(data: bytes, codings: str, limit: int) -> bytes:
+    """The body behind the codings of a header Content-Encoding: all of it, or its first `limit` + 1 bytes at least.
+
+    Never much more than `limit` is made. DecodeError for what cannot be decoded and for codings that are not known.
+    """
+    for coding in reversed([name.strip().lower() for name in codings.split(",")]):
+        if coding in ("", "identity"):
+            continue
+        try:
+            data = _DECODERS[coding](data, limit + 1)
+        except KeyError:
+            raise DecodeError(f"the content coding {coding!r:.40} is not known") from None
+        except (zlib.error, brotli.error, zstandard.ZstdError, EOFError) as error:
+            raise DecodeError(f"the body is not {coding}: {str(error) or 'it ends too early'}") from None
+    return data
+
+
+def _gzip(data: bytes, size: int) -> bytes:
+    """Any number of gzip members, one after the other; what follows them and is none is padding."""
+    out = b""
+    while data and len(out) < size:
+        if out and not data.startswith(b"\x1f\x8b"):
+            break
+        out += (part := _inflate(data, size - len(out), 31))[0]
+        data = part[1]
+    return out
+
+
+def _deflate(data: bytes, size: int) -> bytes:
+    """With zlib's wrapping, as it should be, or without, as some send it."""
+    wrapped = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+    return _inflate(data, size, 15 if wrapped else -15)[0]
+
+
+def _inflate(data: bytes, size: int, window: int) -> tuple[bytes, bytes]:
+    """What is decompressed, at most `size` bytes of it, and what follows its end."""
+    decoder = zlib.decompressobj(window)
+    out = decoder.decompress(data, size)
+    if not decoder.eof and len(out) < size:
+        raise EOFError
+    return out, decoder.unused_data
+
+
+def _brotli(data: bytes, size: int) -> bytes:
+    decoder = brotli.Decompressor()
+    out = bytes(decoder.process(data, output_buffer_limit=size))
+    while len(out) < size and not decoder.is_finished():
+        more = decoder.process(b"", output_buffer_limit=size - len(out))
+        if not more:
+            raise EOFError
+        out += more
+    return out
+
+
+def _zstd(data: bytes, size: int) -> bytes:
+    """Any number of frames. Few bytes at a time go in, because what comes out cannot be bounded otherwise, and the
+    library's reader, which could, does not tell an end from a cut."""
+    out, rest = b"", data
+    while rest and len(out) < size:
+        decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
+        parts, made, place = [], len(out), 0
+        while not decoder.eof and made < size:
+            if place >= len(rest):
+                raise EOFError
+            parts.append(decoder.decompress(rest[place : place + _ZSTD_STEP]))
+            made += len(parts[-1])
+            place += _ZSTD_STEP
+        out += b"".join(parts)
+        rest = decoder.unused_data + rest[place:]
+    return out
+
+
+_DECODERS = {"gzip": _gzip, "x-gzip": _gzip, "deflate": _deflate, "br": _brotli, "zstd": _zstd}

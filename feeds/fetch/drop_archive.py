@@ -1,0 +1,78 @@
+"""Writes fetched feeds into a drop directory; `feeds.layout` says what it looks like."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from feeds.fetch.archive import Capture
+from feeds.layout import FEED_SUFFIX, SIDECAR_SUFFIX, Sidecar, drop_stem, read_stem, sidecar_json
+
+_DRAFT = ".draft"
+
+
+class DropArchive:
+    """An archive of one file a version. What it holds is read from the directory itself, so it needs no mark."""
+
+    mark = None
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        for draft in directory.glob(f"*/.*{_DRAFT}"):
+            if read_stem(draft.name.split(".")[1]):  # of a fetch that was killed
+                draft.unlink()
+
+    def newest(self, source: str) -> str | None:
+        try:
+            names = list((self._directory / source).iterdir())
+        except FileNotFoundError:
+            return None
+        versions = [read_stem(path.stem) for path in names if path.suffix == FEED_SUFFIX]
+        return max(filter(None, versions), default=(0, None))[1]
+
+    def keep(self, capture: Capture) -> None:
+        directory = self._directory / capture.source
+        if not directory.is_dir():
+            directory.mkdir()
+            _synced(self._directory)
+        sidecar = Sidecar(
+            url=capture.url,
+            fetched=capture.fetched,
+            final_url=capture.final_url,
+            status=capture.status,
+            etag=capture.header("ETag"),
+            last_modified=capture.header("Last-Modified"),
+            content_type=capture.header("Content-Type"),
+            sha256=capture.sha256,
+        )
+        stem = drop_stem(capture.fetched, capture.sha256)
+        # In this order: a feed is never there without what is known of it.
+        _written(directory / f"{stem}{SIDECAR_SUFFIX}", sidecar_json(sidecar))
+        _written(directory / f"{stem}{FEED_SUFFIX}", capture.body)
+        _synced(directory)
+
+    def met_again(self, capture: Capture, since: int) -> None:
+        """Nothing: the layout has files for versions only."""
+
+    def close(self) -> None:
+        """Nothing: no file stays open."""
+
+
+def _written(path: Path, data: bytes) -> None:
+    """Makes a file appear whole."""
+    draft = path.with_name(f".{path.name}{_DRAFT}")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _synced(directory: Path) -> None:
+    """Makes the names in a directory last through a power failure."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

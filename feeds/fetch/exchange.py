@@ -1,0 +1,100 @@
+"""One request and its answer, within limits of time and size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpcore
+import httpx
+
+from feeds.fetch.decode import ACCEPT_ENCODING, DecodeError, decode
+from feeds.fetch.errors import FetchError
+from feeds.text import one_line
+
+ACCEPT = (
+    "application/atom+xml, application/rss+xml, application/feed+json, application/rdf+xml;q=0.9, "
+    "application/xml;q=0.8, text/xml;q=0.8, text/html;q=0.5, */*;q=0.1"
+)
+_TROUBLE = (
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.TimeoutException,
+    OSError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one exchange: `body` in bytes, before and after decompression, the rest in seconds. `total` bounds what is
+    slow but never still. `hops` is how many redirects are followed."""
+
+    body: int = 15 * 1024 * 1024
+    connect: float = 10.0
+    read: float = 20.0
+    total: float = 60.0
+    hops: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: the address that gave it, its status and headers, and its body, decoded; b"" unless it is a 200."""
+
+    url: str
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+
+def web_address(text: str) -> httpx.URL:
+    """The address, normalised; FetchError for one that is not http or https."""
+    try:
+        url = httpx.URL(text.strip())
+    except (httpx.InvalidURL, ValueError) as error:
+        raise FetchError(f"{text!r:.200} is no address: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise FetchError(f"{text!r:.200} is not an http or https address")
+    return url.copy_with(fragment=None, path="/") if url.path == "/" else url.copy_with(fragment=None)
+
+
+async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: Limits) -> Reply:
+    """GETs an address. FetchError for whatever goes wrong; what status the answer has is for the caller to judge."""
+    timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
+    sent = {"Accept": ACCEPT, "Accept-Encoding": ACCEPT_ENCODING, **headers}
+    try:
+        async with asyncio.timeout(limits.total), client.stream("GET", url, headers=sent, timeout=timeout) as answer:
+            raw = await _read(answer, limits.body) if answer.status_code == 200 else b""
+            return Reply(str(url), answer.status_code, answer.headers, _decoded(answer, raw, limits.body))
+    except TimeoutError:
+        raise FetchError(f"no whole answer within {limits.total:g} s") from None
+    except (httpcore.ConnectTimeout, httpcore.ReadTimeout, httpcore.WriteTimeout) as error:
+        raise FetchError(_cause(error, "the server is silent")) from None
+    except _TROUBLE as error:
+        raise FetchError(_cause(error, type(error).__name__)) from None
+
+
+async def _read(answer: httpx.Response, limit: int) -> bytes:
+    parts, size = [], 0
+    async for part in answer.aiter_raw():
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise FetchError(f"the body is larger than {limit:,} bytes", answer.status_code)
+    return b"".join(parts)
+
+
+def _decoded(answer: httpx.Response, raw: bytes, limit: int) -> bytes:
+    try:
+        body = decode(raw, answer.headers.get("Content-Encoding", ""), limit)
+    except DecodeError as error:
+        raise FetchError(str(error), answer.status_code) from None
+    if len(body) > limit:
+        raise FetchError(f"the body is larger than {limit:,} bytes once decompressed", answer.status_code)
+    return body
+
+
+def _cause(error: Exception, otherwise: str) -> str:
+    return one_line(str(error)) or otherwise

@@ -1,0 +1,96 @@
+"""What is known of a feed between fetches, and what a fetch makes of it: pure decisions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from feeds.fetch.errors import FetchError, Gone
+from feeds.fetch.hints import Hints
+from feeds.fetch.schedule import Pace, after_failure, after_success
+
+_UNSAFE = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedState:
+    """A feed, by the address that it is subscribed to. Times are microseconds of UTC, 0 for never.
+
+    `source` names it in the layouts; `address` is where it is fetched from now, as permanent redirects and its page
+    have led us; `errors` counts the failures since the last success. A feed that has `stopped` is fetched no more.
+    """
+
+    url: str
+    source: str
+    title: str = ""
+    folder: str = ""
+    address: str = ""
+    etag: str = ""
+    last_modified: str = ""
+    next_check: int = 0
+    checked_at: int = 0
+    fetched_at: int = 0
+    status: int = 0
+    errors: int = 0
+    last_error: str = ""
+    sha256: str = ""
+    hints: Hints = field(default_factory=Hints)
+    stopped: bool = False
+
+
+def source_name(url: str) -> str:
+    """A directory's name for a feed: readable, safe anywhere, and the feed's own.
+
+    >>> source_name("https://example.org/feed.xml?tag=a")
+    'example-org-feed-xml-tag-a-732f759c1067'
+    """
+    parts = urlsplit(url)
+    readable = _UNSAFE.sub("-", f"{parts.hostname or ''} {parts.path} {parts.query}".lower()).strip("-")[:60]
+    return f"{readable.rstrip('-')}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """What an answer with a feed, or one that it has not changed, adds: `fresh` is for how long (microseconds)."""
+
+    address: str
+    status: int
+    etag: str
+    last_modified: str
+    sha256: str
+    hints: Hints
+    fresh: int
+
+
+def succeeded(feed: FeedState, success: Success, now: int, pace: Pace, random: float) -> FeedState:
+    """The feed after an answer, whose body, if it is a new one, was kept at `now`."""
+    return replace(
+        feed,
+        address=success.address,
+        etag=success.etag,
+        last_modified=success.last_modified,
+        next_check=after_success(now, success.fresh, success.hints, pace, random),
+        checked_at=now,
+        fetched_at=feed.fetched_at if success.sha256 == feed.sha256 else now,
+        status=success.status,
+        errors=0,
+        last_error="",
+        sha256=success.sha256,
+        hints=success.hints,
+    )
+
+
+def failed(feed: FeedState, error: FetchError, now: int, pace: Pace, random: float) -> FeedState:
+    """The feed after a failure; stopped where it is gone for good."""
+    errors = feed.errors + 1
+    return replace(
+        feed,
+        next_check=after_failure(now, errors, error.not_before, feed.hints, pace, random),
+        checked_at=now,
+        status=error.status,
+        errors=errors,
+        last_error=str(error),
+        stopped=isinstance(error, Gone),
+    )

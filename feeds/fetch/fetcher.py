@@ -1,0 +1,111 @@
+"""Fetches feeds when they are due: all that are, once, or for as long as one likes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from feeds.fetch.archive import Archive
+from feeds.fetch.clock import Clock, SystemClock
+from feeds.fetch.feed_state import FeedState
+from feeds.fetch.gates import Courtesy, HostGates
+from feeds.fetch.network import Resolve, open_client, resolve
+from feeds.fetch.state import FetchStore
+from feeds.fetch.visit import Outcome, Settings, Visitor
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What fetching takes from outside, and tests bring their own of: the time, chance, and names' addresses."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    random: Callable[[], float] = field(default_factory=lambda: Random().random)
+    resolve: Resolve = resolve
+
+
+@dataclass(slots=True)
+class Report:
+    """How many visits had which outcome, and the feeds that failed last."""
+
+    counts: Counter[Outcome] = field(default_factory=Counter)
+    failures: dict[str, FeedState] = field(default_factory=dict)
+
+    def add(self, feed: FeedState, outcome: Outcome) -> None:
+        self.counts[outcome] += 1
+        if outcome in (Outcome.FAILED, Outcome.STOPPED):
+            self.failures[feed.url] = feed
+        else:
+            self.failures.pop(feed.url, None)
+
+
+async def fetch(
+    feeds: Iterable[FeedState],
+    store: FetchStore,
+    archive: Archive,
+    settings: Settings,
+    courtesy: Courtesy,
+    *,
+    allow_private: bool = False,
+    watch: bool = False,
+    stop: asyncio.Event | None = None,
+    told: Callable[[Report], None] = lambda report: None,
+    world: World | None = None,
+) -> Report:
+    """Visits the feeds that are due, each once; with `watch` whenever they are due, until `stop` is set.
+
+    When it is set, visits that are under way are given up; each of them has been committed or has not happened.
+    `told` hears of every outcome.
+    """
+    world = world or World()
+    stop = stop or asyncio.Event()
+    report = Report()
+    waiting = {feed.url: feed for feed in feeds if not feed.stopped}
+    client = open_client(allow_private, courtesy.concurrency, world.resolve)
+    gates = HostGates(store, world.clock, courtesy)
+    visitor = Visitor(client, store, archive, gates, world.clock, world.random, settings)
+
+    async def visit(feed: FeedState) -> None:
+        after, outcome = await visitor.visit(feed)
+        report.add(after, outcome)
+        told(report)
+        if watch and not after.stopped:
+            waiting[after.url] = after
+
+    under_way: set[asyncio.Task[Any]] = set()
+    stopped: asyncio.Task[Any] = asyncio.create_task(stop.wait())
+    async with client:
+        try:
+            while True:
+                now = world.clock.now()
+                # The longest overdue first: those are what a killed process left.
+                due = sorted((f for f in waiting.values() if f.next_check <= now), key=lambda f: f.next_check)
+                for feed in due:
+                    under_way.add(asyncio.create_task(visit(waiting.pop(feed.url))))
+                if not watch:
+                    waiting.clear()
+                if not under_way and not waiting:
+                    return report
+                alarm = {_alarm(world.clock, waiting)} if waiting else set()
+                done, _ = await asyncio.wait(under_way | alarm | {stopped}, return_when=asyncio.FIRST_COMPLETED)
+                await _ended(alarm)
+                for finished in done & under_way:
+                    under_way.discard(finished)
+                    finished.result()  # an error that is not a feed's own ends it all
+                if stopped in done:
+                    return report
+        finally:
+            await _ended(under_way | {stopped})
+
+
+def _alarm(clock: Clock, waiting: dict[str, FeedState]) -> asyncio.Task[Any]:
+    return asyncio.create_task(clock.sleep_until(min(feed.next_check for feed in waiting.values())))
+
+
+async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,46 @@
+"""From an address to what answers in the end: redirects, hop by hop, and which of them are for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import httpx
+
+from feeds.fetch.errors import FetchError
+from feeds.fetch.exchange import Reply, web_address
+
+PERMANENT = frozenset({301, 308})
+REDIRECTS = frozenset({302, 303, 307}) | PERMANENT
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What answered in the end, and the address that permanent redirects alone, from the first on, lead to."""
+
+    reply: Reply
+    address: str
+
+
+async def follow(get: Callable[[httpx.URL], Awaitable[Reply]], address: str, hops: int) -> Answer:
+    """Fetches an address and follows its redirects. FetchError for more than `hops` of them, and for a circle."""
+    url = web_address(address)
+    lasting, for_ever = address, True
+    met = {url}
+    while (reply := await get(url)).status in REDIRECTS:
+        target = reply.headers.get("Location", "")
+        if not target:
+            raise FetchError(f"{url} redirects ({reply.status}) without saying where", reply.status)
+        try:
+            url = web_address(str(url.join(target)))
+        except (httpx.InvalidURL, ValueError):
+            raise FetchError(f"{url} redirects to {target!r:.200}, which is no address", reply.status) from None
+        for_ever = for_ever and reply.status in PERMANENT
+        if for_ever:
+            lasting = str(url)
+        if url in met:
+            raise FetchError(f"the redirects lead back to {url}", reply.status)
+        met.add(url)
+        if len(met) > hops + 1:
+            raise FetchError(f"more than {hops} redirects", reply.status)
+    return Answer(reply, lasting)

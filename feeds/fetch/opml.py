@@ -1,0 +1,83 @@
+"""OPML, in which feed readers exchange lists of feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import cast
+
+from lxml import etree
+
+from feeds.text import one_line
+
+NESTED = "/"
+"""Between the names of folders that are inside each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A feed of a list: its address as it stands there, its title and folder ("" without one), and the line."""
+
+    url: str
+    title: str = ""
+    folder: str = ""
+    line: int = 0
+
+
+def read_opml(data: bytes) -> list[Listed]:
+    """The feeds of a list, however deep, in its order. ValueError for what is not XML or not OPML."""
+    parser = etree.XMLParser(
+        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only the older booleans
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
+    )
+    try:
+        root = etree.fromstring(data.lstrip(), parser)
+    except etree.XMLSyntaxError as error:
+        raise ValueError(f"not well-formed: {error.msg}") from None
+    body = next((child for child in root if _name(child) == "body"), None)
+    if _name(root) != "opml" or body is None:
+        raise ValueError("XML, but not OPML: it has no <opml> with a <body>")
+    return list(_feeds(body))
+
+
+def _feeds(body: etree._Element) -> Iterator[Listed]:
+    # A stack of ours, because outlines may be nested more deeply than functions may call each other.
+    waiting = [(child, "") for child in reversed(body)]
+    while waiting:
+        outline, folder = waiting.pop()
+        if _name(outline) != "outline":
+            continue
+        values = {str(name).lower(): one_line(str(value)) for name, value in outline.attrib.items()}
+        title = values.get("title") or values.get("text", "")
+        inside = folder
+        if values.get("xmlurl"):
+            yield Listed(values["xmlurl"], title, folder, cast(int, outline.sourceline))
+        elif title:
+            inside = f"{folder}{NESTED}{title}" if folder else title
+        waiting += [(child, inside) for child in reversed(outline)]
+
+
+def _name(element: etree._Element) -> str:
+    return etree.QName(element).localname.lower()
+
+
+def write_opml(feeds: Iterable[Listed]) -> bytes:
+    """A list of feeds, those of a folder together in an outline of its name."""
+    root = etree.Element("opml", version="2.0")
+    etree.SubElement(etree.SubElement(root, "head"), "title").text = "Feeds"
+    body = etree.SubElement(root, "body")
+    for folder, inside in groupby(sorted(feeds, key=lambda feed: feed.folder), key=lambda feed: feed.folder):
+        holder = body
+        for name in filter(None, folder.split(NESTED)):
+            last = holder[-1] if len(holder) else None
+            known = last is not None and last.get("text") == name and last.get("xmlUrl") is None
+            holder = last if known and last is not None else etree.SubElement(holder, "outline", text=name, title=name)
+        for feed in inside:
+            title = feed.title or feed.url
+            etree.SubElement(holder, "outline", type="rss", text=title, title=title, xmlUrl=feed.url)
+    return etree.tostring(root, encoding="utf-8", xml_declaration=True, pretty_print=True)

@@ -1,0 +1,67 @@
+"""robots.txt: which addresses of a host its owner lets programs fetch, and how far apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import httpx
+from protego import Protego
+
+from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND, Clock
+from feeds.fetch.errors import FetchError
+from feeds.fetch.exchange import Reply
+from feeds.fetch.state import FetchStore, HostState
+
+LONGEST = 512 * 1024
+"""How many bytes of a robots.txt are read, as RFC 9309 allows."""
+LONGEST_DELAY = MINUTE
+"""The most that a `Crawl-delay` is taken for."""
+
+_AGENT = "mmqjp"
+
+
+class Robots:
+    """The rules of hosts, asked for once a day and kept in the state. `get` fetches an address, politely."""
+
+    def __init__(self, store: FetchStore, clock: Clock, get: Callable[[httpx.URL], Awaitable[Reply]]) -> None:
+        self._store, self._clock, self._get = store, clock, get
+        self._parsed: dict[str, tuple[int, Protego]] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
+
+    async def delay(self, url: httpx.URL, host: str) -> int:
+        """The distance in microseconds that the rules want between requests, 0 if none.
+
+        FetchError for an address that may not be fetched, and where the rules cannot be had (RFC 9309: then nothing
+        may be).
+        """
+        rules = await self._rules(url, host)
+        if not rules.can_fetch(str(url), _AGENT):
+            raise FetchError(f"robots.txt of {host} does not allow it", not_before=self._clock.now() + DAY)
+        seconds = rules.crawl_delay(_AGENT) or 0
+        return min(int(seconds * SECOND), LONGEST_DELAY)
+
+    async def _rules(self, url: httpx.URL, host: str) -> Protego:
+        async with self._asking.setdefault(host, asyncio.Lock()):
+            state = self._store.host(host)
+            if state.robots is None or state.robots_at + DAY <= self._clock.now():
+                state = await self._asked(url, host)
+        parsed = self._parsed.get(host)
+        if parsed is None or parsed[0] != state.robots_at:
+            parsed = self._parsed[host] = (state.robots_at, Protego.parse(state.robots or ""))
+        return parsed[1]
+
+    async def _asked(self, url: httpx.URL, host: str) -> HostState:
+        try:
+            reply = await self._get(url.copy_with(path="/robots.txt", query=None, fragment=None))
+        except FetchError as error:
+            later = self._clock.now() + HOUR
+            raise FetchError(f"its robots.txt cannot be fetched: {error}", error.status, later) from None
+        if reply.status >= 500 or reply.status == 429:
+            cause = f"its robots.txt cannot be fetched: the server answered {reply.status}"
+            raise FetchError(cause, reply.status, self._clock.now() + HOUR)
+        text = reply.body[:LONGEST].decode("utf-8", "replace") if reply.status == 200 else ""
+        state = replace(self._store.host(host), robots=text, robots_at=self._clock.now())
+        self._store.save_host(state)
+        return state

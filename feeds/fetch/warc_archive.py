@@ -1,0 +1,110 @@
+"""Writes fetched feeds into WARC files, a response record a version and a revisit record where nothing has changed."""
+
+from __future__ import annotations
+
+import io
+import os
+from base64 import b32encode
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import BinaryIO
+
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+from feeds.dates import iso_utc
+from feeds.fetch.archive import Capture
+from feeds.layout import drop_stem
+from feeds.warc import FINAL_URI
+
+FILE_BYTES = 1024 * 1024 * 1024
+"""A file that has grown so large is followed by the next."""
+
+_SUFFIX = ".warc.gz"
+_OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
+
+
+class WarcArchive:
+    """An archive of WARC files, each named for its first record's time, each record compressed on its own.
+
+    `mark` is the last file's name and how many of its bytes are whole records. What stands behind that when the archive
+    is opened was never committed, and is cut off: it will be fetched again. `announce` commits a mark before its file
+    is begun, so that no other file is ever touched.
+    """
+
+    def __init__(
+        self, directory: Path, mark: str, announce: Callable[[str], None], file_bytes: int = FILE_BYTES
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory, self._announce, self._file_bytes = directory, announce, file_bytes
+        self._file: BinaryIO | None = None
+        name, _, offset = mark.rpartition(" ")
+        if name and (path := directory / name).is_file():
+            os.truncate(path, min(int(offset), path.stat().st_size))
+            self._file = path.open("ab")
+
+    @property
+    def mark(self) -> str | None:
+        if self._file is None:
+            return None
+        return f"{Path(self._file.name).name} {self._file.tell()}"
+
+    def newest(self, source: str) -> str | None:
+        """The store tells: what it has not committed is not here either."""
+        return None
+
+    def keep(self, capture: Capture) -> None:
+        self._write(capture, "response", {})
+
+    def met_again(self, capture: Capture, since: int) -> None:
+        refers = {
+            "WARC-Profile": "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest",
+            "WARC-Refers-To-Target-URI": capture.url,
+            "WARC-Refers-To-Date": iso_utc(since),
+        }
+        self._write(capture, "revisit", refers)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, capture: Capture, kind: str, fields: dict[str, str]) -> None:
+        file = self._room(capture)
+        writer = WARCWriter(file, gzip=True, warc_version="1.1")
+        kept = [(name, value) for name, value in capture.headers if name.lower() not in _OF_THE_TRANSFER]
+        body = capture.body if kind == "response" else b""
+        record = writer.create_warc_record(
+            capture.url,
+            kind,
+            payload=io.BytesIO(body),
+            length=len(body),
+            http_headers=StatusAndHeaders(_status_line(capture.status), kept, protocol="HTTP/1.1"),
+            warc_headers_dict={
+                "WARC-Date": iso_utc(capture.fetched),
+                FINAL_URI: capture.final_url,
+                "WARC-Payload-Digest": f"sha256:{b32encode(bytes.fromhex(capture.sha256)).decode()}",
+                **fields,
+            },
+        )
+        writer.write_record(record)
+        file.flush()
+        os.fsync(file.fileno())
+
+    def _room(self, capture: Capture) -> BinaryIO:
+        """The file to append to."""
+        if self._file is not None and self._file.tell() >= self._file_bytes:
+            self._file.close()
+            self._file = None
+        if self._file is None:
+            name = f"{drop_stem(capture.fetched, capture.sha256)}{_SUFFIX}"
+            self._announce(f"{name} 0")
+            self._file = (self._directory / name).open("ab")
+        return self._file
+
+
+def _status_line(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)

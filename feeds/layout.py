@@ -1,0 +1,125 @@
+"""The drop directory that crawls hand over: `SOURCE/<fetched-at>-<sha256>.xml`, and a `.json` beside it on the fetch.
+
+Both are written under other names first and then renamed, the `.json` before the `.xml`: who sees a feed's file sees
+all of it, and what is known of it. Names sort by the time of the fetch. A JSON Feed is kept in an `.xml` too, because
+readers go by what a file holds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from feeds.dates import EPOCH, from_datetime, iso_utc, parse_iso
+from feeds.files import modified_us, read_file
+from feeds.json_feed import is_json_feed
+from feeds.text import one_line
+
+FEED_SUFFIX = ".xml"
+SIDECAR_SUFFIX = ".json"
+FEED_SUFFIXES = frozenset({".xml", ".rss", ".atom", ".rdf", ".feed", ".json"})
+"""What a file with a feed may be called when others wrote it."""
+
+_STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """What is noted of a fetch: `url` is the feed's address as it is subscribed to, which outlasts its moves, or its
+    name in the crawl; `final_url` is the address that answered; `fetched` is in microseconds. "" and None: not noted.
+    """
+
+    url: str = ""
+    fetched: int | None = None
+    final_url: str = ""
+    status: int = 200
+    etag: str = ""
+    last_modified: str = ""
+    content_type: str = ""
+    sha256: str = ""
+
+
+def drop_stem(fetched: int, sha256: str) -> str:
+    """The name, without its suffix, of what was fetched at a time (microseconds) and has a hash (hexadecimal).
+
+    >>> drop_stem(1778068800000001, "5bac81b4bd80")
+    '20260506T120000000001Z-5bac81b4bd80'
+    """
+    return f"{EPOCH + timedelta(microseconds=fetched):%Y%m%dT%H%M%S%f}Z-{sha256}"
+
+
+def read_stem(stem: str) -> tuple[int, str] | None:
+    """The time and the hash in such a name (the time to a second in those of older crawls); None for any other."""
+    match = _STEM.fullmatch(stem)
+    if match is None:
+        return None
+    try:
+        moment = datetime.strptime(f"{match[1]}{match[2] or '000000'}", "%Y%m%dT%H%M%S%f")
+    except ValueError:
+        return None
+    return from_datetime(moment), match[3]
+
+
+def sidecar_json(sidecar: Sidecar) -> bytes:
+    """The bytes of a `.json`."""
+    notes = {
+        "url": sidecar.url,
+        "final_url": sidecar.final_url,
+        "status": sidecar.status,
+        "fetched_at": None if sidecar.fetched is None else iso_utc(sidecar.fetched),
+        "etag": sidecar.etag,
+        "last_modified": sidecar.last_modified,
+        "content_type": sidecar.content_type,
+        "sha256": sidecar.sha256,
+    }
+    return json.dumps(notes, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
+
+
+def read_sidecar(path: Path) -> Sidecar | None:
+    """The notes in a JSON file; None where it is a feed itself. ValueError, OSError where it cannot be read."""
+    try:
+        notes = json.loads(read_file(path))
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    if is_json_feed(notes):
+        return None
+    if not isinstance(notes, dict):
+        raise ValueError("a sidecar is a JSON object")
+    fetched, status = notes.get("fetched_at"), notes.get("status")
+    return Sidecar(
+        url=next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), ""),
+        fetched=parse_iso(fetched) if isinstance(fetched, str) else None,
+        final_url=_text(notes, "final_url"),
+        status=status if isinstance(status, int) else 200,
+        etag=_text(notes, "etag"),
+        last_modified=_text(notes, "last_modified"),
+        content_type=_text(notes, "content_type"),
+        sha256=_text(notes, "sha256"),
+    )
+
+
+def _text(notes: dict[str, Any], key: str) -> str:
+    value = notes.get(key)
+    return one_line(value) if isinstance(value, str) else ""
+
+
+def fetch_time(path: Path) -> int:
+    """When a file of a crawl was fetched, in microseconds: as its name says, else its sidecar, else its own time."""
+    named = read_stem(path.name.partition(".")[0])
+    if named is not None:
+        return named[0]
+    try:
+        beside = path.with_suffix(SIDECAR_SUFFIX)
+        sidecar = read_sidecar(beside) if beside != path and beside.is_file() else None
+        if sidecar is not None and sidecar.fetched is not None:
+            return sidecar.fetched
+    except (ValueError, OSError):
+        pass  # whoever reads the file says what is wrong with what stands beside it
+    try:
+        return modified_us(path)
+    except OSError:
+        return 0

@@ -1,0 +1,36 @@
+"""What a body is, whatever its content type says: a feed, a page, or neither."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Literal
+
+Kind = Literal["feed", "page", "other"]
+
+_HEAD = 64 * 1024
+# What may stand before the first element, and that element's name. Atomic groups: nothing is tried twice.
+_START = re.compile(
+    rb"(?>\s+|<\?[^>]*>|<!--.*?-->|<!DOCTYPE\s+[^\s>\[]+[^>\[]*(?:\[.*?\]\s*)?>)*+<(?:[\w.-]+:)?([\w.-]+)",
+    re.DOTALL | re.IGNORECASE,
+)
+_FEED = re.compile(rb"<(?:[\w.-]+:)?(?:rss|feed|rdf)[\s>]|https?:\\?/\\?/jsonfeed\.org\\?/version\\?/", re.IGNORECASE)
+# Some feeds are wrapped in a page; in a page about feeds, such a tag would be escaped.
+_WRAPPED = re.compile(rb"""<(?:feed|rss)\s[^>]*(?:xmlns|version)\s*=""")
+_PAGE = frozenset({b"html", b"head", b"body", b"title", b"meta", b"link", b"script", b"div", b"p"})
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def kind_of(body: bytes) -> Kind:
+    """What the body, or its beginning, is: by its first element, else by the first sign of a feed.
+
+    >>> kind_of(b"<?xml version='1.0'?><!-- made --><rss version='2.0'/>"), kind_of(b"<!DOCTYPE html><title>Hi</title>")
+    ('feed', 'page')
+    """
+    head = body[:_HEAD]
+    if head.startswith(_WIDE):
+        head = head.decode("utf-16", "ignore").encode()
+    start = _START.match(head.removeprefix(codecs.BOM_UTF8))
+    if start is not None and start[1].lower() in _PAGE and not _WRAPPED.search(head):
+        return "page"
+    return "feed" if _FEED.search(head) else "other"

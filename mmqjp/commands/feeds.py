@@ -1,0 +1,129 @@
+"""`mmqjp feeds`: what a fetch knows of its feeds, as a table or as OPML, and another try for some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from feeds.dates import iso_utc
+from feeds.fetch.feed_state import FeedState
+from feeds.fetch.opml import Listed, write_opml
+from feeds.fetch.state import FetchStore
+from mmqjp.commands.console import console, counted
+from mmqjp.commands.errors import Failure, one_line
+from mmqjp.commands.fetch import state_file
+from mmqjp.commands.options import Decorated, debug_option
+from mmqjp.commands.sinks import Sink
+
+COLUMNS = ("feed", "status", "checked", "next check", "errors", "last error")
+
+
+def _state_option(command: Decorated) -> Decorated:
+    return click.option(
+        "--state", metavar="PATH", required=True, type=click.Path(exists=True, path_type=Path),
+        help="The directory that mmqjp fetch writes to, or its state file.",
+    )(command)  # fmt: skip
+
+
+@click.group()
+@debug_option
+def feeds() -> None:
+    """Show what mmqjp fetch knows of its feeds.
+
+    \b
+    Examples:
+      mmqjp feeds list --state crawl/
+      mmqjp feeds export --state crawl/ --output feeds.opml
+      mmqjp feeds retry --state crawl/ https://example.org/feed
+    """
+
+
+@feeds.command("list")
+@_state_option
+@debug_option
+def list_feeds(state: Path) -> None:
+    """List the feeds: their last status, when they are asked next, and what went wrong.
+
+    \b
+    Example:
+      mmqjp feeds list --state crawl/
+
+    Times are UTC.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in COLUMNS:
+        plain = name not in ("feed", "last error")
+        table.add_column(name, overflow="fold", no_wrap=plain, min_width=None if plain else 20)
+    for feed in _known(state):
+        table.add_row(*map(Text, _row(feed)))
+    console().print(table)
+
+
+@feeds.command()
+@_state_option
+@click.option(
+    "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where the list goes. Without it, or with -: standard output.",
+)  # fmt: skip
+@debug_option
+def export(state: Path, output: Path | None) -> None:
+    """Write the feeds as OPML, for other feed readers or another fetch.
+
+    Feeds that are gone for good are left out; one that has moved for good is listed where it is now.
+
+    \b
+    Example:
+      mmqjp feeds export --state crawl/ --output feeds.opml
+    """
+    listed = (Listed(f.address or f.url, f.title, f.folder) for f in _known(state) if not f.stopped)
+    with Sink(None if output is None or str(output) == "-" else output) as sink:
+        sink.write(write_opml(listed))
+        sink.finish()
+
+
+@feeds.command()
+@_state_option
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
+@debug_option
+def retry(state: Path, addresses: tuple[str, ...]) -> None:
+    """Make feeds due now: those of the addresses, also if they are gone for good; without any, all that failed.
+
+    \b
+    Example:
+      mmqjp feeds retry --state crawl/ https://example.org/feed
+    """
+    with FetchStore(state_file(state), write=True) as store:
+        known = {feed.url: feed for feed in store.feeds()}
+        for address in addresses:
+            if address not in known:
+                raise Failure(f"{address} is no feed of {state}; mmqjp feeds list shows them")
+        failing = [feed.url for feed in known.values() if feed.errors and not feed.stopped]
+        chosen = addresses or failing
+        for address in chosen:
+            store.commit(replace(known[address], next_check=0, stopped=False))
+    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} due now", err=True)
+
+
+def _known(state: Path) -> list[FeedState]:
+    with FetchStore(state_file(state)) as store:
+        return store.feeds()
+
+
+def _row(feed: FeedState) -> tuple[str, ...]:
+    return (
+        one_line(feed.url),
+        "stopped" if feed.stopped else str(feed.status or "-"),
+        _minute(feed.checked_at),
+        "-" if feed.stopped else _minute(feed.next_check),
+        str(feed.errors),
+        one_line(feed.last_error),
+    )
+
+
+def _minute(moment: int) -> str:
+    return iso_utc(moment)[:16].replace("T", " ") if moment else "-"

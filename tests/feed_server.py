@@ -1,0 +1,218 @@
+"""A server on loopback that serves feeds and misbehaves as told, a clock that jumps, and a fetch in this process."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from feeds.fetch.archive import Archive
+from feeds.fetch.clock import SECOND
+from feeds.fetch.drop_archive import DropArchive
+from feeds.fetch.exchange import Limits
+from feeds.fetch.feed_state import FeedState, source_name
+from feeds.fetch.fetcher import Report, World, fetch
+from feeds.fetch.gates import Courtesy
+from feeds.fetch.schedule import Pace
+from feeds.fetch.state import STATE_FILE, FetchStore
+from feeds.fetch.visit import Settings
+
+START = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z, a Wednesday
+
+Headers = Mapping[str, str]
+
+
+@dataclass
+class Request:
+    """What the server saw of a request, and the socket's file to answer on, byte by byte if one likes."""
+
+    path: str
+    host: str
+    headers: Headers
+    write: Callable[[bytes], object] = field(repr=False)
+
+    def answer(self, status: int, body: bytes = b"", **headers: str | int) -> None:
+        """An answer as it should be; headers have `_` for `-`."""
+        fields = {"Content_Length": len(body), "Connection": "close"} | headers
+        lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
+        self.write("\r\n".join([f"HTTP/1.1 {status} Status", *lines, "", ""]).encode() + body)
+
+
+class FeedServer:
+    """Answers each path with the function that `routes` has for it, else with 404. `log` has all requests, in order."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.routes: dict[str, Callable[[Request], object]] = {}
+        self.log: list[Request] = []
+        self.released = threading.Event()
+        """Set when the test is over: whoever keeps a client waiting waits for this."""
+
+    def url(self, path: str, host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    def serve(self, path: str, body: bytes | str, status: int = 200, **headers: str | int) -> str:
+        """Always the same answer; returns the address."""
+        data = body.encode() if isinstance(body, str) else body
+        self.routes[path] = lambda request: request.answer(status, data, **headers)
+        return self.url(path)
+
+    def validated(self, path: str, body: str, etag: str) -> str:
+        """A feed with a validator, as well-kept servers have it."""
+
+        def answer(request: Request) -> None:
+            if request.headers.get("If-None-Match") == etag:
+                request.answer(304, ETag=etag)
+            else:
+                request.answer(200, body.encode(), ETag=etag, Content_Type="application/rss+xml")
+
+        self.routes[path] = answer
+        return self.url(path)
+
+    def paths(self) -> list[str]:
+        return [request.path for request in self.log]
+
+
+@contextmanager
+def running_server() -> Iterator[FeedServer]:
+    """A server, until the end of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.close_connection = True
+            host = self.headers.get("Host", "")
+            request = Request(self.path, host, dict(self.headers), self._write)
+            server.log.append(request)
+            server.routes.get(self.path, lambda request: request.answer(404))(request)
+
+        def _write(self, data: bytes) -> None:
+            self.wfile.write(data)
+            self.wfile.flush()
+
+        def handle(self) -> None:
+            with suppress(OSError):  # the client has gone, as it should
+                super().handle()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing on standard error."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+        request_queue_size = 128
+
+    with Server(("127.0.0.1", 0), Handler) as http:
+        server = FeedServer(http.server_address[1])
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.released.set()
+            http.shutdown()
+            thread.join()
+
+
+class Hours:
+    """A clock that jumps to whatever is waited for."""
+
+    def __init__(self, start: int = START) -> None:
+        self.time = start
+
+    def now(self) -> int:
+        return self.time
+
+    async def sleep_until(self, moment: int) -> None:
+        self.time = max(self.time, moment)
+        await asyncio.sleep(0)
+
+
+async def to_loopback(host: str, port: int) -> list[str]:
+    """Every name leads to this machine."""
+    return ["127.0.0.1"]
+
+
+QUICK = Limits(body=100_000, connect=2.0, read=0.2, total=0.4, hops=5)
+"""Limits that are reached at once."""
+
+
+@dataclass
+class Fetching:
+    """A directory that is fetched into, again and again, as `mmqjp fetch` would; each run takes over what is there."""
+
+    directory: Path
+    clock: Hours = field(default_factory=Hours)
+    limits: Limits = QUICK
+    pace: Pace = field(default_factory=Pace)
+    courtesy: Courtesy = field(default_factory=Courtesy)
+    robots: bool = False
+    agent: str = "test"
+    allow_private: bool = True
+    archive: Callable[[Path, FetchStore], Archive] = lambda directory, store: DropArchive(directory)
+    world: Mapping[str, object] = field(default_factory=dict)
+
+    def run(self, *urls: str) -> Report:
+        """Fetches what is due."""
+        with FetchStore(self.directory / STATE_FILE, write=True) as store:
+            store.add(FeedState(url, source_name(url)) for url in urls)
+            archive = self.archive(self.directory, store)
+            settings = Settings(self.agent, self.limits, self.pace, self.robots)
+            values: dict[str, object] = {"clock": self.clock, "random": lambda: 0.0, "resolve": to_loopback}
+            world = World(**(values | dict(self.world)))  # type: ignore[arg-type]
+            try:
+                return asyncio.run(
+                    fetch(
+                        store.feeds(), store, archive, settings, self.courtesy,
+                        allow_private=self.allow_private, world=world,
+                    )
+                )  # fmt: skip
+            finally:
+                archive.close()
+
+    def later(self, seconds: int) -> None:
+        self.clock.time += seconds * SECOND
+
+    def feed(self, url: str) -> FeedState:
+        with FetchStore(self.directory / STATE_FILE) as store:
+            return next(feed for feed in store.feeds() if feed.url == url)
+
+    def bodies(self, url: str) -> list[bytes]:
+        """The versions of a feed that were kept, in order."""
+        return [path.read_bytes() for path in sorted((self.directory / source_name(url)).glob("*.xml"))]
+
+
+def rss(*titles: str, extra: str = "", guid: str = "") -> str:
+    """A feed with an entry for each title; the guids are the titles, but for a prefix."""
+    entries = "".join(
+        f"<item><title>{title}</title><guid isPermaLink='false'>{guid}{title}</guid>"
+        f"<link>https://site.example/{title}</link><pubDate>Wed, 06 May 2026 10:00:00 GMT</pubDate></item>"
+        for title in titles
+    )
+    return (
+        f'<rss version="2.0"><channel><title>Site</title><link>https://site.example/</link>{extra}{entries}'
+        "</channel></rss>"
+    )
+
+
+def closed_port() -> int:
+    """A port on loopback where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def outcomes(report: Report) -> dict[str, int]:
+    """How many visits had which outcome, by its name."""
+    return {outcome.value: count for outcome, count in report.counts.items()}
+
+
+def failure(fetching: Fetching, url: str) -> str:
+    """Fetches a feed, which must fail, and returns its last error."""
+    assert outcomes(fetching.run(url)) == {"failed": 1}
+    assert fetching.bodies(url) == []
+    return fetching.feed(url).last_error

@@ -1,0 +1,215 @@
+"""Entries met again and again: versions, their times, feeds that never rest, and fetches that crash in between."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from feeds import Document, Reject
+from feeds.entries import read_entries
+from feeds.fetch.clock import HOUR
+from feeds.fetch.drop_archive import DropArchive
+from feeds.fetch.feed_state import source_name
+from feeds.fetch.state import FetchStore
+from feeds.fetch.warc_archive import WarcArchive
+from feeds.history import MOST_VERSIONS, History
+from feeds.item import Entry, Origin
+from feeds.sources import read_documents
+from mmqjp import Engine
+from tests.cli_support import mmqjp, write_queries
+from tests.feed_server import START, Fetching, rss, running_server
+
+SOURCE = "https://s.example/feed"
+
+
+def fetched(hours: int) -> Origin:
+    return Origin(f"{hours}.xml", 0, SOURCE, START + hours * HOUR)
+
+
+def met(history: History, hours: int, *entries: Entry) -> list[tuple[int, int]]:
+    """The places and times (in hours) of the entries of a fetch that are documents."""
+    return [(place, (time - START) // HOUR) for place, time in history.documents(entries, SOURCE, fetched(hours))]
+
+
+ENTRY = Entry(guid="g", title="T", date=START - HOUR)
+
+
+def test_the_first_version_has_the_entrys_time_and_one_met_again_keeps_it():
+    history = History()
+    assert met(history, 0, ENTRY) == [(0, -1)]
+    assert met(history, 5, ENTRY) == [(0, -1)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "hour"),
+    [
+        (replace(ENTRY, title="U"), 5),
+        (replace(ENTRY, content="c", updated=START + 2 * HOUR), 2),
+        (replace(ENTRY, title="U", date=START + 3 * HOUR), 3),
+        (replace(ENTRY, title="U", date=START + 3 * HOUR, updated=START + 4 * HOUR), 4),
+        (replace(ENTRY, title="U", updated=START - 2 * HOUR), 5),
+        (replace(ENTRY, title="U", date=START + 90 * HOUR), 5),
+        (replace(ENTRY, item_url="https://s.example/moved"), 5),
+    ],
+)
+def test_a_version_has_the_time_of_its_change_as_far_as_it_is_told(changed, hour):
+    history = History()
+    met(history, 0, ENTRY)
+    assert met(history, 5, changed) == [(0, hour)]
+
+
+def test_an_update_that_changes_nothing_is_no_version():
+    history = History()
+    met(history, 0, ENTRY)
+    assert met(history, 5, replace(ENTRY, updated=START + HOUR)) == [(0, -1)]
+
+
+def test_versions_can_be_ignored():
+    history = History("ignore")
+    assert met(history, 0, ENTRY) == [(0, -1)]
+    assert met(history, 5, replace(ENTRY, title="U"), replace(ENTRY, guid="h")) == [(1, -1)]
+    assert history.endless.total() == 0
+
+
+def test_a_repeated_guid_is_told_apart_by_link_and_then_by_place():
+    one, two = replace(ENTRY, item_url="https://s.example/1"), replace(ENTRY, item_url="https://s.example/2")
+    third = replace(two, title="U")
+    history = History("ignore")
+    assert met(history, 0, one, two, third) == [(0, -1), (1, -1), (2, -1)]
+    # A new one on top moves no other: the places are counted from the oldest.
+    newest = replace(two, title="V", date=START)
+    assert met(history, 1, newest, one, two, third) == [(0, 0), (1, -1), (2, -1), (3, -1)]
+
+
+def test_an_entry_that_changes_for_ever_is_stopped_and_told():
+    history = History()
+    taken = [met(history, hour, replace(ENTRY, title=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
+    assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
+    assert history.endless == {SOURCE: 5}
+
+
+def test_guids_that_change_for_ever_are_stopped_and_told():
+    history = History()
+    taken = [met(history, hour, replace(ENTRY, guid=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
+    assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
+    assert met(history, 99, replace(ENTRY, guid="x", title="really new")) == [(0, -1)]
+
+
+def test_a_feed_without_end_is_a_reject_of_each_fetch_that_it_has_changed_in():
+    history = History(most=2)
+    items: list[Document | Reject] = []
+    for hour in range(4):
+        items += read_entries(rss("a", extra="", guid=f"{hour}").encode(), fetched(hour), history=history)
+    assert [isinstance(item, Reject) for item in items] == [False, False, True, True]
+    assert isinstance(items[2], Reject)
+    assert items[2].reason == "2.xml: 1 of its entries are left out, because they or their guids change without end"
+
+
+def test_entries_from_the_future_are_counted_once_a_version():
+    history = History()
+    late = replace(ENTRY, date=START + 9 * HOUR)
+    assert met(history, 0, late) == [(0, 0)]
+    assert met(history, 1, late) == [(0, 0)]
+    assert history.future == {SOURCE: 1}
+
+
+def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
+    for hour, title in enumerate(("a", "b")):
+        stem = f"20260505T0{hour}0000Z-{'a' * 12}"
+        (tmp_path / "crawl" / "s").mkdir(parents=True, exist_ok=True)
+        feed = rss("x").replace("<title>x", f"<title>{title}")
+        (tmp_path / "crawl" / "s" / f"{stem}.xml").write_text(feed)
+        (tmp_path / "crawl" / "s" / f"{stem}.json").write_text(f'{{"url": "{SOURCE}"}}')
+    queries = write_queries(tmp_path, "FROM S//item->a PUBLISH all")
+    arguments = ["run", "--engine", "duckdb", "--queries", queries, "--feeds", "--documents", tmp_path / "crawl"]
+    result = mmqjp(*arguments)
+    assert len(result.stdout.splitlines()) == 2
+    assert result.stderr == f"mmqjp: 2 feed entries dated after the fetch, taken as of then; 2 of {SOURCE}\n"
+    assert len(mmqjp(*arguments, "--versions", "ignore").stdout.splitlines()) == 1
+
+
+# ---------------------------------------------------------------- any fetches, with crashes in between
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from("abcde"), max_size=4, unique=True),
+        st.booleans(),
+        st.sampled_from(["", "keep", "kept", "commit", "committed"]),
+    ),
+    max_size=8,
+)
+"""Fetches: the titles of the feed then, whether the server has validators, and where the process is killed."""
+
+
+@pytest.mark.parametrize("layout", ["drop", "warc"])
+@given(steps=STEPS)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, layout, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("fetches")
+    archives = {"drop": DropArchive, "warc": WarcArchive}
+    versions: set[tuple[str, str]] = set()
+    with running_server() as server, Engine("duckdb") as engine:
+        engine.subscribe("FROM S//item->a PUBLISH all")
+        fetching = Fetching(directory)
+        if layout == "warc":
+            fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark)
+        outputs = []
+        url = server.url("/feed")
+        for number, (titles, validated, kill) in enumerate(steps):
+            # An entry's version is told by its date: each title has two, in turns.
+            feed = rss(*titles).replace("10:00:00", f"1{number % 2}:00:00")
+            server.validated("/feed", feed, f'"{hash(feed)}"') if validated else server.serve("/feed", feed)
+            with pytest.MonkeyPatch.context() as patch:
+                if kill:
+                    _kill_at(patch, archives[layout], kill)
+                try:
+                    fetching.run(url)
+                except Killed:
+                    fetching.run(url) if kill != "committed" else None
+                else:
+                    assert not kill or kill in ("keep", "kept")
+            versions |= {(title, f"1{number % 2}") for title in titles}
+            fetching.later(2 * 3600)
+            if any(directory.rglob("*.xml")) or any(directory.rglob("*.gz")):
+                outputs += engine.process(read_documents([directory], feeds="item"))
+        found = Counter(_version(output.documents[0], engine) for output in outputs)
+        assert found == dict.fromkeys(versions, 1)
+        if layout == "drop" and steps:
+            bodies = fetching.bodies(url)
+            assert all(one != other for one, other in pairwise(bodies))
+            assert (directory / source_name(url)).is_dir()
+
+
+def _kill_at(patch: pytest.MonkeyPatch, archive: type, point: str) -> None:
+    """Kills what comes to a point, once."""
+    owner, name = (archive, "keep") if point.startswith("k") else (FetchStore, "commit")
+    method = getattr(owner, name)
+
+    def armed(*arguments: object) -> None:
+        patch.setattr(owner, name, method)
+        if point not in ("keep", "commit"):
+            method(*arguments)
+        raise Killed
+
+    patch.setattr(owner, name, armed)
+
+
+def _version(id: str, engine: Engine) -> tuple[str, str]:
+    (row,) = engine.sql(f"SELECT xml FROM documents WHERE id = '{id}'").to_pylist()
+    item = etree.fromstring(row["xml"])
+    return item.findtext("title", ""), item.findtext("timestamp", "")[11:13]
+
+
+def test_a_document_is_as_it_was_without_a_history():
+    (document,) = read_entries(rss("a").encode(), fetched(0))
+    assert isinstance(document, Document)
+    assert document.id.startswith(f"{SOURCE} a ")
