@@ -53,7 +53,12 @@ RECORDS = {
     "groups": _schema(grp=pa.int32(), var1=pa.int32(), var2=pa.int32()),
     "templates": _schema(template=_INT, left_nodes=_INT, parents=_INTS, joins=_INTS),
     "settings": _schema(key=_TEXT, value=_TEXT, batch=_INT),
+    "offsets": _schema(source=_TEXT, file=_TEXT, position=_INT, batch=_INT),
+    # A query rests from behind a document on, for a reason, or goes on from there: then the reason is null.
+    "pauses": _schema(qid=_INT, docid=_INT, reason=_TEXT, noted_at=_INT, batch=_INT),
+    "commands": _schema(id=_TEXT, answer=_TEXT, noted_at=_INT, batch=_INT),
 }
-"""What else is kept. Of several `settings` of one key the one of the highest batch counts."""
+"""What else is kept. Of several `settings` of one key the one of the highest batch counts, and so with `offsets` of one
+source and file: how far a service has read it."""
 
 TABLES = STATE | RECORDS

@@ -9,8 +9,10 @@ from mmqjp.commands.check import check
 from mmqjp.commands.demo import demo
 from mmqjp.commands.errors import MISUSED, CommandLine
 from mmqjp.commands.explain import explain
+from mmqjp.commands.live import list_queries, pause, query, resume, show, subscribe, unsubscribe
 from mmqjp.commands.options import debug_option
 from mmqjp.commands.run import run
+from mmqjp.commands.stream import stream
 
 
 @click.group(
@@ -35,5 +37,7 @@ def main(context: click.Context) -> None:
         context.exit(MISUSED)
 
 
-for command in (run, check, explain, demo, bench):
+LIVE = (subscribe, unsubscribe, pause, resume, list_queries, show, query)
+
+for command in (run, stream, *LIVE, check, explain, demo, bench):
     main.add_command(command)

@@ -62,7 +62,8 @@ class Delivery:
             inputs = [self._records[docid] for docid in match.docids]
             found: list[Delivered] = []
             for target in self._registry.of_row(match.row):
-                if _in_time(target, inputs) and all(r.first_docid > target.owner.since for r in inputs):
+                owner = target.owner
+                if owner.active and _in_time(target, inputs) and all(owner.sees(record.parts) for record in inputs):
                     found += self._target(target, inputs, match.nodes)
             yield match, found
 

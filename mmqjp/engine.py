@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +19,12 @@ from join_stage.views import CACHE_BYTES
 from mmqjp.admission import EARLIEST, Admission, Admitted
 from mmqjp.delivery import Delivery, Match
 from mmqjp.ledger import Ledger
+from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
-from mmqjp.preparation import Preparation
+from mmqjp.ownership import Ownership
 from mmqjp.records import Record, Records
-from mmqjp.registry import Registry, Subscription
+from mmqjp.registry import Registry
+from mmqjp.subscribing import Noting, Subscribing, nothing_noted
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 MATCH_CHUNK = 2_000
 """Matches delivered at a time: their documents are held in memory together."""
 
-_NUMBERED = re.compile(r"q([0-9]+)")
+NOTHING = Notes()
+"""No notes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,15 @@ class Engine:
             raise unknown_plan(plan)
         self._now, self._plan, self._keeps = now, plan, state is not None
         session = None if engine == "duckdb" else open_session(engine, master)
-        self._store = open_store(session, None if state is None else Path(state), plan, cache_bytes)
+        directory = None if state is None else Path(state)
+        self._ownership = None if directory is None else Ownership(directory, now)
         try:
-            self._ledger = Ledger(self._store)
+            self._store = open_store(session, directory, plan, cache_bytes)
+        except BaseException:
+            self._disown()
+            raise
+        try:
+            self._ledger = Ledger(self._store, now)
             groups = self._ledger.groups()
             self._stage1 = (
                 XPathStage(groups, limits=limits)
@@ -89,15 +97,12 @@ class Engine:
                 else SparkStage(session, groups, spread=spread_past(session), limits=limits)
             )
             self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
-            self._preparation = Preparation()
             with collector_paused():
-                for subscription in self._ledger.subscriptions(self._preparation):
-                    self._registry.add(subscription)
-            numbers = map(_NUMBERED.fullmatch, self._ledger.query_names())
-            self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
+                self._subscribing = Subscribing(self._store, self._ledger, self._registry, now)
             self._admission = Admission(self._store, lateness, self._registry.sources)
         except BaseException:
             self._store.close()
+            self._disown()
             raise
         self._records = Records(self._store)
         self._counters = Counters()
@@ -127,6 +132,12 @@ class Engine:
             self._stage1.close()
         finally:
             self._store.close()
+            self._disown()
+
+    def _disown(self) -> None:
+        if self._ownership is not None:
+            self._ownership.release()
+            self._ownership = None
 
     # ------------------------------------------------------------ queries
 
@@ -145,29 +156,46 @@ class Engine:
         """The documents that are kept, by docid: to look at."""
         return self._records
 
-    def subscribe(self, text: str) -> list[str]:
+    def subscribe(self, text: str, *, add: bool = False, noting: Noting = nothing_noted) -> list[str]:
         """Registers the queries of a script and returns their names. They see documents that arrive from now on.
 
+        They take the place of the queries that are registered under the names they PUBLISH, of which those with the
+        same text stay as they are; with `add` all of these stay. `noting` is committed along.
         Raises XsclErrors with every mistake in the text, and ValueError for a cycle of PUBLISHed names with queries
         registered earlier; then nothing is registered.
         """
-        with collector_paused():
-            return self._subscribe(parse_script(text), skip_known=False)
+        with collector_paused(), self._numbered():
+            return self._subscribing.subscribe(parse_script(text), "add" if add else "replace", noting=noting)
 
     def ensure(self, script: Script) -> list[str]:
         """Registers the queries of a script that are not registered yet under the same name with the same text."""
         with collector_paused():
-            return self._subscribe(script, skip_known=True)
+            return self._subscribing.subscribe(script, "ensure")
 
-    def unsubscribe(self, name: str) -> None:
+    def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""
-        gone = [subscription.qid for subscription in self._registry.named(name)]
-        if not gone:
-            raise KeyError(f"no query is named {name!r}")
-        with whole_batch(self._store):
-            self._ledger.save_removals(gone, self._now())
-        for qid in gone:
-            self._registry.remove(qid)
+        with self._numbered():
+            self._subscribing.unsubscribe(name, noting)
+
+    def pause(self, name: str, reason: str = "asked to", *, noting: Noting = nothing_noted) -> None:
+        """Lets all queries of a name rest: they give nothing, and will never see documents that arrive meanwhile.
+
+        Raises KeyError if there is none."""
+        with self._numbered():
+            self._subscribing.pause(name, reason, noting)
+
+    def resume(self, name: str, *, noting: Noting = nothing_noted) -> None:
+        """Lets all queries of a name go on, also with the documents from before they were paused that are still kept.
+
+        Raises KeyError if there is none."""
+        with self._numbered():
+            self._subscribing.resume(name, noting)
+
+    @contextmanager
+    def _numbered(self) -> Iterator[None]:
+        """A batch of the store that no documents enter."""
+        yield
+        self._ledger.batch += 1
 
     def queries(self) -> dict[str, list[str]]:
         """The texts of the registered queries by name."""
@@ -176,64 +204,31 @@ class Engine:
             found.setdefault(subscription.name, []).append(subscription.text)
         return found
 
-    def _subscribe(self, script: Script, *, skip_known: bool) -> list[str]:
-        """Registers queries; with `skip_known`, the n-th of a name and text only if there are fewer than n of them."""
-        met: Counter[tuple[str | None, str]] = Counter()
-        left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
-        names: list[str] = []
-        fresh: list[Subscription] = []
-        for place, query in enumerate(script.queries, 1):
-            ready = self._preparation.prepared(query, script.namespaces)
-            text, normal = ready.text, ready.normal
-            key = query.publish, text
-            known = self._registry.equal(*key)
-            occurrence = met[key] + (0 if skip_known else len(known))
-            met[key] += 1
-            if occurrence < len(known):
-                names.append(next(left.setdefault(key, iter(known))).name)
-                continue
-            name = query.publish or f"q{max(place, self._highest_number + 1)}"
-            if query.publish is None:
-                self._highest_number = int(name[1:])
-            qid, since = self._ledger.next_qid + len(fresh), self._ledger.next_docid - 1
-            fresh.append(Subscription(qid, name, text, occurrence, since, normal, query.publish is not None))
-            names.append(name)
-        self._register(fresh)
-        return names
+    def added_at(self, qid: int) -> int:
+        """When a query was registered, microseconds."""
+        return self._ledger.added_at(qid)
 
-    def _register(self, subscriptions: list[Subscription]) -> None:
-        added: list[Subscription] = []
-        try:
-            for subscription in subscriptions:
-                self._registry.add(subscription)
-                added.append(subscription)
-            for subscription in added:
-                self._refuse_cycle(subscription)
-            with whole_batch(self._store):
-                self._ledger.save_queries(subscriptions, self._registry, self._now())
-        except BaseException:
-            for subscription in added:
-                self._registry.remove(subscription.qid)
-            raise
-        self._ledger.queries_saved(subscriptions, self.catalog)
-
-    def _refuse_cycle(self, subscription: Subscription) -> None:
-        """Raises ValueError if a PUBLISHed stream would be made of itself, through queries registered earlier."""
-        if subscription.publishes and (cycle := self._registry.cycle_of(subscription.name)):
-            path = " -> ".join(cycle)
-            raise ValueError(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
+    def answer_to(self, command: str) -> str | None:
+        """What a command was answered that is done; None if it is not."""
+        return self._ledger.answer_to(command)
 
     # ------------------------------------------------------------ documents
 
-    def process(self, documents: Iterable[Document | Reject]) -> list[Output]:
+    def process(self, documents: Iterable[Document | Reject], notes: Notes = NOTHING) -> list[Output]:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
 
-        A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all.
+        A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all, `notes`
+        along with it.
         """
         with collector_paused():
-            return self._process(documents)
+            return self._process(documents, notes)
 
-    def _process(self, documents: Iterable[Document | Reject]) -> list[Output]:
+    def note(self, notes: Notes) -> None:
+        """Commits notes in a batch of their own."""
+        with self._numbered(), whole_batch(self._store):
+            self._ledger.save_notes(notes)
+
+    def _process(self, documents: Iterable[Document | Reject], notes: Notes) -> list[Output]:
         ledger = self._ledger
         before = ledger.next_docid, ledger.next_match
         self._registry.flush()
@@ -244,6 +239,7 @@ class Engine:
                 self._records.flush()
                 self._store.append("dead_letters", admitted.dead_letters)
                 ledger.save_outputs(outputs)
+                ledger.save_notes(notes)
                 self._evict(admitted)
         except BaseException:
             self._stage1.finish_batch(committed=False)
@@ -339,6 +335,23 @@ class Engine:
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
         return self._ledger.undelivered()
+
+    def undelivered_batches(self) -> Iterator[list[Output]]:
+        """The same outputs, each list as `process` returned it, oldest first."""
+        return self._ledger.undelivered_batches()
+
+    def offsets(self) -> dict[tuple[str, str], int]:
+        """How far each file of each source was read, as noted along with the batches: by source and file."""
+        return self._ledger.offsets()
+
+    def setting(self, key: str) -> str | None:
+        """What was noted last under a key."""
+        return self._ledger.setting(key)
+
+    @property
+    def batch(self) -> int:
+        """The number of the next batch."""
+        return self._ledger.batch
 
     def mark_delivered(self) -> None:
         """Notes that all outputs so far have reached their reader."""

@@ -10,11 +10,12 @@ import click
 from feeds.entries import EntryForm
 from feeds.sources import Items, read_documents
 from mmqjp.batches import DOCUMENTS, batches
-from mmqjp.commands.errors import Failure, Interrupted, one_line
+from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.options import debug_option, duration, engine_option, plan_option, read_script
-from mmqjp.commands.sinks import DeadLetters, Sink, json_line
+from mmqjp.commands.sinks import DeadLetters, Sink
 from mmqjp.engine import Counters, Engine
+from mmqjp.text import json_line, one_line
 from xscl import Script
 from xscl.garbage import collector_spared
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-
-def json_line(values: Mapping[str, object]) -> bytes:
-    """A line of JSON in UTF-8."""
-    return json.dumps(values, ensure_ascii=False).encode() + b"\n"
+from mmqjp.text import json_line
 
 
 class Sink:

@@ -1,0 +1,200 @@
+"""Directories and files that grow: what has come since they were last read, in order of the time of the fetch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from feeds.crawl import FEED_SUFFIXES, read_feed_file, read_sidecar
+from feeds.dates import parse_iso
+from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
+from feeds.entries import EntryForm
+from feeds.errors import SourceError
+from feeds.files import files_below, modified_us, name_below, printable
+from feeds.jsonl import follow_jsonl, read_jsonl
+from feeds.warc import first_date, read_warc
+from feeds.xml_files import TimeReader, read_xml_file, time_reader
+
+ALL_READ = -1
+"""The position of a file that is read to its end and not looked at again."""
+
+_XML, _JSONL, _WARC, _SIDECAR = ".xml", ".jsonl", ".warc", ".json"
+_PACKED = frozenset({".gz"})
+_DRAFTS = (".tmp", ".part")
+_FETCHED = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)(\.\d{1,6})?Z?-")
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a file of a source was read: bytes of JSON lines, else its first so many items; ALL_READ."""
+
+    source: str
+    file: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One item of a file, and how far the file is read with it. A last one without item says that all of it is read."""
+
+    item: Document | Reject | None
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Waiting:
+    """A file with something to read; `fetched` (microseconds) and then names are the order in which files are read."""
+
+    fetched: int
+    source: str
+    file: str
+    path: Path = field(compare=False)
+    tail: Tail = field(compare=False)
+
+
+Positions = Mapping[tuple[str, str], int]
+"""Where reading goes on: positions of files by source and name; 0 for those that are missing."""
+
+
+class Tail:
+    """A directory that files are dropped into, or one file that grows.
+
+    Files are renamed into place when they are whole; names that begin with a dot or end in .tmp or .part are passed
+    over. JSON lines may be appended to a file as long as one likes; every other file is read once. A feed's sidecar is
+    put in its place before the feed.
+    Raises SourceError for a path that is missing or holds something else, and for a `time_xpath` that is not XPath.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        feeds: EntryForm | None = None,
+        time_xpath: str | None = None,
+        now: Clock = now_us,
+    ) -> None:
+        self._path = Path(path).absolute()
+        self.name = printable(str(self._path))
+        """What the source is called in offsets."""
+        self._feeds: EntryForm | None = feeds
+        self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
+        self._now = now
+        self._suffixes = frozenset({_XML, _JSONL, _WARC}) | _PACKED | (FEED_SUFFIXES if feeds else frozenset())
+        self._sidecars: set[Path] = set()
+        if not self._path.exists():
+            raise SourceError(printable(str(path)), "no such file or directory", "make it, or check the path")
+        if not self._path.is_dir() and not self._taken(self._path):
+            raise SourceError(printable(str(path)), "the kind of file is not known from its name", self._kinds())
+
+    def waiting(self, positions: Positions) -> Iterator[Waiting]:
+        """The files that have something to read beyond their positions, in no particular order."""
+        for path in self._files():
+            name = self._name(path)
+            position = positions.get((self.name, name), 0)
+            if position != ALL_READ and not self._at_end(path, position):
+                yield Waiting(self._fetched(path), self.name, name, path, self)
+
+    def names(self) -> set[str]:
+        """The names of the files that are there."""
+        return {self._name(path) for path in self._files()}
+
+    def read(self, waiting: Waiting, position: int) -> Iterator[Piece]:
+        """A file's items from a position on."""
+        to = partial(Offset, self.name, waiting.file)
+        if _kind(waiting.path) == _JSONL:
+            for item, end in follow_jsonl(waiting.path, position, self._now):
+                yield Piece(item, to(end))
+            return
+        items = islice(self._items(waiting.path, waiting.file), position, None)
+        for count, item in enumerate(items, position + 1):
+            yield Piece(item, to(count))
+        yield Piece(None, to(ALL_READ))
+
+    def _items(self, path: Path, name: str) -> Iterator[Document | Reject]:
+        kind = _kind(path)
+        if kind == _JSONL + ".gz":
+            yield from read_jsonl(path, self._now)
+        elif kind.startswith(_WARC):
+            yield from read_warc(path, self._feeds)
+        elif self._feeds:
+            yield from read_feed_file(path, name, self._feeds)
+        else:
+            stream = name.partition("/")[0] if "/" in name else DEFAULT_STREAM
+            yield read_xml_file(path, name, stream, self._time)
+
+    def _files(self) -> Iterator[Path]:
+        if not self._path.is_dir():
+            return iter([self._path])
+        return (path for path in files_below(self._path, self._suffixes) if self._taken(path))
+
+    def _taken(self, path: Path) -> bool:
+        if path.name.startswith(".") or path.name.endswith(_DRAFTS):
+            return False
+        kinds = {_JSONL, _JSONL + ".gz", _WARC, _WARC + ".gz", *(FEED_SUFFIXES if self._feeds else (_XML,))}
+        return _kind(path) in kinds and not self._is_sidecar(path)
+
+    def _is_sidecar(self, path: Path) -> bool:
+        """Whether the file only holds notes on another, which may come after it."""
+        if path.suffix.lower() != _SIDECAR:
+            return False
+        if path not in self._sidecars:
+            try:
+                if read_sidecar(path) is None:
+                    return False
+            except (ValueError, OSError):
+                return False
+            self._sidecars.add(path)
+        return True
+
+    def _kinds(self) -> str:
+        return "sources are directories, .jsonl or .warc files" + ("" if self._feeds else "; feeds need --feeds")
+
+    def _name(self, path: Path) -> str:
+        return name_below(path, self._path) if path != self._path else printable(path.name)
+
+    def _at_end(self, path: Path, position: int) -> bool:
+        try:
+            return _kind(path) == _JSONL and path.stat().st_size == position
+        except OSError:
+            return True  # it went meanwhile
+
+    def _fetched(self, path: Path) -> int:
+        """When the file was fetched: as its sidecar, its name or its first record says, else when it was written."""
+        try:
+            beside = path.with_suffix(_SIDECAR)
+            if self._feeds and beside != path and beside.is_file():
+                sidecar = read_sidecar(beside)
+                if sidecar is not None and sidecar.fetched is not None:
+                    return sidecar.fetched
+            named = _time_in_name(path.name)
+            if named is None and _kind(path).startswith(_WARC):
+                named = first_date(path)
+            return modified_us(path) if named is None else named
+        except (OSError, ValueError):
+            return 0  # whoever reads it says what is wrong with it
+
+
+def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[Waiting]:
+    """What there is to read, in the order in which it is read."""
+    return sorted(waiting for tail in tails for waiting in tail.waiting(positions))
+
+
+def _kind(path: Path) -> str:
+    suffix = path.suffix.lower()
+    return "".join(path.suffixes[-2:]).lower() if suffix in _PACKED else suffix
+
+
+def _time_in_name(name: str) -> int | None:
+    """The time at the beginning of a drop's name, `<fetched-at>-<sha256>.xml`."""
+    found = _FETCHED.match(name)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, fraction = found.groups("")
+    try:
+        return parse_iso(f"{year}-{month}-{day}T{hour}:{minute}:{second}{fraction}Z")
+    except ValueError:
+        return None

@@ -1,0 +1,161 @@
+"""`mmqjp stream`: the service that reads sources for as long as it is let."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from feeds.entries import EntryForm
+from feeds.tail import Tail
+from mmqjp.batches import BYTES, DOCUMENTS
+from mmqjp.commands.interrupts import stopping
+from mmqjp.commands.options import debug_option, duration, engine_option, plan_option, read_script
+from mmqjp.commands.run import open_engine, subscribe
+from mmqjp.service.commands import CommandQueue
+from mmqjp.service.lines import WRITTEN, open_lines
+from mmqjp.service.log import JsonLog, Log, TextLog
+from mmqjp.service.loop import Service
+from mmqjp.service.spool import Spool
+from xscl.garbage import collector_spared
+
+AVAILABLE_NOW = "available-now"
+LATENESS = "1d"
+
+
+def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    """How often sources are looked at, in seconds; None for once."""
+    if value == AVAILABLE_NOW:
+        return None
+    found = duration(context, parameter, value)
+    if found is None:
+        raise click.BadParameter(f"write a duration like 10s, or {AVAILABLE_NOW} to read what is there and end")
+    return found / 1_000_000
+
+
+@click.command()
+@click.option(
+    "--source",
+    "paths",
+    metavar="PATH",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A directory that files are dropped into, or a .jsonl file that grows. May be repeated.",
+)
+@click.option(
+    "--state",
+    metavar="DIR",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where queries, documents, matches and offsets are kept.",
+)
+@click.option(
+    "--queries",
+    "queries_path",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
+)
+@click.option(
+    "--feeds",
+    is_flag=False,
+    flag_value="item",
+    type=click.Choice(["item", "raw"]),
+    help="The sources hold feeds: each entry becomes a document, an <item> or, with raw, as it stands.",
+)
+@click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")
+@click.option(
+    "--trigger",
+    metavar="DURATION",
+    default="1s",
+    show_default=True,
+    callback=trigger,
+    help=f"How often the sources are looked at, or {AVAILABLE_NOW}: once.",
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where the output lines are appended. Without it, or with -: standard output.",
+)
+@click.option(
+    "--lateness",
+    callback=duration,
+    metavar="DURATION",
+    default=LATENESS,
+    show_default=True,
+    help="How late a document may come; INF: as late as it likes.",
+)
+@click.option(
+    "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
+    help="How many documents are processed and committed together at the most.",
+)  # fmt: skip
+@click.option(
+    "--batch-bytes", metavar="N", type=click.IntRange(min=1), default=BYTES, show_default=True,
+    help="With how many bytes of XML a batch ends early.",
+)  # fmt: skip
+@click.option(
+    "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="How events are written to standard error.",
+)  # fmt: skip
+@plan_option
+@click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
+@engine_option
+@debug_option
+def stream(
+    paths: tuple[Path, ...],
+    state: Path,
+    queries_path: Path | None,
+    feeds: EntryForm | None,
+    time_xpath: str | None,
+    trigger: float | None,
+    output: Path | None,
+    lateness: int | None,
+    batch_size: int,
+    batch_bytes: int,
+    log_form: str,
+    plan: str,
+    master: str | None,
+    engine: str,
+) -> None:
+    """Answer queries over documents as they come, until Ctrl-C or SIGTERM.
+
+    \b
+    Example:
+      mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
+
+    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there.
+    """
+    if master is not None and engine != "spark":
+        raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
+    script = None if queries_path is None else read_script(queries_path)[1]
+    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath) for path in paths]
+    log = service_log(log_form)
+    target = None if output is None or str(output) == "-" else output
+    with open_engine(engine, master, plan, state, lateness) as opened, stopping() as stop:
+        if script is not None and queries_path is not None:
+            subscribe(opened, script, queries_path)
+        lines = open_lines(target, opened.setting(WRITTEN))
+        try:
+            service = Service(
+                opened, sources, lines, CommandQueue(Spool(state)), log, batch_size=batch_size, batch_bytes=batch_bytes
+            )
+            log.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
+            with collector_spared():
+                service.run(trigger, stop)
+        finally:
+            lines.close()
+        seen = opened.counters()
+        log.event("stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters)
+
+
+def service_log(form: str) -> Log:
+    """Events on standard error, in one form or the other."""
+
+    def write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    return JsonLog(write) if form == "json" else TextLog(write, live=sys.stderr.isatty())
