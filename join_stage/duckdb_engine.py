@@ -25,7 +25,7 @@ from join_stage.engine import (
     unknown_plan,
 )
 from join_stage.plan import TemplateTable
-from join_stage.tables import STATE, TABLES
+from join_stage.tables import BOUND_STATE, RECORDS, STATE
 from join_stage.views import CACHE_BYTES
 from templates.catalog import Row
 from templates.witness import Witnesses
@@ -47,12 +47,23 @@ _TYPES = {
 }
 
 _VIEWS = """
+CREATE OR REPLACE VIEW r_bin AS SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp);
 CREATE OR REPLACE VIEW queries AS
   SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
   FROM added_queries a LEFT JOIN removed_queries r USING (qid);
 CREATE OR REPLACE VIEW matches AS
   SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings
   FROM match_rows m JOIN match_queries q USING (match);
+"""
+
+_REGROUP = """
+CREATE TEMP TABLE edges AS
+  SELECT var1, var2, ((SELECT coalesce(max(grp), -1) FROM groups) + row_number() OVER ())::INTEGER AS grp
+  FROM (SELECT DISTINCT var1, var2 FROM r_bin);
+INSERT INTO groups SELECT grp, var1, var2 FROM edges;
+INSERT INTO bound SELECT docid, grp, node1, node2 FROM r_bin JOIN edges USING (var1, var2);
+DROP TABLE edges;
+DROP TABLE r_bin;
 """
 
 
@@ -97,11 +108,19 @@ class DuckDBEngine:
         # The statements name their joins in the order in which they are to be run: the optimizer, which knows
         # nothing of how many documents share a value, was seen to choose orders a thousand times slower.
         run("SET disabled_optimizers = 'join_order'")
-        for name, schema in TABLES.items():
+        for name, schema in (BOUND_STATE | RECORDS).items():
             run(f"CREATE TABLE IF NOT EXISTS {name} ({_columns(schema)})")
-            if name in STATE:
-                run(f"CREATE TEMP TABLE {name}_w ({_columns(schema)})")
+        if run("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
+            self._regroup()
+        for name, schema in STATE.items():
+            run(f"CREATE TEMP TABLE {name}_w ({_columns(schema)})")
         run(_VIEWS)
+
+    def _regroup(self) -> None:
+        """Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
+        self.begin()
+        self._connection.execute(_REGROUP)
+        self.commit()
 
     # ------------------------------------------------------------ R_T
 
@@ -142,14 +161,10 @@ class DuckDBEngine:
         run = self._connection.execute
         if len(batch.r_group):
             self.append("groups", batch.r_group)
-        sources = {
-            "r_bin": "SELECT docid, var1, var2, node1, node2 FROM witnesses JOIN groups USING (grp)",
-            "r_doc": "SELECT docid, node, strval, stream FROM witnesses",
-            "r_docts": "SELECT docid, t0 AS timestamp, t0, t1 FROM witnesses",
-        }
-        for name, source in sources.items():
-            with registered(self._connection, {"witnesses": getattr(batch, name)}):
-                run(f"INSERT INTO {name} {source}")
+        with registered(self._connection, {"bound_w": batch.r_bin, "doc_w": batch.r_doc, "docts_w": batch.r_docts}):
+            run("INSERT INTO bound SELECT * FROM bound_w")
+            run("INSERT INTO r_doc SELECT * FROM doc_w")
+            run("INSERT INTO r_docts SELECT docid, t0 AS timestamp, t0, t1 FROM docts_w")
         if self._plan.in_sql:
             self._split_state(first_docid)
         # Once there were older documents it is taken that there are: a join with none finds none.
@@ -169,7 +184,7 @@ class DuckDBEngine:
 
     def evict(self, before: int) -> None:
         docids = f"SELECT docid FROM documents WHERE t0 < {before}"
-        for name in STATE:
+        for name in BOUND_STATE:
             self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
         self._plan.evicted(docids, before)
 

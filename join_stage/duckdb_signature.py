@@ -11,8 +11,9 @@ from join_stage.costs import Cost
 from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.joiner import SignatureJoin
-from join_stage.tables import STATE
+from join_stage.tables import BOUND_STATE
 from templates.catalog import Row
+from templates.witness import R_GROUP, Witnesses
 
 
 class SignaturePlan:
@@ -35,8 +36,9 @@ class SignaturePlan:
         if not self._loaded:
             self._join.restart(self._connection.table("groups").to_arrow_table())
             if batch.older:
-                older = (f"SELECT * FROM {name} WHERE docid < {batch.first_docid}" for name in STATE)
-                self._join.load(*(self._connection.sql(query).to_arrow_table() for query in older))
+                older = (f"FROM {name} WHERE docid < {batch.first_docid}" for name in BOUND_STATE)
+                bound, r_doc, r_docts = (self._connection.sql(query).to_arrow_table() for query in older)
+                self._join.load(Witnesses(bound, R_GROUP.empty_table(), r_doc, r_docts))
             self._loaded = True
         return self._join.join(batch.witnesses, batch.scope)
 

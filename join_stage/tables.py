@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from templates.witness import R_DOC
+from templates.witness import R_BIN, R_DOC
 
 _INT, _TEXT = pa.int64(), pa.string()
 _INTS, _TEXTS = pa.list_(_INT), pa.list_(_TEXT)
@@ -19,6 +19,9 @@ R_DOCTS_STORED = _schema(docid=_INT, timestamp=_INT, t0=_INT, t1=_INT)
 
 STATE = {"r_bin": R_BIN_FLAT, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
 """The join state (thesis 6.3.1), which each batch extends and eviction shortens."""
+
+BOUND_STATE = {"bound": R_BIN, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
+"""The same as it comes from stage 1: R_bin by groups of edges, which the table `groups` has."""
 
 RECORDS = {
     # `kind` is external, published or hidden. `parts` and `part_ids` tell documents of a chain apart; `source_*`

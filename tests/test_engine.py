@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from feeds.document import Document, Reject
+from join_stage.engine import DUCKDB_FILE, PLANS
 from mmqjp import Engine, XsclErrors
 from mmqjp.outputs import Output
 from tests.agreement import as_row
@@ -173,6 +175,25 @@ def test_half_and_half_with_state_is_one_run(seed: int, tmp_path: Path):
             engine.ensure(script)
             halves += [as_row(output) for output in engine.process(half)]
     assert comparable(halves) == comparable(whole)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_store_that_has_r_bin_edge_by_edge_goes_on(seed: int, plan: str, tmp_path: Path):
+    script, documents = random_case(seed)
+    with Engine("duckdb", plan=plan) as engine:
+        engine.ensure(script)
+        expected = [engine.process(documents[:4]), engine.process(documents[4:])]
+    with Engine("duckdb", plan=plan, state=tmp_path) as engine:
+        engine.ensure(script)
+        assert comparable(map(as_row, engine.process(documents[:4]))) == comparable(map(as_row, expected[0]))
+        before = engine.sql("SELECT * FROM r_bin ORDER BY ALL")
+    with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as store:  # as the first version wrote it
+        store.execute("CREATE TABLE edges AS SELECT * FROM r_bin; DROP VIEW r_bin; DROP TABLE bound")
+        store.execute("ALTER TABLE edges RENAME TO r_bin")
+    with Engine("duckdb", plan=plan, state=tmp_path) as engine:
+        assert engine.sql("SELECT * FROM r_bin ORDER BY ALL") == before
+        assert comparable(map(as_row, engine.process(documents[4:]))) == comparable(map(as_row, expected[1]))
 
 
 def test_outputs_wait_in_the_state_until_they_are_delivered(tmp_path: Path):

@@ -45,6 +45,10 @@ Approach = tuple[int, Above, Context, MaskIndex[int]]
 _Outline = tuple[NodeKind, str, int, int, frozenset[Approach]]
 """(kind, name, depth, satisfied filters that matter, approaches): what all of a state follows from but its path."""
 
+_Reached = tuple[NodeKind, int, frozenset[tuple[int, int, Above, Context]]]
+"""(kind, depth, (step, depth of a node above, step that it matches, context)): the steps that match at a node, and how
+they came to."""
+
 
 class Outcome:
     """What holds at nodes: the steps that match there with their contexts; the number of the emission, what binds there
@@ -66,8 +70,8 @@ class State(dict[Label, "State"]):
     """
 
     __slots__ = (
-        "above", "approaches", "automaton", "by_label", "contexts", "depth", "emission", "inner", "leaf",
-        "reads_attributes", "reads_attributes_within", "stream",
+        "above", "approaches", "automaton", "by_label", "by_outcome", "contexts", "depth", "emission", "inner",
+        "leaf", "reads_attributes", "reads_attributes_within", "stream",
     )  # fmt: skip
 
     def __init__(self, automaton: Automaton, stream: str, above: State | None, outcome: Outcome) -> None:
@@ -83,6 +87,7 @@ class State(dict[Label, "State"]):
         self.reads_attributes = outcome.reads_attributes or self.reads_attributes_within
         self.approaches: dict[tuple[NodeKind, str], tuple[int, frozenset[Approach]]] = {}
         self.by_label: dict[tuple[NodeKind, str, int], State] = {}
+        self.by_outcome: dict[Outcome, State] = {}
 
     def __missing__(self, label: Label) -> State:
         return self.automaton.enter(self, label)
@@ -98,6 +103,7 @@ class State(dict[Label, "State"]):
         """Forgets all states below this one."""
         self.clear()
         self.by_label.clear()
+        self.by_outcome.clear()
 
 
 class Automaton:
@@ -161,6 +167,7 @@ class Automaton:
             lambda key: self._steps.below(*key), self._limits.classes
         )
         self._outcomes: dict[_Outline, Outcome] = {}
+        self._by_reached: dict[_Reached, Outcome] = {}
         self._contexts: dict[tuple[int, frozenset[tuple[int, Above, Context]]], Context] = {}
         self.emissions = Emissions()
 
@@ -216,6 +223,7 @@ class Automaton:
 
     def _forget_outcomes(self) -> None:
         self._outcomes.clear()
+        self._by_reached.clear()
         self._contexts.clear()
 
     def _root(self, stream: str) -> State:
@@ -244,7 +252,11 @@ class Automaton:
             outcome = self._outcomes.get(outline)
             if outcome is None:
                 outcome = self._outcomes[outline] = self._outcome(above.stream, outline)
-            found = above.by_label[kind, name, mask & need] = State(self, above.stream, above, outcome)
+            # Most filters tell apart documents, and few what matches in them: what follows is the same then.
+            found = above.by_outcome.get(outcome)
+            if found is None:
+                found = above.by_outcome[outcome] = State(self, above.stream, above, outcome)
+            above.by_label[kind, name, mask & need] = found
         if self.states <= self._limits.states:
             self.states += 1
             above[label] = found
@@ -273,13 +285,26 @@ class Automaton:
     def _outcome(self, stream: str, outline: _Outline) -> Outcome:
         """What follows for a node."""
         kind, _, own_depth, mask, approaches = outline
+        reached = frozenset(
+            (step, depth, above, context)
+            for depth, above, context, index in approaches
+            for step in index.satisfied(mask)
+        )
+        key = kind, own_depth, reached
+        outcome = self._by_reached.get(key)
+        if outcome is None:
+            outcome = self._by_reached[key] = self._follows(stream, key)
+        return outcome
+
+    def _follows(self, stream: str, found: _Reached) -> Outcome:
+        """What follows for a node from the steps that match there."""
+        kind, own_depth, reached = found
         places: dict[int, set[tuple[int, Above, Context]]] = {}
-        for depth, above, context, index in approaches:
-            for step in index.satisfied(mask):
-                places.setdefault(step, set()).add((depth, above, context))
+        for step, depth, above, context in reached:
+            places.setdefault(step, set()).add((depth, above, context))
         contexts: dict[Above, Context] = {}
-        for step, reached in places.items():
-            contexts[step] = self._context(step, frozenset(reached))
+        for step, ways in places.items():
+            contexts[step] = self._context(step, frozenset(ways))
             for derived in self._steps.on_self(step):
                 contexts[derived] = self._context(derived, frozenset([(own_depth, step, contexts[step])]))
         within = any(self._steps.leads_to_attributes((stream, "//", step)) for step in places)

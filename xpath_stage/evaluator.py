@@ -18,7 +18,7 @@ from xpath_stage.relations import Documents, OfShapes, arrow_table, walked_table
 from xpath_stage.shapes import MAX_SIZE, Found, ShapeCache
 from xpath_stage.wanted import wanted
 
-CHUNK = 50_000
+CHUNK = 10_000
 """Elements after which what was found is turned into columns."""
 
 

@@ -11,7 +11,11 @@ class Groups:
     """Numbers of groups; `known` are those of an earlier run."""
 
     def __init__(self, known: Iterable[tuple[int, frozenset[Edge]]] = ()) -> None:
-        self._numbers = {edges: number for number, edges in known}
+        self._numbers: dict[frozenset[Edge], int] = {}
+        self._next = 0
+        for number, edges in known:  # a store may have two of the same edges
+            self._numbers[edges] = number
+            self._next = max(self._next, number + 1)
         self._fresh: list[tuple[int, Edge]] = []
         self._taken: list[tuple[int, Edge]] = []
 
@@ -19,7 +23,8 @@ class Groups:
         """The number of a group."""
         number = self._numbers.get(edges)
         if number is None:
-            number = self._numbers[edges] = len(self._numbers)
+            number = self._numbers[edges] = self._next
+            self._next += 1
             self._fresh += [(number, edge) for edge in edges]
         return number
 

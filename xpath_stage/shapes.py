@@ -90,7 +90,7 @@ class ShapeCache:
         if last is not None and tags == self._last_tags and counts == self._last_counts and stream == last.stream:
             self.hits += 1
             return last
-        key: object = (stream, *tags, *counts)
+        key: object = (stream, " ".join(tags), tuple(counts))  # no name has a blank
         shape = self._shapes.get(key, self)
         if shape.__class__ is Found:
             self.hits += 1

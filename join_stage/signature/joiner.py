@@ -19,10 +19,7 @@ from join_stage.signature.rows import Rows
 from join_stage.signature.within import Sets
 from templates.catalog import Row
 from templates.template import Shape
-from templates.witness import R_GROUP, Witnesses
-
-_EDGE = 1 << 30
-"""The first number of a group that stands for a single edge; those of stage 1 are less."""
+from templates.witness import Witnesses
 
 
 class SignatureJoin:
@@ -87,17 +84,11 @@ class SignatureJoin:
             "values": len(self._values),
         }
 
-    def load(self, r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
-        """Takes in the join state, after `restart`: R_bin comes with an edge in each row."""
-        code, edges = encoded((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
-        numbers = np.arange(len(edges), dtype=np.int64) + _EDGE
-        columns = (numbers, edges >> 32, edges & 0xFFFFFFFF)
-        groups = pa.table([pa.array(column.astype(np.int32)) for column in columns], R_GROUP)
-        grp = pa.array(numbers[code].astype(np.int32))
-        factorised = r_bin.select(["docid", "node1", "node2"]).add_column(1, "grp", grp)
-        self._classes.learn(groups_of(groups))
+    def load(self, state: Witnesses) -> None:
+        """Takes in the join state, after `restart`."""
+        self._classes.learn(groups_of(state.r_group))
         self._classes.renew()
-        self._keep(postings(Witnesses(factorised, groups, r_doc, r_docts), self._classes, self._values))
+        self._keep(postings(state, self._classes, self._values))
 
     def _keep(self, run: Run) -> None:
         """Keeps postings. Runs are merged so that each is twice as long as the next: a batch meets few of them, and a

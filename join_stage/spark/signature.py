@@ -6,15 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from join_stage.costs import Cost
 from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
+from join_stage.signature.arrays import encoded
 from join_stage.signature.joiner import SignatureJoin
 from join_stage.spark.tables import TableViews
 from join_stage.tables import STATE
 from templates.catalog import Row
+from templates.witness import R_GROUP, Witnesses
+
+_EDGE = 1 << 30
+"""The first number of a group that stands for a single edge; those of stage 1 are less."""
 
 
 class SignaturePlan:
@@ -41,7 +48,7 @@ class SignaturePlan:
         if not self._loaded:
             self._join.restart(self._views.frame("groups").toArrow())
             if before:
-                self._join.load(*(before[name].toArrow() for name in STATE))
+                self._join.load(edge_by_edge(*(before[name].toArrow() for name in STATE)))
             self._loaded = True
         return self._join.join(batch.witnesses, batch.scope)
 
@@ -63,3 +70,13 @@ class SignaturePlan:
 
     def close(self) -> None:
         """Nothing is held outside this process."""
+
+
+def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> Witnesses:
+    """The join state as witnesses in which each edge is a group of its own."""
+    code, edges = encoded((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
+    numbers = np.arange(len(edges), dtype=np.int64) + _EDGE
+    columns = (numbers, edges >> 32, edges & 0xFFFFFFFF)
+    groups = pa.table([pa.array(column.astype(np.int32)) for column in columns], R_GROUP)
+    bound = r_bin.select(["docid", "node1", "node2"]).add_column(1, "grp", pa.array(numbers[code].astype(np.int32)))
+    return Witnesses(bound, groups, r_doc, r_docts)
