@@ -158,6 +158,19 @@ class DuckDBEngine:
             return self._connection.sql(sql).to_arrow_table()
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
+        self._add(batch)
+        if self._plan.in_sql:
+            self._split_state(first_docid)
+        # Once there were older documents it is taken that there are: a join with none finds none.
+        self._older = self._older or self._has_documents_before(first_docid)
+        return self._plan.join(Batch(batch, first_docid, self._older, scope))
+
+    def extend(self, witnesses: Witnesses) -> None:
+        self._add(witnesses)
+        self._plan.extended()
+
+    def _add(self, batch: Witnesses) -> None:
+        """Adds witnesses to the join state."""
         run = self._connection.execute
         if len(batch.r_group):
             self.append("groups", batch.r_group)
@@ -165,11 +178,6 @@ class DuckDBEngine:
             run("INSERT INTO bound SELECT * FROM bound_w")
             run("INSERT INTO r_doc SELECT * FROM doc_w")
             run("INSERT INTO r_docts SELECT docid, t0 AS timestamp, t0, t1 FROM docts_w")
-        if self._plan.in_sql:
-            self._split_state(first_docid)
-        # Once there were older documents it is taken that there are: a join with none finds none.
-        self._older = self._older or self._has_documents_before(first_docid)
-        return self._plan.join(Batch(batch, first_docid, self._older, scope))
 
     def _has_documents_before(self, docid: int) -> bool:
         return self._connection.execute(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]

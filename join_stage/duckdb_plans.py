@@ -42,6 +42,9 @@ class DuckDBPlan(Protocol):
     def evicted(self, docids: str, before: int) -> None:
         """The documents that begin before a time have left the state; the query `docids` gives their ids."""
 
+    def extended(self) -> None:
+        """The join state has more of documents that came before."""
+
     def rolled_back(self, *, whole: bool) -> None:
         """The batch has been taken back; not `whole`: its commit failed, and perhaps only part of it was."""
 
@@ -100,6 +103,9 @@ class BasicPlan:
         return pa.concat_tables(results)
 
     def evicted(self, docids: str, before: int) -> None:
+        """Nothing is kept about documents."""
+
+    def extended(self) -> None:
         """Nothing is kept about documents."""
 
     def rolled_back(self, *, whole: bool) -> None:

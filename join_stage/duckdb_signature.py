@@ -45,6 +45,10 @@ class SignaturePlan:
     def evicted(self, docids: str, before: int) -> None:
         self._join.evict(before)
 
+    def extended(self) -> None:
+        """The postings lack what was added."""
+        self._loaded = False
+
     def rolled_back(self, *, whole: bool) -> None:
         """The postings hold documents that are not there."""
         self._loaded = False

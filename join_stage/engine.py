@@ -129,6 +129,10 @@ class JoinEngine(Protocol):
         before the next call.
         """
 
+    def extend(self, witnesses: Witnesses) -> None:
+        """Adds to the join state what it lacks of documents that came before, and answers nothing. A document that it
+        has is not among those of `r_docts` again."""
+
     def evict(self, before: int) -> None:
         """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
 

@@ -62,6 +62,12 @@ class Admission:
                 known.add((item.stream, item.id))
         return Admitted(records, rows_table(dead, TABLES["dead_letters"]), duplicates)
 
+    def fresh(self, records: list[Record]) -> list[Record]:
+        """Those of records of our own making that are not in the store: not those of a published stream and a known
+        id."""
+        known = self._known({(r.stream, r.id) for r in records if r.kind == "published"})
+        return [r for r in records if r.kind != "published" or (r.stream, r.id) not in known]
+
     def advance(self, admitted: Admitted) -> None:
         """Moves the watermarks past a batch."""
         self._greatest = self._greatest_with(admitted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -50,9 +50,16 @@ class Delivered:
 class Delivery:
     """Delivers the matches of one batch. An output is made once for its query, documents and SELECT nodes."""
 
-    def __init__(self, registry: Registry, records: Records) -> None:
-        self._registry, self._records = registry, records
-        self._seen: set[tuple[object, ...]] = set()
+    def __init__(
+        self,
+        registry: Registry,
+        records: Records,
+        only: Collection[Subscription | HiddenStream] | None = None,
+        known: Iterable[tuple[object, ...]] = (),
+    ) -> None:
+        """With `only`, to nobody but these. `known` are tuples that there are already: stream, parts, what is bound."""
+        self._registry, self._records, self._only = registry, records, only
+        self._seen: set[tuple[object, ...]] = set(known)
         self._bound: dict[tuple[object, ...], list[SideBinding]] = {}
         self._paths: dict[int, Mapping[str, tuple[int, ...]]] = {}
 
@@ -63,7 +70,8 @@ class Delivery:
             found: list[Delivered] = []
             for target in self._registry.of_row(match.row):
                 owner = target.owner
-                if owner.active and _in_time(target, inputs) and all(owner.sees(record.parts) for record in inputs):
+                wanted = owner.active if self._only is None else owner in self._only
+                if wanted and _in_time(target, inputs) and all(owner.sees(record.parts) for record in inputs):
                     found += self._target(target, inputs, match.nodes)
             yield match, found
 

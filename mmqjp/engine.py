@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,15 @@ from join_stage.engine import DEFAULT_PLAN, PLANS, JoinEngine, Matches, unknown_
 from join_stage.tables import TABLES
 from join_stage.views import CACHE_BYTES
 from mmqjp.admission import EARLIEST, Admission, Admitted
+from mmqjp.backfill import Backfill, known_tuples
 from mmqjp.delivery import Delivery, Match
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.ownership import Ownership
 from mmqjp.records import Record, Records
-from mmqjp.registry import Registry
-from mmqjp.subscribing import Noting, Subscribing, nothing_noted
+from mmqjp.registry import HiddenStream, Registry, Subscription
+from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -156,46 +157,79 @@ class Engine:
         """The documents that are kept, by docid: to look at."""
         return self._records
 
-    def subscribe(self, text: str, *, add: bool = False, noting: Noting = nothing_noted) -> list[str]:
-        """Registers the queries of a script and returns their names. They see documents that arrive from now on.
+    def subscribe(
+        self, text: str, *, add: bool = False, backfill: bool = False, noting: Noting = nothing_noted
+    ) -> list[str]:
+        """Registers the queries of a script and returns their names. They see documents that arrive from now on; with
+        `backfill` all that are kept too, and what these give is in `undelivered` at once.
 
         They take the place of the queries that are registered under the names they PUBLISH, of which those with the
         same text stay as they are; with `add` all of these stay. `noting` is committed along.
         Raises XsclErrors with every mistake in the text, and ValueError for a cycle of PUBLISHed names with queries
         registered earlier; then nothing is registered.
         """
-        with collector_paused(), self._numbered():
-            return self._subscribing.subscribe(parse_script(text), "add" if add else "replace", noting=noting)
+        script = parse_script(text)
+        how: How = "add" if add else "replace"
+        with collector_paused(), self._batch():
+            if backfill:
+                return self._subscribing.subscribe(script, how, since=-1, noting=noting, within=self._backfill)
+            return self._subscribing.subscribe(script, how, noting=noting)
 
     def ensure(self, script: Script) -> list[str]:
         """Registers the queries of a script that are not registered yet under the same name with the same text."""
-        with collector_paused():
+        with collector_paused(), self._batch():
             return self._subscribing.subscribe(script, "ensure")
 
     def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""
-        with self._numbered():
+        with self._batch():
             self._subscribing.unsubscribe(name, noting)
 
     def pause(self, name: str, reason: str = "asked to", *, noting: Noting = nothing_noted) -> None:
         """Lets all queries of a name rest: they give nothing, and will never see documents that arrive meanwhile.
 
         Raises KeyError if there is none."""
-        with self._numbered():
+        with self._batch():
             self._subscribing.pause(name, reason, noting)
 
     def resume(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Lets all queries of a name go on, also with the documents from before they were paused that are still kept.
 
         Raises KeyError if there is none."""
-        with self._numbered():
+        with self._batch():
             self._subscribing.resume(name, noting)
 
     @contextmanager
-    def _numbered(self) -> Iterator[None]:
-        """A batch of the store that no documents enter."""
-        yield
-        self._ledger.batch += 1
+    def _batch(self) -> Iterator[None]:
+        """What goes with a batch of the store, which is committed inside: if that fails, all is as it was before."""
+        ledger = self._ledger
+        before = ledger.next_docid, ledger.next_match
+        try:
+            yield
+        except BaseException:
+            self._stage1.finish_batch(committed=False)
+            ledger.next_docid, ledger.next_match = before
+            self._records.forget(ledger.next_docid)
+            raise
+        self._stage1.finish_batch(committed=True)
+        ledger.batch += 1
+
+    def _backfill(self, subscriptions: list[Subscription]) -> None:
+        """Answers new queries, within the batch that keeps them, over the documents that are kept."""
+        self._registry.flush()
+        hidden = {stream for s in subscriptions for stream in self._registry.inner_joins(s)}
+        owners: set[Subscription | HiddenStream] = {*subscriptions, *hidden}
+        known = known_tuples(self._store, {stream.hidden.stream for stream in hidden})
+        delivery = Delivery(self._registry, self._records, owners, known)
+        outputs: list[Output] = []
+        records: list[Record] = []
+        for matches in Backfill(owners, self._registry, self._stage1, self._store, self._records).matches():
+            for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
+                records += self._deliver(delivery, chunk, outputs)
+        outputs += self._answer(self._admission.fresh(records))
+        self._records.flush()
+        self._ledger.save_outputs(outputs)
+        self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
 
     def queries(self) -> dict[str, list[str]]:
         """The texts of the registered queries by name."""
@@ -225,31 +259,21 @@ class Engine:
 
     def note(self, notes: Notes) -> None:
         """Commits notes in a batch of their own."""
-        with self._numbered(), whole_batch(self._store):
+        with self._batch(), whole_batch(self._store):
             self._ledger.save_notes(notes)
 
     def _process(self, documents: Iterable[Document | Reject], notes: Notes) -> list[Output]:
-        ledger = self._ledger
-        before = ledger.next_docid, ledger.next_match
         self._registry.flush()
-        try:
-            with whole_batch(self._store):
-                admitted = self._admission.admit(documents)
-                outputs = self._answer(admitted.records)
-                self._records.flush()
-                self._store.append("dead_letters", admitted.dead_letters)
-                ledger.save_outputs(outputs)
-                ledger.save_notes(notes)
-                self._evict(admitted)
-        except BaseException:
-            self._stage1.finish_batch(committed=False)
-            ledger.next_docid, ledger.next_match = before
-            self._records.forget(ledger.next_docid)
-            raise
-        self._stage1.finish_batch(committed=True)
+        with self._batch(), whole_batch(self._store):
+            admitted = self._admission.admit(documents)
+            outputs = self._answer(admitted.records)
+            self._records.flush()
+            self._store.append("dead_letters", admitted.dead_letters)
+            self._ledger.save_outputs(outputs)
+            self._ledger.save_notes(notes)
+            self._evict(admitted)
         self._admission.advance(admitted)
         self._last_dead_letters = admitted.dead_letters
-        ledger.batch += 1
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -336,9 +360,9 @@ class Engine:
         """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
         return self._ledger.undelivered()
 
-    def undelivered_batches(self) -> Iterator[list[Output]]:
-        """The same outputs, each list as `process` returned it, oldest first."""
-        return self._ledger.undelivered_batches()
+    def outputs_after(self, batch: int) -> Iterator[list[Output]]:
+        """The outputs of the batches after one, each list as `process` returned it, oldest first."""
+        return self._ledger.outputs_after(batch)
 
     def offsets(self) -> dict[tuple[str, str], int]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""

@@ -171,10 +171,9 @@ class Ledger:
             self._append("settings", [(DELIVERED, str(self.batch - 1), self.batch)])
         self.batch += 1
 
-    def undelivered_batches(self) -> Iterator[list[Output]]:
-        """The outputs that were committed but not marked as delivered, as each batch returned them."""
-        delivered = self._setting(DELIVERED) or "-1"
-        sql = f"SELECT DISTINCT batch FROM outputs WHERE batch > {delivered} ORDER BY batch"
+    def outputs_after(self, batch: int) -> Iterator[list[Output]]:
+        """The outputs of the batches after one, as each batch returned them."""
+        sql = f"SELECT DISTINCT batch FROM outputs WHERE batch > {batch} ORDER BY batch"
         for batch in [row["batch"] for row in self._rows(sql)]:
             yield sorted_outputs(map(_output, self._rows(f"SELECT * FROM outputs WHERE batch = {batch}")))
 

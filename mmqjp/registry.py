@@ -175,6 +175,16 @@ class Registry:
         """The hidden stream of a name, which some registered query reads."""
         return self._hidden[stream]
 
+    def inner_joins(self, owner: Subscription | HiddenStream) -> list[HiddenStream]:
+        """The hidden streams behind a query, each once."""
+        found: dict[HiddenStream, None] = {}
+        for target in owner.targets:
+            for side in target.conjunct.sides():
+                if side.hidden is not None:
+                    inner = self._hidden[side.hidden.stream]
+                    found |= dict.fromkeys([inner, *self.inner_joins(inner)])
+        return list(found)
+
     def owners(self) -> Iterator[Subscription | HiddenStream]:
         """Everything that has subscribed to rows of R_T."""
         yield from self.subscriptions.values()
@@ -303,6 +313,7 @@ class Registry:
             stream = self._hidden[hidden.stream] = HiddenStream(hidden, since, calls=1)
             self._place(stream, hidden.conjuncts, hidden.op, hidden.window, since)
         else:
+            stream.since = min(stream.since, since)
             self._call(stream)
         stream.uses += 1
 

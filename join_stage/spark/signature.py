@@ -55,6 +55,10 @@ class SignaturePlan:
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         self._join.evict(before)
 
+    def extended(self) -> None:
+        """The postings lack what was added."""
+        self._loaded = False
+
     def committed(self) -> None:
         """What is kept is as it should be."""
 

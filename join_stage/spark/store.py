@@ -62,6 +62,7 @@ class TableStore:
         self.directory = directory.absolute()
         self._numbers = count()
         self._buffers: dict[str, list[pa.Table]] = {}
+        self._covered: list[int] = []
         try:
             if (self.directory / DUCKDB_FILE).exists():
                 raise StoreError(
@@ -111,6 +112,11 @@ class TableStore:
         """The whole table, rows of the current batch included."""
         return pa.concat_tables([*(_read(path) for path in self.paths(table)), self.fresh(table)])
 
+    def cover(self, first: int, last: int) -> None:
+        """Notes that rows of the join state in the current batch are about documents that begin from `first` to
+        `last`, although these are not among its new ones."""
+        self._covered += first, last
+
     def evict(self, before: int) -> dict[str, list[Path]]:
         """Drops the files of the join state whose documents all begin before a time, and returns which they are."""
         kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in STATE}
@@ -121,6 +127,7 @@ class TableStore:
     def rollback(self) -> None:
         """Forgets what came since the last commit."""
         self._buffers.clear()
+        self._covered.clear()
         self.files = self._kept.get(self._batch, _EMPTY)
 
     def commit(self) -> None:
@@ -132,6 +139,7 @@ class TableStore:
             self._kept[batch] = self.files = files
             self._batch = batch
             self._buffers.clear()
+            self._covered.clear()
             with suppress(OSError):  # the batch stands; what cannot be removed now is removed when the store is opened
                 self._sweep()
 
@@ -145,7 +153,7 @@ class TableStore:
         rows = self.fresh(table)
         if not len(rows):
             return ()
-        times = self.fresh("r_docts")["t0"].to_pylist() if table in STATE else []
+        times = [*self.fresh("r_docts")["t0"].to_pylist(), *self._covered] if table in STATE else []
         return (self._write(table, batch, rows, 0, min(times, default=None), max(times, default=None)),)
 
     def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:

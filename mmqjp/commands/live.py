@@ -57,9 +57,10 @@ def answered(names: list[str], word: str) -> None:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
 @click.option("--add", is_flag=True, help="The queries that have the same names stay too.")
+@click.option("--backfill", is_flag=True, help="They are answered over all documents that are still kept, too.")
 @store_options
 @engine_option
-def subscribe(file: Path, add: bool, state: Path, wait: float, engine: str) -> None:
+def subscribe(file: Path, add: bool, backfill: bool, state: Path, wait: float, engine: str) -> None:
     """Register the queries of a file, in place of those of the same names.
 
     \b
@@ -70,7 +71,8 @@ def subscribe(file: Path, add: bool, state: Path, wait: float, engine: str) -> N
     running. --engine is only for a store that is not there yet.
     """
     text = read_script(file)[0]
-    answered(client(state, wait, engine).ask("subscribe", {"text": text, "add": add}), "subscribed")
+    arguments = {"text": text, "add": add, "backfill": backfill}
+    answered(client(state, wait, engine).ask("subscribe", arguments), "subscribed")
 
 
 @click.command()

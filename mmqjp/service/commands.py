@@ -73,7 +73,7 @@ def _told(arguments: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _subscribe(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
-    engine.subscribe(arguments["text"], add=arguments["add"], noting=noting)
+    engine.subscribe(arguments["text"], add=arguments["add"], backfill=arguments["backfill"], noting=noting)
 
 
 def _unsubscribe(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:

@@ -69,10 +69,8 @@ class Service:
         self._positions = engine.offsets()
         self._settings: dict[str, str] = {}
         self._noted: dict[str, str] = {}
-        self._written = engine.batch - 1
-        for outputs in engine.undelivered_batches():
-            self._lines.write(outputs)
-        self._delivered()
+        self._written = int(engine.setting(DELIVERED) or -1)
+        self._write()
 
     def run(self, trigger: float | None, stop: Stop) -> None:
         """Works until `stop` is set, looking for documents every `trigger` seconds; None: until all is read."""
@@ -83,18 +81,30 @@ class Service:
                 break
             self._settle()
             while not stop.is_set() and (left := trigger - (perf_counter() - started)) > 0:
-                self._commands.apply(self._engine, self._log)
+                self._obey()
                 stop.wait(min(left, POLL))
         self._settle()
 
     def drain(self, stop: Stop) -> None:
         """Processes all that has come, batch by batch, or up to the end of a batch once `stop` is set."""
-        self._commands.apply(self._engine, self._log)
+        self._obey()
         for taken in self._batches():
             self._process(taken)
             if stop.is_set():
                 return
-            self._commands.apply(self._engine, self._log)
+            self._obey()
+
+    def _obey(self) -> None:
+        """Does what other processes ask for; a backfill among it has outputs."""
+        if self._commands.apply(self._engine, self._log):
+            self._write()
+
+    def _write(self) -> None:
+        """Writes the outputs that are committed and not written."""
+        for outputs in self._engine.outputs_after(self._written):
+            self._lines.write(outputs)
+        self._written = self._engine.batch - 1
+        self._delivered()
 
     def _batches(self) -> Iterator[Taken]:
         taken = Taken()
