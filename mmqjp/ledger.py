@@ -22,7 +22,8 @@ from templates.catalog import Catalog, Edge
 from templates.template import Shape
 from xscl import parse_script
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = 2
+"""The format of a store. Since 2 queries may be paused, and sources have offsets."""
 
 NUMBERED = ("outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
@@ -35,20 +36,29 @@ class Ledger:
     """Reads and appends the rows that are not join state. Callers begin and commit batches, except where said."""
 
     def __init__(self, store: JoinEngine, now: Clock = now_us) -> None:
-        """Raises StoreError for a store of another format."""
+        """Brings a store of an older format up to date. Raises StoreError for one of a newer format."""
         self._store, self._now = store, now
-        version = self._setting("schema_version")
-        if version is None:
-            with whole_batch(store):
-                self._append("settings", [("schema_version", SCHEMA_VERSION, 0)])
-        elif version != SCHEMA_VERSION:
-            raise StoreError(f"the store has format {version}; this version of mmqjp reads format {SCHEMA_VERSION}")
+        version = int(self._setting("schema_version") or 0)
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
+                "install the version that wrote it, or a newer one"
+            )
+        self.batch = max(self._top("batch", table) for table in NUMBERED) + 1
+        if version < SCHEMA_VERSION:
+            self._migrate()
         self.next_docid = self._top("docid", "documents") + 1
         self.next_match = self._top("match", "match_rows") + 1
         self.next_qid = self._top("qid", "added_queries") + 1
-        self.batch = max(self._top("batch", table) for table in NUMBERED) + 1
         self._saved_steps = self._top("var", "variables") + 1
         self._saved_templates = self._top("template", "templates") + 1
+
+    def _migrate(self) -> None:
+        """Notes the format of a store that is new or old. What format 2 has more, tables, the store has made already;
+        what it keeps otherwise, it has rewritten."""
+        with whole_batch(self._store):
+            self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
+        self.batch += 1
 
     # ------------------------------------------------------------ catalog and queries
 
