@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -139,7 +140,8 @@ class DuckDBEngine:
         self._connection.begin()
 
     def commit(self) -> None:
-        self._connection.commit()
+        with _written():
+            self._connection.commit()
 
     def rollback(self) -> None:
         try:
@@ -150,7 +152,7 @@ class DuckDBEngine:
             self._plan.rolled_back(whole=True)
 
     def append(self, table: str, rows: pa.Table) -> None:
-        with registered(self._connection, {"appended": rows}):
+        with registered(self._connection, {"appended": rows}), _written():
             self._connection.execute(f"INSERT INTO {table} SELECT * FROM appended")
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
@@ -206,6 +208,15 @@ class DuckDBEngine:
         self._connection.close()
         if self._spilled is not None:
             self._spilled.cleanup()
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Says of a write that fails, for want of room above all, that it is the store's."""
+    try:
+        yield
+    except (duckdb.IOException, duckdb.TransactionException) as error:
+        raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
 def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> DuckDBPlan:

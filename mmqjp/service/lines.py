@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -67,15 +68,20 @@ class GrowingFile:
             self._file.seek(place["bytes"])
 
     def write(self, outputs: Iterable[Output]) -> None:
-        self._file.writelines(json_line(output.to_dict()) for output in outputs)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.writelines(json_line(output.to_dict()) for output in outputs)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def position(self) -> str | None:
         return json.dumps({"file": str(self._path), "bytes": self._file.tell()}, ensure_ascii=False)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written comes again
+            self._file.close()
 
 
 def open_lines(path: Path | None, noted: str | None) -> Lines:
