@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +43,13 @@ def read_sidecar(path: Path) -> Sidecar | None:
     return Sidecar(source, parse_iso(fetched) if isinstance(fetched, str) else None)
 
 
-def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Document | Reject]:
-    """The entries of a feed file; nothing for a file that is another feed's sidecar."""
+def read_feed_file(
+    path: Path, name: str, form: EntryForm, archive: Callable[[str, int], int | None] = lambda source, fetched: None
+) -> Iterator[Document | Reject]:
+    """The entries of a feed file; nothing for a file that is another feed's sidecar.
+
+    `archive` says of a feed, by its URL or name and when it was fetched, which entries are an archive (see `Origin`).
+    """
     try:
         if path.suffix.lower() == _SIDECAR and _has_feed_beside(path) and not _is_feed(path):
             return
@@ -63,7 +68,9 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Document 
         except (ValueError, OSError) as error:
             reason = f"{name}: its sidecar {beside.name} cannot be used: {error}"
             yield Reject(name, DEFAULT_STREAM, modified, reason, b"")
-    yield from read_entries(data, Origin(name, modified, sidecar.source, sidecar.fetched), form)
+    fetched = modified if sidecar.fetched is None else sidecar.fetched
+    old = archive(sidecar.source or name, fetched)
+    yield from read_entries(data, Origin(name, modified, sidecar.source, sidecar.fetched, old), form)
 
 
 def _has_feed_beside(path: Path) -> bool:

@@ -36,12 +36,14 @@ class Origin:
     """Where a feed came from: `source` is the feed's URL or name in a crawl, `name` the file it was read from.
 
     Times are microseconds: `fetched` when it was fetched, if that is known, `modified` when the file was written.
+    Entries that are dated before `archive` were old when the feed was met first, and get the time of the fetch.
     """
 
     name: str
     modified: int
     source: str = ""
     fetched: int | None = None
+    archive: int | None = None
 
 
 def item_xml(entry: Entry) -> bytes:
@@ -84,7 +86,7 @@ def entry_id(entry: Entry, source: str) -> str:
 
 def entry_time(entry: Entry, origin: Origin) -> int:
     """The entry's date, else when the feed was fetched, else when the file was written; never after the fetch."""
-    if entry.date is None:
+    if entry.date is None or (origin.archive is not None and entry.date < origin.archive):
         return origin.modified if origin.fetched is None else origin.fetched
     return entry.date if origin.fetched is None else min(entry.date, origin.fetched)
 

@@ -24,6 +24,9 @@ ALL_READ = -1
 
 _XML, _JSONL, _WARC, _SIDECAR = ".xml", ".jsonl", ".warc", ".json"
 _PACKED = frozenset({".gz"})
+_FEED_MET = "#feed "
+"""Begins the name under which an offset tells that a feed was met."""
+
 _DRAFTS = (".tmp", ".part")
 _FETCHED = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)(\.\d{1,6})?Z?-")
 
@@ -75,14 +78,18 @@ class Tail:
         *,
         feeds: EntryForm | None = None,
         time_xpath: str | None = None,
+        lateness: int | None = None,
         now: Clock = now_us,
     ) -> None:
+        """Entries that are older by more than `lateness`, microseconds, when their feed is first fetched get the time
+        of the fetch: else they would be late."""
         self._path = Path(path).absolute()
         self.name = printable(str(self._path))
         """What the source is called in offsets."""
         self._feeds: EntryForm | None = feeds
         self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
-        self._now = now
+        self._lateness, self._now = lateness, now
+        self._met: set[str] = set()
         self._suffixes = frozenset({_XML, _JSONL, _WARC}) | _PACKED | (FEED_SUFFIXES if feeds else frozenset())
         self._sidecars: set[Path] = set()
         if not self._path.exists():
@@ -92,6 +99,7 @@ class Tail:
 
     def waiting(self, positions: Positions) -> Iterator[Waiting]:
         """The files that have something to read beyond their positions, in no particular order."""
+        self._met |= {file for source, file in positions if source == self.name and file.startswith(_FEED_MET)}
         for path in self._files():
             name = self._name(path)
             position = positions.get((self.name, name), 0)
@@ -109,19 +117,32 @@ class Tail:
             for item, end in follow_jsonl(waiting.path, position, self._now):
                 yield Piece(item, to(end))
             return
-        items = islice(self._items(waiting.path, waiting.file), position, None)
+        feeds: list[str] = []
+        items = islice(self._items(waiting.path, waiting.file, feeds), position, None)
         for count, item in enumerate(items, position + 1):
             yield Piece(item, to(count))
+        for feed in feeds:
+            self._met.add(feed)
+            yield Piece(None, Offset(self.name, feed, ALL_READ))
         yield Piece(None, to(ALL_READ))
 
-    def _items(self, path: Path, name: str) -> Iterator[Document | Reject]:
+    def _items(self, path: Path, name: str, feeds: list[str]) -> Iterator[Document | Reject]:
+        """What a file holds; appends to `feeds` the marks of those that are met for the first time."""
+
+        def archive(source: str, fetched: int) -> int | None:
+            mark = _FEED_MET + source
+            if self._lateness is None or mark in self._met:
+                return None
+            feeds.append(mark)
+            return fetched - self._lateness
+
         kind = _kind(path)
         if kind == _JSONL + ".gz":
             yield from read_jsonl(path, self._now)
         elif kind.startswith(_WARC):
             yield from read_warc(path, self._feeds)
         elif self._feeds:
-            yield from read_feed_file(path, name, self._feeds)
+            yield from read_feed_file(path, name, self._feeds, archive)
         else:
             stream = name.partition("/")[0] if "/" in name else DEFAULT_STREAM
             yield read_xml_file(path, name, stream, self._time)

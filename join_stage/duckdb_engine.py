@@ -111,6 +111,7 @@ class DuckDBEngine:
         run("SET disabled_optimizers = 'join_order'")
         for name, schema in (BOUND_STATE | RECORDS).items():
             run(f"CREATE TABLE IF NOT EXISTS {name} ({_columns(schema)})")
+        run("ALTER TABLE dead_letters ADD COLUMN IF NOT EXISTS noted_at BIGINT")
         if run("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
             self._regroup()
         for name, schema in STATE.items():
@@ -197,6 +198,9 @@ class DuckDBEngine:
         for name in BOUND_STATE:
             self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
         self._plan.evicted(docids, before)
+
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()

@@ -136,6 +136,9 @@ class JoinEngine(Protocol):
     def evict(self, before: int) -> None:
         """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
 
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        """Drops the rows of a table, none of the join state, in which a number is less than `bound`."""
+
     def costs(self) -> dict[int, Cost]:
         """What templates cost in the last batch that each of them was answered in, by the templates' numbers."""
 

@@ -41,7 +41,9 @@ RECORDS = {
         bound_docids=_INTS,
         bound_nodes=_INTS,
     ),
-    "dead_letters": _schema(id=_TEXT, stream=_TEXT, time=_INT, reason=_TEXT, raw=pa.binary()),
+    # External documents that were met and are not kept any more.
+    "dropped_ids": _schema(id=_TEXT, stream=_TEXT, t1=_INT),
+    "dead_letters": _schema(id=_TEXT, stream=_TEXT, time=_INT, reason=_TEXT, raw=pa.binary(), noted_at=_INT),
     "outputs": _schema(
         query=_TEXT, t0=_INT, t1=_INT, documents=_TEXTS, streams=_TEXTS, nodes=_TEXT, xml=_TEXT, batch=_INT
     ),

@@ -12,6 +12,7 @@ from mmqjp.commands.explain import explain
 from mmqjp.commands.live import list_queries, pause, query, resume, show, subscribe, unsubscribe
 from mmqjp.commands.options import debug_option
 from mmqjp.commands.run import run
+from mmqjp.commands.status import status
 from mmqjp.commands.stream import stream
 
 
@@ -37,7 +38,7 @@ def main(context: click.Context) -> None:
         context.exit(MISUSED)
 
 
-LIVE = (subscribe, unsubscribe, pause, resume, list_queries, show, query)
+LIVE = (subscribe, unsubscribe, pause, resume, list_queries, show, query, status)
 
 for command in (run, stream, *LIVE, check, explain, demo, bench):
     main.add_command(command)

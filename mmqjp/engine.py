@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, JoinEngine, Matches, unknown_plan, whole_batch
 from join_stage.tables import TABLES
 from join_stage.views import CACHE_BYTES
-from mmqjp.admission import EARLIEST, Admission, Admitted
+from mmqjp.admission import Admission
 from mmqjp.backfill import Backfill, known_tuples
 from mmqjp.delivery import Delivery, Match
 from mmqjp.ledger import Ledger
@@ -25,7 +25,9 @@ from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.ownership import Ownership
 from mmqjp.records import Record, Records
 from mmqjp.registry import HiddenStream, Registry, Subscription
+from mmqjp.retention import ID_RETENTION, prune, prune_offsets
 from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
+from mmqjp.watermarks import EARLIEST, WATERMARKS, Timing, Watermarks, to_setting
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -58,10 +60,11 @@ class Engine:
     """Standing XSCL queries over streams of documents.
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
-    again; without, it is gone at `close`. `lateness` in microseconds is how far behind its stream a document may be
-    (None: any). `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with any.
-    `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL. `limits` bound what
-    stage 1 keeps. `now` is the clock, in microseconds.
+    again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
+    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`). `plan` is how the
+    joins are done, one of `join_stage.engine.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices
+    that the plan "views" keeps. `master` is a Spark master URL. `limits` bound what stage 1 keeps. `now` is the clock,
+    in microseconds.
 
     Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
@@ -72,6 +75,8 @@ class Engine:
         *,
         state: Path | str | None = None,
         lateness: int | None = None,
+        idle_after: int | None = None,
+        max_ahead: int | None = None,
         plan: str = DEFAULT_PLAN,
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
@@ -100,7 +105,10 @@ class Engine:
             self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
             with collector_paused():
                 self._subscribing = Subscribing(self._store, self._ledger, self._registry, now)
-            self._admission = Admission(self._store, lateness, self._registry.sources)
+            timing = Timing(lateness, idle_after, max_ahead)
+            greatest = {} if lateness is None else self._ledger.greatest_times()
+            self._watermarks = Watermarks(timing, self._registry.sources, greatest, now())
+            self._admission = Admission(self._store, self._watermarks, now)
         except BaseException:
             self._store.close()
             self._disown()
@@ -271,8 +279,10 @@ class Engine:
             self._store.append("dead_letters", admitted.dead_letters)
             self._ledger.save_outputs(outputs)
             self._ledger.save_notes(notes)
-            self._evict(admitted)
-        self._admission.advance(admitted)
+            arrived = admitted.greatest()
+            greatest = self._watermarks.after(arrived, self._registry.streams(), self._now())
+            self._evict(greatest)
+        self._watermarks.advance(greatest, arrived, self._now())
         self._last_dead_letters = admitted.dead_letters
         seen = self._counters
         self._counters = Counters(
@@ -326,10 +336,41 @@ class Engine:
         self._ledger.save_matches(rows, users)
         return published
 
-    def _evict(self, admitted: Admitted) -> None:
-        horizon = self._admission.horizon(self._registry.streams(), admitted)
-        if horizon > EARLIEST and self._registry.window != INFINITE:
-            self._store.evict(horizon - self._registry.window)
+    def _evict(self, greatest: Mapping[str, int]) -> None:
+        """Drops the join state that nothing can meet any more, and notes why: what is late must stay late."""
+        lateness = self._watermarks.timing.lateness
+        if lateness is None:
+            return
+        self._ledger.save_notes(Notes(settings={WATERMARKS: to_setting(lateness, greatest)}))
+        before = self._evictable(self._watermarks.of(self._registry.streams(), greatest))
+        if before > EARLIEST:
+            self._store.evict(before)
+
+    def _evictable(self, horizon: int) -> int:
+        """The time before which documents begin that nothing can meet any more; EARLIEST if there is none."""
+        window = self._registry.window
+        return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
+
+    def prune(
+        self,
+        keep: int | None,
+        keep_ids: int | None = ID_RETENTION,
+        sources: Collection[str] = (),
+        files: Collection[tuple[str, str]] = (),
+    ) -> None:
+        """Drops, in a batch of its own, what is kept no longer. All outputs must have been delivered.
+
+        Outputs, matches and dead letters go that are older than `keep` microseconds, and documents that are and that no
+        join can need, whose ids are known for `keep_ids` (None: for ever). So does what is superseded of settings, and
+        of the offsets of `sources`, whose files that are there are `files`.
+        """
+        horizon = self._watermarks.of(self._registry.streams())
+        with self._batch(), whole_batch(self._store):
+            evictable, now = self._evictable(horizon), self._now()
+            prune(
+                self._store, self._ledger, evictable=evictable, horizon=horizon, keep=keep, keep_ids=keep_ids, now=now
+            )
+            prune_offsets(self._ledger, sources, files)
 
     # ------------------------------------------------------------ what was done
 
@@ -371,6 +412,23 @@ class Engine:
     def setting(self, key: str) -> str | None:
         """What was noted last under a key."""
         return self._ledger.setting(key)
+
+    def watermarks(self) -> dict[str, int]:
+        """The watermark of each stream from outside that has one; of a store that is opened without lateness, as it
+        was with it the last time."""
+        if self._watermarks.timing.lateness is not None:
+            return self._watermarks.by_stream()
+        lateness, greatest = self._ledger.noted_watermarks()
+        return {} if lateness is None else {stream: time - lateness for stream, time in sorted(greatest.items())}
+
+    def horizon(self) -> tuple[int | None, int | None]:
+        """The least watermark of the streams that queries read, and the time before which documents begin that nothing
+        can meet any more; None where there is none."""
+        known = self.watermarks()
+        behind = {source for stream in self._registry.streams() for source in self._registry.sources(stream)}
+        horizon = min((known.get(stream, EARLIEST) for stream in behind), default=EARLIEST)
+        evictable = self._evictable(horizon)
+        return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 
     @property
     def batch(self) -> int:

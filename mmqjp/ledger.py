@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from feeds.document import Clock, now_us
+from feeds.tail import Offset
 from join_stage.costs import Cost
 from join_stage.engine import JoinEngine, StoreError, whole_batch
 from join_stage.tables import TABLES
@@ -18,6 +19,7 @@ from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.preparation import Preparation
 from mmqjp.registry import Registry, Subscription
+from mmqjp.watermarks import WATERMARKS, from_setting
 from templates.catalog import Catalog, Edge
 from templates.template import Shape
 from xscl import parse_script
@@ -152,6 +154,18 @@ class Ledger:
         joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
         self._append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
 
+    def noted_watermarks(self) -> tuple[int | None, dict[str, int]]:
+        """The lateness and the greatest times that were noted last."""
+        return from_setting(self._setting(WATERMARKS))
+
+    def greatest_times(self) -> dict[str, int]:
+        """The greatest time met on each stream from outside."""
+        tops = self._rows("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
+        greatest = self.noted_watermarks()[1]
+        for row in tops:
+            greatest[row["stream"]] = max(row["t1"], greatest.get(row["stream"], row["t1"]))
+        return greatest
+
     # ------------------------------------------------------------ what comes out
 
     def save_matches(self, rows: list[tuple[object, ...]], users: list[tuple[object, ...]]) -> None:
@@ -207,6 +221,31 @@ class Ledger:
         sql = """SELECT source, file, position FROM offsets JOIN
 (SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
         return {(row["source"], row["file"]): row["position"] for row in self._rows(sql)}
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        return next(int(row["n"]) for row in self._rows(f"SELECT count(*) AS n FROM {table}"))
+
+    def first_match(self) -> int:
+        """The number of the first match that is kept, else of the next one."""
+        first = next(row["first"] for row in self._rows("SELECT min(match) AS first FROM match_rows"))
+        return self.next_match if first is None else int(first)
+
+    def keep_ids(self, before: int) -> None:
+        """Keeps the ids of the documents from outside that begin before a time."""
+        sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
+        self._store.append("dropped_ids", self._store.select(sql))
+
+    def drop_superseded_settings(self) -> None:
+        """Writes the settings that count anew, and drops all that were written before."""
+        latest = {row["key"]: row["value"] for row in self._rows("SELECT key, value FROM settings ORDER BY batch")}
+        self._store.drop_before("settings", "batch", self.batch)
+        self._append("settings", [(key, value, self.batch) for key, value in latest.items()])
+
+    def renew_offsets(self, offsets: Sequence[Offset]) -> None:
+        """Writes the offsets that count anew, and drops all that were written before."""
+        self._store.drop_before("offsets", "batch", self.batch)
+        self._append("offsets", [(o.source, o.file, o.position, self.batch) for o in offsets])
 
     def setting(self, key: str) -> str | None:
         """What was noted last under a key."""

@@ -107,6 +107,9 @@ class SparkEngine:
     def evict(self, before: int) -> None:
         self._plan.evicted(self._store.evict(before), before)
 
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        self._store.drop_before(table, column, bound)
+
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
 

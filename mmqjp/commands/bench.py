@@ -17,6 +17,7 @@ MODULES = {
     "technical": "bench.technical",
     "rss": "bench.rss",
     "realistic": "bench.realistic",
+    "flat-state": "bench.flat_state",
 }
 """The benchmarks, by the modules with their `main`. None is imported but to be run."""
 
@@ -36,6 +37,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     technical     joining two fixed documents, as the thesis does
     rss           joining the items of a feed, as the thesis does
     realistic     lifelike queries with windows: the joins, and the whole path
+    flat-state    whether a long run on DuckDB stays small
 
     \b
     What follows the name goes to the benchmark; --help there shows its options.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -16,8 +17,11 @@ from mmqjp.commands.options import debug_option, duration, engine_option, plan_o
 from mmqjp.commands.sinks import DeadLetters, Sink
 from mmqjp.engine import Counters, Engine
 from mmqjp.text import json_line, one_line
+from mmqjp.watermarks import Timing
 from xscl import Script
 from xscl.garbage import collector_spared
+
+UNLIMITED = Timing()
 
 
 @click.command()
@@ -105,7 +109,7 @@ def run(
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
-    with Sink(target) as sink, open_engine(engine, master, plan, state, lateness) as opened:
+    with Sink(target) as sink, open_engine(engine, master, plan, state, Timing(lateness)) as opened:
         try:
             with interruptible():
                 subscribe(opened, script, queries_path)
@@ -127,11 +131,11 @@ def run(
 
 
 def open_engine(
-    engine: str, master: str | None, plan: str, state: Path | None = None, lateness: int | None = None
+    engine: str, master: str | None, plan: str, state: Path | None = None, timing: Timing = UNLIMITED
 ) -> Engine:
     """The engine that the options describe."""
     try:
-        return Engine(engine, state=state, lateness=lateness, plan=plan, master=master)
+        return Engine(engine, state=state, plan=plan, master=master, **asdict(timing))
     except ValueError as error:
         raise Failure(str(error)) from error
 

@@ -73,7 +73,7 @@ class DeadLetters:
                 self.reasons.append(row["reason"] if known else f"{row['id']}: {row['reason']}")
             if self._path is not None:
                 self._file = self._file or self._path.open("wb")
-                self._file.write(json_line({**row, "raw": row["raw"].decode("utf-8", "backslashreplace")}))
+                self._file.write(json_line(_shown(row)))
         self.count += len(rows)
         if self._file is not None:
             self._file.flush()
@@ -81,3 +81,9 @@ class DeadLetters:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A dead letter as a line shows it."""
+    raw = row["raw"].decode("utf-8", "backslashreplace")
+    return {key: raw if key == "raw" else value for key, value in row.items() if key != "noted_at"}

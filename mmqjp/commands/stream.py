@@ -17,7 +17,10 @@ from mmqjp.service.commands import CommandQueue
 from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import JsonLog, Log, TextLog
 from mmqjp.service.loop import Service
+from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.spool import Spool
+from mmqjp.service.status import status
+from mmqjp.watermarks import Timing
 from xscl.garbage import collector_spared
 
 AVAILABLE_NOW = "available-now"
@@ -89,6 +92,28 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     help="How late a document may come; INF: as late as it likes.",
 )
 @click.option(
+    "--idle-after", callback=duration, metavar="DURATION", default="1h", show_default=True,
+    help="After which silence a stream goes on with the clock; INF: never.",
+)  # fmt: skip
+@click.option(
+    "--max-ahead", callback=duration, metavar="DURATION", default="1d", show_default=True,
+    help="How far ahead of the clock a document may be; INF: any.",
+)  # fmt: skip
+@click.option(
+    "--keep", callback=duration, metavar="DURATION", default="INF", show_default=True,
+    help="How long documents, matches, outputs and dead letters are kept that nothing needs.",
+)  # fmt: skip
+@click.option(
+    "--keep-ids", callback=duration, metavar="DURATION", default="30d", show_default=True,
+    help="How long a document is known again by its id.",
+)  # fmt: skip
+@click.option(
+    "--metrics-port", metavar="PORT", type=click.IntRange(0, 65535), help="Where Prometheus finds metrics. 0: any."
+)
+@click.option(
+    "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="Where that port is open."
+)
+@click.option(
     "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
     help="How many documents are processed and committed together at the most.",
 )  # fmt: skip
@@ -113,6 +138,12 @@ def stream(
     trigger: float | None,
     output: Path | None,
     lateness: int | None,
+    idle_after: int | None,
+    max_ahead: int | None,
+    keep: int | None,
+    keep_ids: int | None,
+    metrics_port: int | None,
+    metrics_address: str,
     batch_size: int,
     batch_bytes: int,
     log_form: str,
@@ -131,24 +162,37 @@ def stream(
     if master is not None and engine != "spark":
         raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
     script = None if queries_path is None else read_script(queries_path)[1]
-    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath) for path in paths]
-    log = service_log(log_form)
+    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, lateness=lateness) for path in paths]
+    metrics = Metrics(service_log(log_form))
     target = None if output is None or str(output) == "-" else output
-    with open_engine(engine, master, plan, state, lateness) as opened, stopping() as stop:
+    timing = Timing(lateness, idle_after, max_ahead)
+    with open_engine(engine, master, plan, state, timing) as opened, stopping() as stop:
         if script is not None and queries_path is not None:
             subscribe(opened, script, queries_path)
         lines = open_lines(target, opened.setting(WRITTEN))
+        if metrics_port is not None:
+            port = metrics.serve(metrics_port, metrics_address)
+            metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         try:
             service = Service(
-                opened, sources, lines, CommandQueue(Spool(state)), log, batch_size=batch_size, batch_bytes=batch_bytes
+                opened,
+                sources,
+                lines,
+                CommandQueue(Spool(state)),
+                metrics,
+                batch_size=batch_size,
+                batch_bytes=batch_bytes,
+                keep=keep,
+                keep_ids=keep_ids,
+                drained=None if metrics_port is None else lambda engine: metrics.update(status(engine)),
             )
-            log.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
+            metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
             with collector_spared():
                 service.run(trigger, stop)
         finally:
             lines.close()
         seen = opened.counters()
-        log.event("stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters)
+        metrics.event("stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters)
 
 
 def service_log(form: str) -> Log:

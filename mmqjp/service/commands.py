@@ -13,6 +13,7 @@ from mmqjp.notes import Notes
 from mmqjp.registry import Subscription
 from mmqjp.service.log import Log
 from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.service.status import status
 from mmqjp.subscribing import Noting
 
 SHELF_LIFE = 24 * 3600 * 1_000_000
@@ -134,5 +135,9 @@ def _query(engine: Engine, arguments: Mapping[str, Any]) -> object:
     return {"columns": found.column_names, "rows": [list(row.values()) for row in found.to_pylist()]}
 
 
-QUESTIONS: Mapping[str, Question] = {"list": _list, "show": _show, "query": _query}
+def _status(engine: Engine, arguments: Mapping[str, Any]) -> object:
+    return status(engine).to_dict()
+
+
+QUESTIONS: Mapping[str, Question] = {"list": _list, "show": _show, "query": _query, "status": _status}
 """Commands that only ask."""

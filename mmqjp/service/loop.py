@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -13,11 +13,16 @@ from mmqjp.batches import BYTES, DOCUMENTS, size_of
 from mmqjp.engine import Engine
 from mmqjp.ledger import DELIVERED
 from mmqjp.notes import Notes
+from mmqjp.retention import ID_RETENTION
 from mmqjp.service.lines import WRITTEN, Lines
 from mmqjp.service.log import Log
 
 POLL = 0.1
 """Seconds between looks for commands while there is nothing else to do."""
+
+
+PRUNED = 50
+"""Batches after which what is kept no longer is dropped."""
 
 
 class Stop(Protocol):
@@ -63,9 +68,16 @@ class Service:
         *,
         batch_size: int = DOCUMENTS,
         batch_bytes: int = BYTES,
+        keep: int | None = None,
+        keep_ids: int | None = ID_RETENTION,
+        drained: Callable[[Engine], object] | None = None,
     ) -> None:
+        """`keep` and `keep_ids`, microseconds, are how long what nobody needs is kept, and the ids of documents; None
+        is for ever. `drained` is told whenever all that had come is processed."""
         self._engine, self._sources, self._lines, self._commands, self._log = engine, sources, lines, commands, log
-        self._most, self._most_bytes = batch_size, batch_bytes
+        self._most, self._most_bytes, self._drained = batch_size, batch_bytes, drained
+        self._keep, self._keep_ids = keep, keep_ids
+        self._unpruned = 0
         self._positions = engine.offsets()
         self._settings: dict[str, str] = {}
         self._noted: dict[str, str] = {}
@@ -77,6 +89,8 @@ class Service:
         while not stop.is_set():
             started = perf_counter()
             self.drain(stop)
+            if self._drained is not None:
+                self._drained(self._engine)
             if trigger is None:
                 break
             self._settle()
@@ -93,6 +107,19 @@ class Service:
             if stop.is_set():
                 return
             self._obey()
+            self._prune()
+
+    def _prune(self) -> None:
+        """Drops, every PRUNED batches, what is kept no longer."""
+        self._unpruned += 1
+        if self._unpruned < PRUNED:
+            return
+        self._settle()
+        names = [source.name for source in self._sources]
+        files = {(source.name, file) for source in self._sources for file in source.names()}
+        self._engine.prune(self._keep, self._keep_ids, names, files)
+        self._positions = self._engine.offsets()
+        self._unpruned = 0
 
     def _obey(self) -> None:
         """Does what other processes ask for; a backfill among it has outputs."""
