@@ -36,8 +36,9 @@ class Admitted:
 class Admission:
     """Parses documents, refuses malformed and late ones and those from the future, passes over those met before."""
 
-    def __init__(self, store: JoinEngine, watermarks: Watermarks, now: Clock) -> None:
-        self._store, self._watermarks, self._now = store, watermarks, now
+    def __init__(self, store: JoinEngine, watermarks: Watermarks, now: Clock, max_document: int | None = None) -> None:
+        """A document has at most `max_document` bytes; None: as many as can be parsed."""
+        self._store, self._watermarks, self._now, self._most = store, watermarks, now, max_document
 
     def admit(self, documents: Iterable[Document | Reject]) -> Admitted:
         """Sorts a batch into records and dead letters."""
@@ -97,6 +98,8 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
             return DocumentError("names of streams that begin with # are the system's own")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")
+        if self._most is not None and (size := len(document.xml)) > self._most:
+            return DocumentError(f"{size:,} bytes, and {self._most:,} are allowed")
         behind = self._watermarks.of({document.stream}) - document.t1
         if behind > 0:
             return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")

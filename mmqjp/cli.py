@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from mmqjp.commands.bench import bench
 from mmqjp.commands.check import check
+from mmqjp.commands.configuration import NAME, configured
 from mmqjp.commands.demo import demo
 from mmqjp.commands.errors import MISUSED, CommandLine
 from mmqjp.commands.explain import explain
@@ -23,9 +26,16 @@ from mmqjp.commands.stream import stream
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="mmqjp", message="mmqjp %(version)s")
+@click.option(
+    "--config",
+    metavar="FILE",
+    envvar="MMQJP_CONFIG",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"The configuration. Without it: MMQJP_CONFIG, else {NAME} here and in the user's configuration directory.",
+)
 @debug_option
 @click.pass_context
-def main(context: click.Context) -> None:
+def main(context: click.Context, config: Path | None) -> None:
     """Standing queries that join XML documents of many streams, all queries at once.
 
     \b
@@ -36,6 +46,7 @@ def main(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(MISUSED)
+    context.default_map = configured(main, config)
 
 
 LIVE = (subscribe, unsubscribe, pause, resume, list_queries, show, query, status)

@@ -61,7 +61,9 @@ class Engine:
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
-    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`). `plan` is how the
+    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`). A document of more
+    than `max_document` bytes is a dead letter; a query that has more than `max_matches` outputs for a document that
+    arrives is paused. `plan` is how the
     joins are done, one of `join_stage.engine.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices
     that the plan "views" keeps. `master` is a Spark master URL. `limits` bound what stage 1 keeps. `now` is the clock,
     in microseconds.
@@ -77,6 +79,8 @@ class Engine:
         lateness: int | None = None,
         idle_after: int | None = None,
         max_ahead: int | None = None,
+        max_document: int | None = None,
+        max_matches: int | None = None,
         plan: str = DEFAULT_PLAN,
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
@@ -108,13 +112,15 @@ class Engine:
             timing = Timing(lateness, idle_after, max_ahead)
             greatest = {} if lateness is None else self._ledger.greatest_times()
             self._watermarks = Watermarks(timing, self._registry.sources, greatest, now())
-            self._admission = Admission(self._store, self._watermarks, now)
+            self._admission = Admission(self._store, self._watermarks, now, max_document)
         except BaseException:
             self._store.close()
             self._disown()
             raise
         self._records = Records(self._store)
         self._counters = Counters()
+        self._max_matches = max_matches
+        self._last_paused: dict[str, str] = {}
         self._last_dead_letters = TABLES["dead_letters"].empty_table()
 
     def __enter__(self) -> Engine:
@@ -234,7 +240,7 @@ class Engine:
         for matches in Backfill(owners, self._registry, self._stage1, self._store, self._records).matches():
             for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
                 records += self._deliver(delivery, chunk, outputs)
-        outputs += self._answer(self._admission.fresh(records))
+        outputs += self._answer(Delivery(self._registry, self._records), self._admission.fresh(records))
         self._records.flush()
         self._ledger.save_outputs(outputs)
         self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
@@ -274,8 +280,13 @@ class Engine:
         self._registry.flush()
         with self._batch(), whole_batch(self._store):
             admitted = self._admission.admit(documents)
-            outputs = self._answer(admitted.records)
+            delivery = Delivery(self._registry, self._records, most=self._max_matches)
+            outputs = self._answer(delivery, admitted.records)
             self._records.flush()
+            reasons = self._refused(delivery)
+            last = self._ledger.next_docid - 1
+            for subscription, reason in reasons.items():
+                self._ledger.save_pauses([subscription.qid], last, reason, self._now())
             self._store.append("dead_letters", admitted.dead_letters)
             self._ledger.save_outputs(outputs)
             self._ledger.save_notes(notes)
@@ -283,6 +294,10 @@ class Engine:
             greatest = self._watermarks.after(arrived, self._registry.streams(), self._now())
             self._evict(greatest)
         self._watermarks.advance(greatest, arrived, self._now())
+        for subscription, reason in reasons.items():
+            self._registry.deactivate(subscription)
+            subscription.pause(last, reason)
+        self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
         self._last_dead_letters = admitted.dead_letters
         seen = self._counters
         self._counters = Counters(
@@ -293,9 +308,15 @@ class Engine:
         )
         return sorted_outputs(outputs)
 
-    def _answer(self, records: list[Record]) -> list[Output]:
+    def _refused(self, delivery: Delivery) -> dict[Subscription, str]:
+        """The queries that had more outputs for a document than they may, and what is to be said of that."""
+        return {
+            subscription: f"more than {self._max_matches:,} matches of the document {self._records[docid].id!r}"
+            for subscription, docid in delivery.runaways.items()
+        }
+
+    def _answer(self, delivery: Delivery, records: list[Record]) -> list[Output]:
         """The outputs that new documents complete, those over documents published on the way included."""
-        delivery = Delivery(self._registry, self._records)
         outputs: list[Output] = []
         while records:
             matches = self._join(records)
@@ -447,6 +468,10 @@ class Engine:
         """The dead letters of the last batch that was processed."""
         found: list[dict[str, Any]] = self._last_dead_letters.to_pylist()
         return found
+
+    def last_paused(self) -> dict[str, str]:
+        """The names of the queries that the last batch paused, with the reasons."""
+        return self._last_paused
 
     def sql(self, query: str) -> pa.Table:
         """Answers an SQL query over the engine's tables."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from feeds.document import Document
 from join_stage.engine import StoreError
 from mmqjp import Engine
 from mmqjp.commands.interrupts import stopping
@@ -149,13 +150,14 @@ def test_a_store_that_another_program_has_open_is_told_in_one_line(tmp_path: Pat
 
 
 def test_signals_ask_for_a_stop_and_the_second_ends_at_once():
+    before = signal.getsignal(signal.SIGINT)  # Spark's, where another test has started it
     with stopping() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.wait(10) and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
     found = []
     thread = threading.Thread(target=lambda: found.append(stopping().__enter__()))
     thread.start()
@@ -231,3 +233,27 @@ def test_misuse_is_told_in_one_line(place: Directory, options: list[str], messag
     result = mmqjp("stream", "--engine", "duckdb", "--source", place.drops, "--state", place.state, *options)
     assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1
     assert result.stderr.startswith("mmqjp: error: ") and message in result.stderr
+
+
+def test_a_runaway_query_is_paused_with_a_reason_and_the_others_go_on(place: Directory):
+    events = Events()
+    with Engine("duckdb", state=place.state, max_matches=3) as engine:
+        engine.subscribe(f"{PAIRS}; S/a PUBLISH all_a; pairs/match PUBLISH reader")
+        place.drop("1.jsonl", range(8))
+        place.service(engine, events, batch_size=1).run(None, StopAfter(10**9))
+        assert events.named("paused") == [{"name": "pairs", "reason": "more than 3 matches of the document 'd4'"}]
+    with Engine("duckdb", state=place.state) as engine:
+        (query,) = engine.registry.named("pairs")
+        assert query.paused == "more than 3 matches of the document 'd4'" and query.gaps[0][1] is None
+        got = engine.sql("SELECT query, count(*) AS n FROM outputs GROUP BY query").to_pylist()
+        assert {row["query"]: row["n"] for row in got} == {"pairs": 9, "all_a": 8, "reader": 9}
+        engine.resume("pairs")
+        assert engine.process([Document("d9", "<a>v</a>", time=9_000_000)])
+    assert "d4" not in mmqjp("list", "--state", place.state).stdout
+
+
+def test_a_document_that_is_too_large_is_a_dead_letter(place: Directory):
+    with Engine("duckdb", max_document=8) as engine:
+        engine.subscribe("S/a")
+        assert len(engine.process([Document("x", "<a>1</a>", time=0), Document("y", "<a>12</a>", time=0)])) == 1
+        assert [row["reason"] for row in engine.dead_letters()] == ["9 bytes, and 8 are allowed"]

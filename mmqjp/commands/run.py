@@ -131,11 +131,26 @@ def run(
 
 
 def open_engine(
-    engine: str, master: str | None, plan: str, state: Path | None = None, timing: Timing = UNLIMITED
+    engine: str,
+    master: str | None,
+    plan: str,
+    state: Path | None = None,
+    timing: Timing = UNLIMITED,
+    *,
+    max_document: int | None = None,
+    max_matches: int | None = None,
 ) -> Engine:
     """The engine that the options describe."""
     try:
-        return Engine(engine, state=state, plan=plan, master=master, **asdict(timing))
+        return Engine(
+            engine,
+            state=state,
+            plan=plan,
+            master=master,
+            **asdict(timing),
+            max_document=max_document,
+            max_matches=max_matches,
+        )
     except ValueError as error:
         raise Failure(str(error)) from error
 

@@ -122,6 +122,14 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     help="With how many bytes of XML a batch ends early.",
 )  # fmt: skip
 @click.option(
+    "--max-document", metavar="N", type=click.IntRange(min=1),
+    help="With how many bytes a document is too large. Without it, 16 MiB.",
+)  # fmt: skip
+@click.option(
+    "--max-matches", metavar="N", type=click.IntRange(min=1), default=100_000, show_default=True,
+    help="With how many matches of one document a query is paused.",
+)  # fmt: skip
+@click.option(
     "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="How events are written to standard error.",
 )  # fmt: skip
@@ -146,6 +154,8 @@ def stream(
     metrics_address: str,
     batch_size: int,
     batch_bytes: int,
+    max_document: int | None,
+    max_matches: int,
     log_form: str,
     plan: str,
     master: str | None,
@@ -166,7 +176,8 @@ def stream(
     metrics = Metrics(service_log(log_form))
     target = None if output is None or str(output) == "-" else output
     timing = Timing(lateness, idle_after, max_ahead)
-    with open_engine(engine, master, plan, state, timing) as opened, stopping() as stop:
+    limited = open_engine(engine, master, plan, state, timing, max_document=max_document, max_matches=max_matches)
+    with limited as opened, stopping() as stop:
         if script is not None and queries_path is not None:
             subscribe(opened, script, queries_path)
         lines = open_lines(target, opened.setting(WRITTEN))

@@ -166,6 +166,8 @@ class Service:
             documents_a_second=round(documents / seconds),
             outputs_a_second=round(len(outputs) / seconds),
         )
+        for name, reason in engine.last_paused().items():
+            self._log.event("paused", name=name, reason=reason)
         for letter in engine.last_dead_letters():
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
 
