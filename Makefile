@@ -48,6 +48,9 @@ feedparser-tests: $(READY)
 
 soak: $(READY)
 	$(PYTEST) -m "" --hypothesis-profile=soak
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@mkdir -p bench-results
+	$(BIN)/mmqjp bench flat-state --documents 1000000 --json bench-results/flat-state.json --plot bench-results/flat-state
 
 clean:
 	rm -rf .venv .feedparser .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis bench-results build dist

@@ -39,6 +39,7 @@ class Origin:
 
     Times are microseconds: `fetched` when it was fetched, if that is known, `modified` when the file was written.
     `base` is the address that answered, where that is another than `source`; `content_type` is its header.
+    Entries that are dated before `archive` were old when the feed was met first, and get the time of the fetch.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Origin:
     fetched: int | None = None
     base: str = ""
     content_type: str = ""
+    archive: int | None = None
 
 
 def item_xml(entry: Entry) -> bytes:
@@ -99,7 +101,7 @@ def _dated(entry: Entry) -> str:
 
 def entry_time(entry: Entry, origin: Origin) -> int:
     """The entry's date, else when the feed was fetched, else when the file was written; never after the fetch."""
-    if entry.date is None:
+    if entry.date is None or (origin.archive is not None and entry.date < origin.archive):
         return origin.modified if origin.fetched is None else origin.fetched
     return entry.date if origin.fetched is None else min(entry.date, origin.fetched)
 

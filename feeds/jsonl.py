@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,37 @@ def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Do
         except (OSError, EOFError, zlib.error) as error:
             where = f"{name}:{number + 1}"
             yield Reject(where, DEFAULT_STREAM, None, f"{where}: the file cannot be read further: {error}", b"")
+
+
+def follow_jsonl(
+    path: Path, start: int, now: Clock, max_line: int = MAX_BYTES
+) -> Iterator[tuple[Document | Reject | None, int]]:
+    """The documents of a `.jsonl` file that grows, from byte `start` on, each with the byte behind its line.
+
+    A blank line gives None. A last line that is not ended yet is left for later, unless it is a whole object. A file
+    that is shorter than `start` was written anew, and is read from its beginning.
+    """
+    name = printable(str(path))
+    end = start
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < start:
+                end = 0
+            file.seek(end)
+            for line in _lines(file, max_line):
+                where = f"{name}: byte {end}"
+                if isinstance(line, TooLargeError):
+                    end = file.tell()
+                    yield Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head), end
+                elif not line.strip() and line.endswith(b"\n"):
+                    yield None, (end := end + len(line))
+                else:
+                    item = _document(line, where, now) if line.strip() else None
+                    if not line.endswith(b"\n") and not isinstance(item, Document):
+                        return
+                    yield item, (end := end + len(line))
+    except OSError as error:
+        yield Reject(name, DEFAULT_STREAM, None, f"{name}: cannot be read: {error.strerror or error}", b""), end
 
 
 def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:

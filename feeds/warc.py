@@ -47,6 +47,16 @@ def read_warc(
             yield from _documents(body, name, feeds, max_bytes, history)
 
 
+def first_date(path: Path) -> int | None:
+    """The date of the archive's first record, microseconds; None where it has none that can be read."""
+    with path.open("rb") as file:
+        try:
+            record = next(iter(ArchiveIterator(file)))
+            return parse_iso(record.rec_headers.get_header("WARC-Date") or "")
+        except Exception:  # damage shows as any kind of exception
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Body:
     """What a record holds: at most one byte more than is allowed; `cut` where the archive ends before the record."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -113,6 +114,7 @@ class DuckDBEngine:
         run("SET disabled_optimizers = 'join_order'")
         for name, schema in (BOUND_STATE | RECORDS).items():
             run(f"CREATE TABLE IF NOT EXISTS {name} ({_columns(schema)})")
+        run("ALTER TABLE dead_letters ADD COLUMN IF NOT EXISTS noted_at BIGINT")
         if run("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
             run(_REGROUP)
         for name, schema in STATE.items():
@@ -136,7 +138,8 @@ class DuckDBEngine:
         self._connection.begin()
 
     def commit(self) -> None:
-        self._connection.commit()
+        with _written():
+            self._connection.commit()
         self._plan.committed()
 
     def rollback(self) -> None:
@@ -148,7 +151,7 @@ class DuckDBEngine:
             self._plan.rolled_back(whole=True)
 
     def append(self, table: str, rows: pa.Table) -> None:
-        with registered(self._connection, {"appended": rows}):
+        with registered(self._connection, {"appended": rows}), _written():
             self._connection.execute(f"INSERT INTO {table} SELECT * FROM appended")
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
@@ -156,6 +159,19 @@ class DuckDBEngine:
             return self._connection.sql(sql).to_arrow_table()
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
+        self._add(batch)
+        if self._plan.in_sql:
+            self._split_state(first_docid)
+        # Once there were older documents it is taken that there are: a join with none finds none.
+        self._older = self._older or self._has_documents_before(first_docid)
+        return self._plan.join(Batch(batch, first_docid, self._older, scope))
+
+    def extend(self, witnesses: Witnesses) -> None:
+        self._add(witnesses)
+        self._plan.extended()
+
+    def _add(self, batch: Witnesses) -> None:
+        """Adds witnesses to the join state."""
         run = self._connection.execute
         if len(batch.r_group):
             self.append("groups", batch.r_group)
@@ -163,11 +179,6 @@ class DuckDBEngine:
             run("INSERT INTO bound SELECT * FROM bound_w")
             run("INSERT INTO r_doc SELECT * FROM doc_w")
             run("INSERT INTO r_docts SELECT docid, t0 AS timestamp, t0, t1 FROM docts_w")
-        if self._plan.in_sql:
-            self._split_state(first_docid)
-        # Once there were older documents it is taken that there are: a join with none finds none.
-        self._older = self._older or self._has_documents_before(first_docid)
-        return self._plan.join(Batch(batch, first_docid, self._older, scope))
 
     def _has_documents_before(self, docid: int) -> bool:
         return self._connection.execute(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
@@ -186,6 +197,9 @@ class DuckDBEngine:
             self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
         self._plan.evicted(docids, before)
 
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")
+
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
 
@@ -196,6 +210,15 @@ class DuckDBEngine:
         self._connection.close()
         if self._spilled is not None:
             self._spilled.cleanup()
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Says of a write that fails, for want of room above all, that it is the store's."""
+    try:
+        yield
+    except (duckdb.IOException, duckdb.TransactionException) as error:
+        raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
 def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> DuckDBPlan:

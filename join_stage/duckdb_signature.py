@@ -55,6 +55,10 @@ class SignaturePlan:
     def committed(self) -> None:
         self._before = None
 
+    def extended(self) -> None:
+        """The postings lack what was added."""
+        self._loaded = False
+
     def rolled_back(self, *, whole: bool) -> None:
         if self._before is not None:
             self._loaded = whole and self._loaded and self._join.back_to(self._before)

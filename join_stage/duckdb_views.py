@@ -144,6 +144,11 @@ WHERE e.value = cached_values.value""")
             self._deleted += gone + self._delete("cached_values", "n = 0")
             self._tidy()
 
+    def extended(self) -> None:
+        """The slices that are cached lack what was added."""
+        for table in ("cached_slices", "cached_values"):
+            self._connection.execute(f"DELETE FROM {table}")
+
     def rolled_back(self, *, whole: bool) -> None:
         if not whole:  # temporary tables may have been committed before the others failed
             self._connection.execute(_TABLES)

@@ -129,8 +129,15 @@ class JoinEngine(Protocol):
         before the next call.
         """
 
+    def extend(self, witnesses: Witnesses) -> None:
+        """Adds to the join state what it lacks of documents that came before, and answers nothing. A document that it
+        has is not among those of `r_docts` again."""
+
     def evict(self, before: int) -> None:
         """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
+
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        """Drops the rows of a table, none of the join state, in which a number is less than `bound`."""
 
     def costs(self) -> dict[int, Cost]:
         """What templates cost in the last batch that each of them was answered in, by the templates' numbers."""

@@ -41,7 +41,9 @@ RECORDS = {
         bound_docids=_INTS,
         bound_nodes=_INTS,
     ),
-    "dead_letters": _schema(id=_TEXT, stream=_TEXT, time=_INT, reason=_TEXT, raw=pa.binary()),
+    # External documents that were met and are not kept any more.
+    "dropped_ids": _schema(id=_TEXT, stream=_TEXT, t1=_INT),
+    "dead_letters": _schema(id=_TEXT, stream=_TEXT, time=_INT, reason=_TEXT, raw=pa.binary(), noted_at=_INT),
     "outputs": _schema(
         query=_TEXT, t0=_INT, t1=_INT, documents=_TEXTS, streams=_TEXTS, nodes=_TEXT, xml=_TEXT, batch=_INT
     ),
@@ -56,7 +58,12 @@ RECORDS = {
     "groups": _schema(grp=pa.int32(), var1=pa.int32(), var2=pa.int32()),
     "templates": _schema(template=_INT, left_nodes=_INT, parents=_INTS, joins=_INTS),
     "settings": _schema(key=_TEXT, value=_TEXT, batch=_INT),
+    "offsets": _schema(source=_TEXT, file=_TEXT, position=_INT, batch=_INT),
+    # A query rests from behind a document on, for a reason, or goes on from there: then the reason is null.
+    "pauses": _schema(qid=_INT, docid=_INT, reason=_TEXT, noted_at=_INT, batch=_INT),
+    "commands": _schema(id=_TEXT, answer=_TEXT, noted_at=_INT, batch=_INT),
 }
-"""What else is kept. Of several `settings` of one key the one of the highest batch counts."""
+"""What else is kept. Of several `settings` of one key the one of the highest batch counts, and so with `offsets` of one
+source and file: how far a service has read it."""
 
 TABLES = STATE | RECORDS

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from feeds.document import Document, Reject
+from feeds.document import Clock, Document, Reject
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
 from mmqjp.ledger import rows_table
 from mmqjp.records import Record, own_part_id
+from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
 from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents
-
-EARLIEST, LATEST = -(2**61), 2**61
-"""Times further away, microseconds, would overflow in the arithmetic of windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +25,20 @@ class Admitted:
     dead_letters: pa.Table
     duplicates: int
 
+    def greatest(self) -> dict[str, int]:
+        """The greatest time of each stream that documents came on."""
+        found: dict[str, int] = {}
+        for record in self.records:
+            found[record.stream] = max(found.get(record.stream, record.t1), record.t1)
+        return found
+
 
 class Admission:
-    """Parses documents, refuses malformed and late ones, passes over those met before.
+    """Parses documents, refuses malformed and late ones and those from the future, passes over those met before."""
 
-    `lateness` in microseconds is how far a document may be behind its stream's greatest time as of the previous batch;
-    None is without limit. `sources` gives the streams from outside that a stream is made of.
-    """
-
-    def __init__(self, store: JoinEngine, lateness: int | None, sources: Callable[[str], Iterable[str]]) -> None:
-        self._store, self._lateness, self._sources = store, lateness, sources
-        self._greatest: dict[str, int] = {}
-        if lateness is not None:
-            tops = store.select("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
-            self._greatest = {row["stream"]: row["t1"] for row in tops.to_pylist()}
+    def __init__(self, store: JoinEngine, watermarks: Watermarks, now: Clock, max_document: int | None = None) -> None:
+        """A document has at most `max_document` bytes; None: as many as can be parsed."""
+        self._store, self._watermarks, self._now, self._most = store, watermarks, now, max_document
 
     def admit(self, documents: Iterable[Document | Reject]) -> Admitted:
         """Sorts a batch into records and dead letters."""
@@ -49,39 +47,24 @@ class Admission:
         known = self._known({(item.stream, item.id) for item in items if isinstance(item, Document)})
         trees = self._read(items, known)
         records: list[Record] = []
-        duplicates = 0
+        duplicates, now = 0, self._now()
         for place, item in enumerate(items):
             if isinstance(item, Reject):
-                dead.append((item.id, item.stream, item.time, item.reason, _bytes(item.raw)))
+                dead.append((item.id, item.stream, item.time, item.reason, _bytes(item.raw), now))
             elif (item.stream, item.id) in known:
                 duplicates += 1
             elif isinstance(tree := trees[place], DocumentError):
-                dead.append((item.id, item.stream, item.t0, str(tree), _bytes(item.xml)))
+                dead.append((item.id, item.stream, item.t0, str(tree), _bytes(item.xml), now))
             else:
                 records.append(_record(item, tree))
                 known.add((item.stream, item.id))
         return Admitted(records, rows_table(dead, TABLES["dead_letters"]), duplicates)
 
-    def advance(self, admitted: Admitted) -> None:
-        """Moves the watermarks past a batch."""
-        self._greatest = self._greatest_with(admitted)
-
-    def horizon(self, streams: Iterable[str], admitted: Admitted) -> int:
-        """The time before which, after a batch, no document can come on any of `streams` without being late."""
-        return self._watermark(streams, self._greatest_with(admitted))
-
-    def _watermark(self, streams: Iterable[str], greatest: Mapping[str, int]) -> int:
-        """The least watermark of streams; a PUBLISHed one's is the least of those of the streams behind it."""
-        if self._lateness is None:
-            return EARLIEST
-        behind = {source for stream in streams for source in self._sources(stream)}
-        return min((greatest.get(stream, EARLIEST) for stream in behind), default=EARLIEST) - self._lateness
-
-    def _greatest_with(self, admitted: Admitted) -> dict[str, int]:
-        greatest = dict(self._greatest)
-        for record in admitted.records:
-            greatest[record.stream] = max(greatest.get(record.stream, EARLIEST), record.t1)
-        return greatest
+    def fresh(self, records: list[Record]) -> list[Record]:
+        """Those of records of our own making that are not in the store: not those of a published stream and a known
+        id."""
+        known = self._known({(r.stream, r.id) for r in records if r.kind == "published"})
+        return [r for r in records if r.kind != "published" or (r.stream, r.id) not in known]
 
     def _known(self, arrived: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         """Those of the pairs (stream, id) that the store has."""
@@ -89,7 +72,8 @@ class Admission:
         if not pairs:
             return set()
         arriving = pa.table({"stream": [s for s, _ in pairs], "id": [i for _, i in pairs]})
-        sql = "SELECT d.stream, d.id FROM documents d JOIN arriving a ON d.stream = a.stream AND d.id = a.id"
+        sql = """SELECT d.stream, d.id FROM documents d JOIN arriving a ON d.stream = a.stream AND d.id = a.id
+UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream = a.stream AND o.id = a.id"""
         found = self._store.select(sql, {"arriving": arriving})
         return set(zip(found["stream"].to_pylist(), found["id"].to_pylist(), strict=True))
 
@@ -114,10 +98,14 @@ class Admission:
             return DocumentError("names of streams that begin with # are the system's own")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")
-        if self._lateness is not None:
-            behind = self._watermark({document.stream}, self._greatest) - document.t1
-            if behind > 0:
-                return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
+        if self._most is not None and (size := len(document.xml)) > self._most:
+            return DocumentError(f"{size:,} bytes, and {self._most:,} are allowed")
+        behind = self._watermarks.of({document.stream}) - document.t1
+        if behind > 0:
+            return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
+        max_ahead = self._watermarks.timing.max_ahead
+        if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:
+            return DocumentError(f"from the future: {ahead} µs ahead of the clock, {max_ahead} are allowed")
         return None
 
 

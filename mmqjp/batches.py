@@ -10,6 +10,11 @@ DOCUMENTS = 5_000
 BYTES = 16 * 1024 * 1024
 
 
+def size_of(item: Document | Reject) -> int:
+    """How much of a batch an item takes, about in bytes."""
+    return len(item.xml if isinstance(item, Document) else item.raw)
+
+
 def batches(
     documents: Iterable[Document | Reject], most: int = DOCUMENTS, most_bytes: int = BYTES
 ) -> Iterator[list[Document | Reject]]:
@@ -18,7 +23,7 @@ def batches(
     size = 0
     for document in documents:
         batch.append(document)
-        size += len(document.xml if isinstance(document, Document) else document.raw)
+        size += size_of(document)
         if len(batch) >= most or size >= most_bytes:
             yield batch
             batch, size = [], 0

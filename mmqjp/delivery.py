@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -50,9 +51,22 @@ class Delivered:
 class Delivery:
     """Delivers the matches of one batch. An output is made once for its query, documents and SELECT nodes."""
 
-    def __init__(self, registry: Registry, records: Records) -> None:
-        self._registry, self._records = registry, records
-        self._seen: set[tuple[object, ...]] = set()
+    def __init__(
+        self,
+        registry: Registry,
+        records: Records,
+        only: Collection[Subscription | HiddenStream] | None = None,
+        known: Iterable[tuple[object, ...]] = (),
+        most: int | None = None,
+    ) -> None:
+        """With `only`, to nobody but these. `known` are tuples that there are already: stream, parts, what is bound.
+        A query gets at most `most` outputs for a document, the last to arrive of those that are joined."""
+        self._registry, self._records, self._only = registry, records, only
+        self._seen: set[tuple[object, ...]] = set(known)
+        self._most = most
+        self._counts: Counter[tuple[int, int]] = Counter()
+        self.runaways: dict[Subscription, int] = {}
+        """The queries that would have got more, with the documents' ids. They get nothing any more."""
         self._bound: dict[tuple[object, ...], list[SideBinding]] = {}
         self._paths: dict[int, Mapping[str, tuple[int, ...]]] = {}
 
@@ -62,9 +76,25 @@ class Delivery:
             inputs = [self._records[docid] for docid in match.docids]
             found: list[Delivered] = []
             for target in self._registry.of_row(match.row):
-                if _in_time(target, inputs) and all(r.first_docid > target.owner.since for r in inputs):
-                    found += self._target(target, inputs, match.nodes)
+                owner = target.owner
+                wanted = owner.active if self._only is None else owner in self._only
+                if wanted and _in_time(target, inputs) and all(owner.sees(record.parts) for record in inputs):
+                    found += self._limited(target, inputs, match)
             yield match, found
+
+    def _limited(self, target: Target, inputs: list[Record], match: Match) -> Iterator[Delivered]:
+        """What a match gives a target, up to where it is too much."""
+        owner = target.owner
+        if self._most is None or isinstance(owner, HiddenStream):
+            yield from self._target(target, inputs, match.nodes)
+        elif owner not in self.runaways:
+            latest = max(match.docids)
+            for item in self._target(target, inputs, match.nodes):
+                self._counts[owner.qid, latest] += 1
+                if self._counts[owner.qid, latest] > self._most:
+                    self.runaways[owner] = latest
+                    return
+                yield item
 
     def _target(self, target: Target, inputs: list[Record], nodes: Sequence[int]) -> Iterator[Delivered]:
         conjunct = target.conjunct

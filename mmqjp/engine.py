@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,18 @@ from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, JoinEngine, Matches, unknown_plan, whole_batch
 from join_stage.tables import TABLES
 from join_stage.views import CACHE_BYTES
-from mmqjp.admission import EARLIEST, Admission, Admitted
+from mmqjp.admission import Admission
+from mmqjp.backfill import Backfill, known_tuples
 from mmqjp.delivery import Delivery, Match
 from mmqjp.ledger import Ledger
+from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
-from mmqjp.preparation import Preparation
+from mmqjp.ownership import Ownership
 from mmqjp.records import Record, Records
-from mmqjp.registry import Registry, Subscription
+from mmqjp.registry import HiddenStream, Registry, Subscription
+from mmqjp.retention import ID_RETENTION, prune, prune_offsets
+from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
+from mmqjp.watermarks import EARLIEST, WATERMARKS, Timing, Watermarks, to_setting
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
 MATCH_CHUNK = 2_000
 """Matches delivered at a time: their documents are held in memory together."""
 
-_NUMBERED = re.compile(r"q([0-9]+)")
+NOTHING = Notes()
+"""No notes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +60,13 @@ class Engine:
     """Standing XSCL queries over streams of documents.
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
-    again; without, it is gone at `close`. `lateness` in microseconds is how far behind its stream a document may be
-    (None: any). `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with any.
-    `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL. `limits` bound what
-    stage 1 keeps. `now` is the clock, in microseconds.
+    again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
+    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`). A document of more
+    than `max_document` bytes is a dead letter; a query that has more than `max_matches` outputs for a document that
+    arrives is paused. `plan` is how the
+    joins are done, one of `join_stage.engine.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices
+    that the plan "views" keeps. `master` is a Spark master URL. `limits` bound what stage 1 keeps. `now` is the clock,
+    in microseconds.
 
     Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
@@ -69,6 +77,10 @@ class Engine:
         *,
         state: Path | str | None = None,
         lateness: int | None = None,
+        idle_after: int | None = None,
+        max_ahead: int | None = None,
+        max_document: int | None = None,
+        max_matches: int | None = None,
         plan: str = DEFAULT_PLAN,
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
@@ -79,9 +91,15 @@ class Engine:
             raise unknown_plan(plan)
         self._now, self._plan, self._keeps = now, plan, state is not None
         session = None if engine == "duckdb" else open_session(engine, master)
-        self._store = open_store(session, None if state is None else Path(state), plan, cache_bytes)
+        directory = None if state is None else Path(state)
+        self._ownership = None if directory is None else Ownership(directory, now)
         try:
-            self._ledger = Ledger(self._store)
+            self._store = open_store(session, directory, plan, cache_bytes)
+        except BaseException:
+            self._disown()
+            raise
+        try:
+            self._ledger = Ledger(self._store, now)
             groups = self._ledger.groups()
             self._stage1 = (
                 XPathStage(groups, limits=limits)
@@ -89,18 +107,20 @@ class Engine:
                 else SparkStage(session, groups, spread=spread_past(session), limits=limits)
             )
             self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
-            self._preparation = Preparation()
             with collector_paused():
-                for subscription in self._ledger.subscriptions(self._preparation):
-                    self._registry.add(subscription)
-            numbers = map(_NUMBERED.fullmatch, self._ledger.query_names())
-            self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
-            self._admission = Admission(self._store, lateness, self._registry.sources)
+                self._subscribing = Subscribing(self._store, self._ledger, self._registry, now)
+            timing = Timing(lateness, idle_after, max_ahead)
+            greatest = {} if lateness is None else self._ledger.greatest_times()
+            self._watermarks = Watermarks(timing, self._registry.sources, greatest, now())
+            self._admission = Admission(self._store, self._watermarks, now, max_document)
         except BaseException:
             self._store.close()
+            self._disown()
             raise
         self._records = Records(self._store)
         self._counters = Counters()
+        self._max_matches = max_matches
+        self._last_paused: dict[str, str] = {}
         self._last_dead_letters = TABLES["dead_letters"].empty_table()
 
     def __enter__(self) -> Engine:
@@ -127,6 +147,12 @@ class Engine:
             self._stage1.close()
         finally:
             self._store.close()
+            self._disown()
+
+    def _disown(self) -> None:
+        if self._ownership is not None:
+            self._ownership.release()
+            self._ownership = None
 
     # ------------------------------------------------------------ queries
 
@@ -145,29 +171,79 @@ class Engine:
         """The documents that are kept, by docid: to look at."""
         return self._records
 
-    def subscribe(self, text: str) -> list[str]:
-        """Registers the queries of a script and returns their names. They see documents that arrive from now on.
+    def subscribe(
+        self, text: str, *, add: bool = False, backfill: bool = False, noting: Noting = nothing_noted
+    ) -> list[str]:
+        """Registers the queries of a script and returns their names. They see documents that arrive from now on; with
+        `backfill` all that are kept too, and what these give is in `undelivered` at once.
 
+        They take the place of the queries that are registered under the names they PUBLISH, of which those with the
+        same text stay as they are; with `add` all of these stay. `noting` is committed along.
         Raises XsclErrors with every mistake in the text, and ValueError for a cycle of PUBLISHed names with queries
         registered earlier; then nothing is registered.
         """
-        with collector_paused():
-            return self._subscribe(parse_script(text), skip_known=False)
+        script = parse_script(text)
+        how: How = "add" if add else "replace"
+        with collector_paused(), self._batch():
+            if backfill:
+                return self._subscribing.subscribe(script, how, since=-1, noting=noting, within=self._backfill)
+            return self._subscribing.subscribe(script, how, noting=noting)
 
     def ensure(self, script: Script) -> list[str]:
         """Registers the queries of a script that are not registered yet under the same name with the same text."""
-        with collector_paused():
-            return self._subscribe(script, skip_known=True)
+        with collector_paused(), self._batch():
+            return self._subscribing.subscribe(script, "ensure")
 
-    def unsubscribe(self, name: str) -> None:
+    def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""
-        gone = [subscription.qid for subscription in self._registry.named(name)]
-        if not gone:
-            raise KeyError(f"no query is named {name!r}")
-        with whole_batch(self._store):
-            self._ledger.save_removals(gone, self._now())
-        for qid in gone:
-            self._registry.remove(qid)
+        with self._batch():
+            self._subscribing.unsubscribe(name, noting)
+
+    def pause(self, name: str, reason: str = "asked to", *, noting: Noting = nothing_noted) -> None:
+        """Lets all queries of a name rest: they give nothing, and will never see documents that arrive meanwhile.
+
+        Raises KeyError if there is none."""
+        with self._batch():
+            self._subscribing.pause(name, reason, noting)
+
+    def resume(self, name: str, *, noting: Noting = nothing_noted) -> None:
+        """Lets all queries of a name go on, also with the documents from before they were paused that are still kept.
+
+        Raises KeyError if there is none."""
+        with self._batch():
+            self._subscribing.resume(name, noting)
+
+    @contextmanager
+    def _batch(self) -> Iterator[None]:
+        """What goes with a batch of the store, which is committed inside: if that fails, all is as it was before."""
+        ledger = self._ledger
+        before = ledger.next_docid, ledger.next_match
+        try:
+            yield
+        except BaseException:
+            self._stage1.finish_batch(committed=False)
+            ledger.next_docid, ledger.next_match = before
+            self._records.forget(ledger.next_docid)
+            raise
+        self._stage1.finish_batch(committed=True)
+        ledger.batch += 1
+
+    def _backfill(self, subscriptions: list[Subscription]) -> None:
+        """Answers new queries, within the batch that keeps them, over the documents that are kept."""
+        self._registry.flush()
+        hidden = {stream for s in subscriptions for stream in self._registry.inner_joins(s)}
+        owners: set[Subscription | HiddenStream] = {*subscriptions, *hidden}
+        known = known_tuples(self._store, {stream.hidden.stream for stream in hidden})
+        delivery = Delivery(self._registry, self._records, owners, known)
+        outputs: list[Output] = []
+        records: list[Record] = []
+        for matches in Backfill(owners, self._registry, self._stage1, self._store, self._records).matches():
+            for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
+                records += self._deliver(delivery, chunk, outputs)
+        outputs += self._answer(Delivery(self._registry, self._records), self._admission.fresh(records))
+        self._records.flush()
+        self._ledger.save_outputs(outputs)
+        self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
 
     def queries(self) -> dict[str, list[str]]:
         """The texts of the registered queries by name."""
@@ -176,84 +252,53 @@ class Engine:
             found.setdefault(subscription.name, []).append(subscription.text)
         return found
 
-    def _subscribe(self, script: Script, *, skip_known: bool) -> list[str]:
-        """Registers queries; with `skip_known`, the n-th of a name and text only if there are fewer than n of them."""
-        met: Counter[tuple[str | None, str]] = Counter()
-        left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
-        names: list[str] = []
-        fresh: list[Subscription] = []
-        for place, query in enumerate(script.queries, 1):
-            ready = self._preparation.prepared(query, script.namespaces)
-            text, normal = ready.text, ready.normal
-            key = query.publish, text
-            known = self._registry.equal(*key)
-            occurrence = met[key] + (0 if skip_known else len(known))
-            met[key] += 1
-            if occurrence < len(known):
-                names.append(next(left.setdefault(key, iter(known))).name)
-                continue
-            name = query.publish or f"q{max(place, self._highest_number + 1)}"
-            if query.publish is None:
-                self._highest_number = int(name[1:])
-            qid, since = self._ledger.next_qid + len(fresh), self._ledger.next_docid - 1
-            fresh.append(Subscription(qid, name, text, occurrence, since, normal, query.publish is not None))
-            names.append(name)
-        self._register(fresh)
-        return names
+    def added_at(self, qid: int) -> int:
+        """When a query was registered, microseconds."""
+        return self._ledger.added_at(qid)
 
-    def _register(self, subscriptions: list[Subscription]) -> None:
-        added: list[Subscription] = []
-        try:
-            for subscription in subscriptions:
-                self._registry.add(subscription)
-                added.append(subscription)
-            for subscription in added:
-                self._refuse_cycle(subscription)
-            with whole_batch(self._store):
-                self._ledger.save_queries(subscriptions, self._registry, self._now())
-        except BaseException:
-            for subscription in added:
-                self._registry.remove(subscription.qid)
-            raise
-        self._ledger.queries_saved(subscriptions, self.catalog)
-
-    def _refuse_cycle(self, subscription: Subscription) -> None:
-        """Raises ValueError if a PUBLISHed stream would be made of itself, through queries registered earlier."""
-        if subscription.publishes and (cycle := self._registry.cycle_of(subscription.name)):
-            path = " -> ".join(cycle)
-            raise ValueError(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
+    def answer_to(self, command: str) -> str | None:
+        """What a command was answered that is done; None if it is not."""
+        return self._ledger.answer_to(command)
 
     # ------------------------------------------------------------ documents
 
-    def process(self, documents: Iterable[Document | Reject]) -> list[Output]:
+    def process(self, documents: Iterable[Document | Reject], notes: Notes = NOTHING) -> list[Output]:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
 
-        A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all.
+        A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all, `notes`
+        along with it.
         """
         with collector_paused():
-            return self._process(documents)
+            return self._process(documents, notes)
 
-    def _process(self, documents: Iterable[Document | Reject]) -> list[Output]:
-        ledger = self._ledger
-        before = ledger.next_docid, ledger.next_match
+    def note(self, notes: Notes) -> None:
+        """Commits notes in a batch of their own."""
+        with self._batch(), whole_batch(self._store):
+            self._ledger.save_notes(notes)
+
+    def _process(self, documents: Iterable[Document | Reject], notes: Notes) -> list[Output]:
         self._registry.flush()
-        try:
-            with whole_batch(self._store):
-                admitted = self._admission.admit(documents)
-                outputs = self._answer(admitted.records)
-                self._records.flush()
-                self._store.append("dead_letters", admitted.dead_letters)
-                ledger.save_outputs(outputs)
-                self._evict(admitted)
-        except BaseException:
-            self._stage1.finish_batch(committed=False)
-            ledger.next_docid, ledger.next_match = before
-            self._records.forget(ledger.next_docid)
-            raise
-        self._stage1.finish_batch(committed=True)
-        self._admission.advance(admitted)
+        with self._batch(), whole_batch(self._store):
+            admitted = self._admission.admit(documents)
+            delivery = Delivery(self._registry, self._records, most=self._max_matches)
+            outputs = self._answer(delivery, admitted.records)
+            self._records.flush()
+            reasons = self._refused(delivery)
+            last = self._ledger.next_docid - 1
+            for subscription, reason in reasons.items():
+                self._ledger.save_pauses([subscription.qid], last, reason, self._now())
+            self._store.append("dead_letters", admitted.dead_letters)
+            self._ledger.save_outputs(outputs)
+            self._ledger.save_notes(notes)
+            arrived = admitted.greatest()
+            greatest = self._watermarks.after(arrived, self._registry.streams(), self._now())
+            self._evict(greatest)
+        self._watermarks.advance(greatest, arrived, self._now())
+        for subscription, reason in reasons.items():
+            self._registry.deactivate(subscription)
+            subscription.pause(last, reason)
+        self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
         self._last_dead_letters = admitted.dead_letters
-        ledger.batch += 1
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -263,9 +308,15 @@ class Engine:
         )
         return sorted_outputs(outputs)
 
-    def _answer(self, records: list[Record]) -> list[Output]:
+    def _refused(self, delivery: Delivery) -> dict[Subscription, str]:
+        """The queries that had more outputs for a document than they may, and what is to be said of that."""
+        return {
+            subscription: f"more than {self._max_matches:,} matches of the document {self._records[docid].id!r}"
+            for subscription, docid in delivery.runaways.items()
+        }
+
+    def _answer(self, delivery: Delivery, records: list[Record]) -> list[Output]:
         """The outputs that new documents complete, those over documents published on the way included."""
-        delivery = Delivery(self._registry, self._records)
         outputs: list[Output] = []
         while records:
             matches = self._join(records)
@@ -306,10 +357,41 @@ class Engine:
         self._ledger.save_matches(rows, users)
         return published
 
-    def _evict(self, admitted: Admitted) -> None:
-        horizon = self._admission.horizon(self._registry.streams(), admitted)
-        if horizon > EARLIEST and self._registry.window != INFINITE:
-            self._store.evict(horizon - self._registry.window)
+    def _evict(self, greatest: Mapping[str, int]) -> None:
+        """Drops the join state that nothing can meet any more, and notes why: what is late must stay late."""
+        lateness = self._watermarks.timing.lateness
+        if lateness is None:
+            return
+        self._ledger.save_notes(Notes(settings={WATERMARKS: to_setting(lateness, greatest)}))
+        before = self._evictable(self._watermarks.of(self._registry.streams(), greatest))
+        if before > EARLIEST:
+            self._store.evict(before)
+
+    def _evictable(self, horizon: int) -> int:
+        """The time before which documents begin that nothing can meet any more; EARLIEST if there is none."""
+        window = self._registry.window
+        return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
+
+    def prune(
+        self,
+        keep: int | None,
+        keep_ids: int | None = ID_RETENTION,
+        sources: Collection[str] = (),
+        files: Collection[tuple[str, str]] = (),
+    ) -> None:
+        """Drops, in a batch of its own, what is kept no longer. All outputs must have been delivered.
+
+        Outputs, matches and dead letters go that are older than `keep` microseconds, and documents that are and that no
+        join can need, whose ids are known for `keep_ids` (None: for ever). So does what is superseded of settings, and
+        of the offsets of `sources`, whose files that are there are `files`.
+        """
+        horizon = self._watermarks.of(self._registry.streams())
+        with self._batch(), whole_batch(self._store):
+            evictable, now = self._evictable(horizon), self._now()
+            prune(
+                self._store, self._ledger, evictable=evictable, horizon=horizon, keep=keep, keep_ids=keep_ids, now=now
+            )
+            prune_offsets(self._ledger, sources, files)
 
     # ------------------------------------------------------------ what was done
 
@@ -340,6 +422,40 @@ class Engine:
         """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
         return self._ledger.undelivered()
 
+    def outputs_after(self, batch: int) -> Iterator[list[Output]]:
+        """The outputs of the batches after one, each list as `process` returned it, oldest first."""
+        return self._ledger.outputs_after(batch)
+
+    def offsets(self) -> dict[tuple[str, str], int]:
+        """How far each file of each source was read, as noted along with the batches: by source and file."""
+        return self._ledger.offsets()
+
+    def setting(self, key: str) -> str | None:
+        """What was noted last under a key."""
+        return self._ledger.setting(key)
+
+    def watermarks(self) -> dict[str, int]:
+        """The watermark of each stream from outside that has one; of a store that is opened without lateness, as it
+        was with it the last time."""
+        if self._watermarks.timing.lateness is not None:
+            return self._watermarks.by_stream()
+        lateness, greatest = self._ledger.noted_watermarks()
+        return {} if lateness is None else {stream: time - lateness for stream, time in sorted(greatest.items())}
+
+    def horizon(self) -> tuple[int | None, int | None]:
+        """The least watermark of the streams that queries read, and the time before which documents begin that nothing
+        can meet any more; None where there is none."""
+        known = self.watermarks()
+        behind = {source for stream in self._registry.streams() for source in self._registry.sources(stream)}
+        horizon = min((known.get(stream, EARLIEST) for stream in behind), default=EARLIEST)
+        evictable = self._evictable(horizon)
+        return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
+
+    @property
+    def batch(self) -> int:
+        """The number of the next batch."""
+        return self._ledger.batch
+
     def mark_delivered(self) -> None:
         """Notes that all outputs so far have reached their reader."""
         self._ledger.mark_delivered()
@@ -352,6 +468,10 @@ class Engine:
         """The dead letters of the last batch that was processed."""
         found: list[dict[str, Any]] = self._last_dead_letters.to_pylist()
         return found
+
+    def last_paused(self) -> dict[str, str]:
+        """The names of the queries that the last batch paused, with the reasons."""
+        return self._last_paused
 
     def sql(self, query: str) -> pa.Table:
         """Answers an SQL query over the engine's tables."""

@@ -10,37 +10,57 @@ from typing import Any
 
 import pyarrow as pa
 
+from feeds.document import Clock, now_us
+from feeds.tail import Offset
 from join_stage.costs import Cost
 from join_stage.engine import JoinEngine, StoreError, whole_batch
 from join_stage.tables import TABLES
+from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.preparation import Preparation
 from mmqjp.registry import Registry, Subscription
+from mmqjp.watermarks import WATERMARKS, from_setting
 from templates.catalog import Catalog, Edge
 from templates.template import Shape
 from xscl import parse_script
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = 2
+"""The format of a store. Since 2 queries may be paused, and sources have offsets."""
+
+NUMBERED = ("outputs", "settings", "offsets", "pauses", "commands")
+"""The tables whose rows have the number of the batch that wrote them."""
+
+DELIVERED = "delivered"
+"""The setting with the last batch whose outputs have reached their reader."""
 
 
 class Ledger:
     """Reads and appends the rows that are not join state. Callers begin and commit batches, except where said."""
 
-    def __init__(self, store: JoinEngine) -> None:
-        """Raises StoreError for a store of another format."""
-        self._store = store
-        version = self._setting("schema_version")
-        if version is None:
-            with whole_batch(store):
-                self._append("settings", [("schema_version", SCHEMA_VERSION, 0)])
-        elif version != SCHEMA_VERSION:
-            raise StoreError(f"the store has format {version}; this version of mmqjp reads format {SCHEMA_VERSION}")
+    def __init__(self, store: JoinEngine, now: Clock = now_us) -> None:
+        """Brings a store of an older format up to date. Raises StoreError for one of a newer format."""
+        self._store, self._now = store, now
+        version = int(self._setting("schema_version") or 0)
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
+                "install the version that wrote it, or a newer one"
+            )
+        self.batch = max(self._top("batch", table) for table in NUMBERED) + 1
+        if version < SCHEMA_VERSION:
+            self._migrate()
         self.next_docid = self._top("docid", "documents") + 1
         self.next_match = self._top("match", "match_rows") + 1
         self.next_qid = self._top("qid", "added_queries") + 1
-        self.batch = max(self._top("batch", "outputs"), self._top("batch", "settings")) + 1
         self._saved_steps = self._top("var", "variables") + 1
         self._saved_templates = self._top("template", "templates") + 1
+
+    def _migrate(self) -> None:
+        """Notes the format of a store that is new or old. What format 2 has more, tables, the store has made already;
+        what it keeps otherwise, it has rewritten."""
+        with whole_batch(self._store):
+            self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
+        self.batch += 1
 
     # ------------------------------------------------------------ catalog and queries
 
@@ -70,18 +90,36 @@ class Ledger:
     def subscriptions(self, preparation: Preparation) -> Iterator[Subscription]:
         """The queries that were added and not removed."""
         removed = {row["qid"] for row in self._rows("SELECT qid FROM removed_queries")}
+        pauses = self._pauses()
         for row in self._rows("SELECT * FROM added_queries ORDER BY qid"):
             if row["qid"] not in removed:
                 script = parse_script(row["text"])
                 ready = preparation.prepared(script.queries[0], script.namespaces)
                 publishes = ready.publish is not None
-                yield Subscription(
+                subscription = Subscription(
                     row["qid"], row["name"], row["text"], row["occurrence"], row["since"], ready.normal, publishes
                 )
+                for docid, reason in pauses.get(row["qid"], ()):
+                    if reason is None:
+                        subscription.resume(docid)
+                    else:
+                        subscription.pause(docid, reason)
+                yield subscription
+
+    def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
+        """When queries were paused, with the reason, and resumed, with none: the documents behind which, in order."""
+        pauses: dict[int, list[tuple[int, str | None]]] = {}
+        for row in self._rows("SELECT * FROM pauses ORDER BY batch"):
+            pauses.setdefault(row["qid"], []).append((row["docid"], row["reason"]))
+        return pauses
 
     def query_names(self) -> list[str]:
         """The names of all queries ever added."""
         return [row["name"] for row in self._rows("SELECT name FROM added_queries")]
+
+    def added_at(self, qid: int) -> int:
+        """When a query was added, microseconds."""
+        return next(int(row["added_at"]) for row in self._rows(f"SELECT added_at FROM added_queries WHERE qid = {qid}"))
 
     def save_queries(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
         """Writes queries with their rows of R_T, and the variables and templates that are new with them."""
@@ -105,12 +143,28 @@ class Ledger:
     def save_removals(self, qids: Iterable[int], now: int) -> None:
         self._append("removed_queries", [(qid, now) for qid in qids])
 
+    def save_pauses(self, qids: Iterable[int], docid: int, reason: str | None, now: int) -> None:
+        """Writes that queries rest for a reason from behind a document on, or, for None, go on."""
+        self._append("pauses", [(qid, docid, reason, now, self.batch) for qid in qids])
+
     def _save_catalog(self, catalog: Catalog) -> None:
         steps = [catalog.steps[n] for n in range(self._saved_steps, catalog.next_step) if n in catalog.steps]
         self._append("variables", [(step.id, step.parent, step.stream, str(step.node)) for step in steps])
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
         joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
         self._append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
+
+    def noted_watermarks(self) -> tuple[int | None, dict[str, int]]:
+        """The lateness and the greatest times that were noted last."""
+        return from_setting(self._setting(WATERMARKS))
+
+    def greatest_times(self) -> dict[str, int]:
+        """The greatest time met on each stream from outside."""
+        tops = self._rows("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
+        greatest = self.noted_watermarks()[1]
+        for row in tops:
+            greatest[row["stream"]] = max(row["t1"], greatest.get(row["stream"], row["t1"]))
+        return greatest
 
     # ------------------------------------------------------------ what comes out
 
@@ -129,7 +183,7 @@ class Ledger:
 
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not marked as delivered, in the order of output lines."""
-        delivered = self._setting("delivered") or "-1"
+        delivered = self._setting(DELIVERED) or "-1"
         sql = f"SELECT * FROM outputs WHERE batch > {delivered} ORDER BY t1, query, documents"
         outputs = (_output(row) for row in self._rows(sql))
         for _, group in groupby(outputs, key=lambda o: (o.t1, o.query, o.documents)):
@@ -138,8 +192,64 @@ class Ledger:
     def mark_delivered(self) -> None:
         """Notes, in a batch of its own, that all outputs so far have reached their reader."""
         with whole_batch(self._store):
-            self._append("settings", [("delivered", str(self.batch - 1), self.batch)])
+            self._append("settings", [(DELIVERED, str(self.batch - 1), self.batch)])
         self.batch += 1
+
+    def outputs_after(self, batch: int) -> Iterator[list[Output]]:
+        """The outputs of the batches after one, as each batch returned them."""
+        sql = f"SELECT DISTINCT batch FROM outputs WHERE batch > {batch} ORDER BY batch"
+        for batch in [row["batch"] for row in self._rows(sql)]:
+            yield sorted_outputs(map(_output, self._rows(f"SELECT * FROM outputs WHERE batch = {batch}")))
+
+    # ------------------------------------------------------------ what a service notes
+
+    def save_notes(self, notes: Notes) -> None:
+        """Writes what is committed along with the current batch."""
+        self._append("offsets", [(o.source, o.file, o.position, self.batch) for o in notes.offsets])
+        self._append("settings", [(key, value, self.batch) for key, value in notes.settings.items()])
+        now = self._now()
+        self._append("commands", [(id, answer, now, self.batch) for id, answer in notes.answers.items()])
+
+    def answer_to(self, command: str) -> str | None:
+        """What a command was answered that is done."""
+        asked = pa.table({"id": [command]})
+        found = self._store.select("SELECT c.answer FROM commands c JOIN asked a ON c.id = a.id", {"asked": asked})
+        return next((row["answer"] for row in found.to_pylist()), None)
+
+    def offsets(self) -> dict[tuple[str, str], int]:
+        """How far each file of each source was read."""
+        sql = """SELECT source, file, position FROM offsets JOIN
+(SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
+        return {(row["source"], row["file"]): row["position"] for row in self._rows(sql)}
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        return next(int(row["n"]) for row in self._rows(f"SELECT count(*) AS n FROM {table}"))
+
+    def first_match(self) -> int:
+        """The number of the first match that is kept, else of the next one."""
+        first = next(row["first"] for row in self._rows("SELECT min(match) AS first FROM match_rows"))
+        return self.next_match if first is None else int(first)
+
+    def keep_ids(self, before: int) -> None:
+        """Keeps the ids of the documents from outside that begin before a time."""
+        sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
+        self._store.append("dropped_ids", self._store.select(sql))
+
+    def drop_superseded_settings(self) -> None:
+        """Writes the settings that count anew, and drops all that were written before."""
+        latest = {row["key"]: row["value"] for row in self._rows("SELECT key, value FROM settings ORDER BY batch")}
+        self._store.drop_before("settings", "batch", self.batch)
+        self._append("settings", [(key, value, self.batch) for key, value in latest.items()])
+
+    def renew_offsets(self, offsets: Sequence[Offset]) -> None:
+        """Writes the offsets that count anew, and drops all that were written before."""
+        self._store.drop_before("offsets", "batch", self.batch)
+        self._append("offsets", [(o.source, o.file, o.position, self.batch) for o in offsets])
+
+    def setting(self, key: str) -> str | None:
+        """What was noted last under a key."""
+        return self._setting(key)
 
     def save_costs(self, costs: Mapping[int, Cost], plan: str) -> None:
         """Keeps, in a batch of its own, what templates cost with a plan."""

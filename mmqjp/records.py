@@ -100,6 +100,10 @@ class Records:
         for record in self._fresh.values():
             self._keep(record)
         self._fresh.clear()
+        self.rest()
+
+    def rest(self) -> None:
+        """Lets go of what was only needed to work with the documents at hand."""
         self._shrink(0)
         for record in self._records.values():
             record.__dict__.pop("tree", None)

@@ -220,6 +220,10 @@ class Catalog:
         values = tuple(use[1] for use in gone if isinstance(use, tuple) and use[0] == "value")
         return Change(tuple(steps), edges, values)
 
+    def row(self, row: int) -> Row:
+        """A shared row as its subscribers make it now."""
+        return self._rows[self._row_keys[row]].row()
+
     def variables_of(self, row: int) -> tuple[int, ...]:
         """The variables of a shared row, in the order of its template's nodes."""
         return self._rows[self._row_keys[row]].variables

@@ -7,8 +7,8 @@ import pytest
 from mmqjp.cli import main
 from mmqjp.commands import check as check_module
 from mmqjp.commands import run as run_module
+from mmqjp.commands.configuration import configured
 from mmqjp.commands.errors import Failure
-from mmqjp.commands.options import configured_engine
 from tests.cli_support import LINES, write_documents, write_queries
 from tests.cli_support import mmqjp as call
 
@@ -144,9 +144,9 @@ def test_environment_with_an_unknown_engine(files, monkeypatch):
     [
         (b"engine = duckdb", "cannot be read"),
         (b"\xff", "cannot be read"),
-        (b'engine = "mysql"', 'has engine = \'mysql\'; write "spark" or "duckdb"'),
+        (b'engine = "mysql"', "has engine = 'mysql': 'mysql' is not one of"),
         (b"engine = 1", "has engine = 1"),
-        (b'motor = "duckdb"', 'unknown setting "motor"; it knows "engine"'),
+        (b'motor = "duckdb"', 'unknown setting "motor"; it knows "'),
     ],
 )
 def test_a_bad_configuration_is_named(files, tmp_path, text, message):
@@ -158,8 +158,64 @@ def test_a_bad_configuration_is_named(files, tmp_path, text, message):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_no_configuration_at_all(tmp_path):
-    assert configured_engine([tmp_path / "none.toml", tmp_path / "none" / "none.toml"]) is None
+def test_no_configuration_at_all(files):
+    assert configured(main, None) == {}
+
+
+CONFIGURATION = """
+engine = "duckdb"
+lateness = "1h"
+
+[run]
+documents = ["one.jsonl", "two.jsonl"]
+batch-size = 7
+lateness = "2h"
+
+[subscribe]
+add = true
+"""
+
+
+def test_every_option_may_be_configured(tmp_path, monkeypatch):
+    path = tmp_path / "other.toml"
+    path.write_text(CONFIGURATION)
+    found = configured(main, path)
+    assert found["run"] == {
+        "engine": "duckdb", "lateness": "2h", "paths": ["one.jsonl", "two.jsonl"], "batch_size": "7"
+    }  # fmt: skip
+    assert found["stream"] == {"engine": "duckdb", "lateness": "1h"}
+    assert found["subscribe"] == {"engine": "duckdb", "add": True} and found["list"] == {}
+
+
+def test_the_configuration_is_chosen_on_the_command_line_or_in_the_environment(files, tmp_path, monkeypatch):
+    # `files` gives queries and documents; how they are processed is configured.
+    chosen = tmp_path / "chosen.toml"
+    chosen.write_text('[run]\nengine = "duckdb"\nlateness = "soon"')
+    (tmp_path / "mmqjp.toml").write_text('engine = "nonsense"')
+    for arguments in (["--config", chosen, *files], files):
+        result = call(*arguments)
+        assert result.exit_code == 2 and "soon" in result.stderr, result.stderr
+        monkeypatch.setenv("MMQJP_CONFIG", str(chosen))
+    chosen.write_text('[run]\nengine = "duckdb"')
+    assert call(*files).exit_code == 0
+    assert "none.toml cannot be read" in call("--config", tmp_path / "none.toml", *files).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[run]\nkeep = '1d'", 'has an unknown setting "run.keep"; it knows "run.batch-size"'),
+        ("[walk]\nengine = 'duckdb'", 'has an unknown setting "walk"'),
+        ("[stream]\nsource = 'drops'", "has stream.source = 'drops'; write a list of texts"),
+        ("[stream]\nstate = ['drops']", "has stream.state = ['drops']; write a text, a number or a truth value"),
+        ("add = 'yes'", "has add = 'yes'; write true or false"),
+        ("[stream]\nbatch-size = 0", "has stream.batch-size = 0: 0 is not in the range x>=1."),
+    ],
+)
+def test_what_cannot_be_configured_is_said(files, tmp_path, text, message):
+    (tmp_path / "mmqjp.toml").write_text(text)
+    result = call(*files)
+    assert result.exit_code == 2 and message in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 # ---------------------------------------------------------------- failures

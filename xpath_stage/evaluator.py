@@ -71,13 +71,17 @@ class XPathStage:
             found += chunk.tables()
         r_bin, r_doc = map(pa.concat_tables, zip(*found, strict=True))
         r_docts = arrow_table(np.array(times, np.int64).reshape(-1, len(R_DOCTS)), R_DOCTS)
-        return Witnesses(r_bin, self._new_groups(), r_doc, r_docts)
+        return Witnesses(r_bin, self.new_groups(), r_doc, r_docts)
 
     def close(self) -> None:
         """Lets go of what is held outside this process: here nothing is."""
 
-    def _new_groups(self) -> pa.Table:
-        """The groups that are new since the last batch."""
+    def group(self, edges: Iterable[Edge]) -> int:
+        """The number of a group of edges, which is new if there is none of these yet."""
+        return self._groups.number(frozenset(edges))
+
+    def new_groups(self) -> pa.Table:
+        """The groups that are new since this was last asked for."""
         groups = [(group, *edge) for group, edge in self._groups.take()]
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 

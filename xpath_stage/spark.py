@@ -135,7 +135,7 @@ class SparkStage(XPathStage):
         grp = numbers.take(pc.index_in(r_bin["grp"], keys))
         return Witnesses(
             r_bin.set_column(1, "grp", grp).cast(R_BIN),
-            self._new_groups(),
+            self.new_groups(),
             _unnested(found, "r_doc", "docid", "stream").select(R_DOC.names).cast(R_DOC),
             found.select(R_DOCTS.names).cast(R_DOCTS),
         )

@@ -107,6 +107,9 @@ class SparkEngine:
     def evict(self, before: int) -> None:
         self._plan.evicted(self._store.evict(before), before)
 
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        self._store.drop_before(table, column, bound)
+
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
 
@@ -140,6 +143,17 @@ class SparkEngine:
             if self._plan.in_sql:
                 self._view(f"{name}_w", rows)
         return self._plan.join(Batch(batch, first_docid, older, scope), before)
+
+    def extend(self, witnesses: Witnesses) -> None:
+        self._store.append("groups", witnesses.r_group)
+        for name, rows in self._state_rows(witnesses).items():
+            self._store.append(name, rows)
+        docids = pa.concat_tables([witnesses.r_bin.select(["docid"]), witnesses.r_doc.select(["docid"])])
+        if len(docids):
+            sql = "SELECT min(t.t0) AS first, max(t.t0) AS last FROM r_docts t JOIN e ON t.docid = e.docid"
+            (times,) = self.select(sql, {"e": docids}).to_pylist()
+            self._store.cover(times["first"], times["last"])
+        self._plan.extended()
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
         """The batch's rows of the join state: r_bin with a row for each edge of each group."""

@@ -49,6 +49,9 @@ class SparkPlan(Protocol):
         They can be read until the end of the batch.
         """
 
+    def extended(self) -> None:
+        """The join state has more of documents that came before."""
+
     def committed(self) -> None:
         """The batch has been committed."""
 
@@ -153,6 +156,9 @@ class BasicPlan:
             frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
+        """Nothing is kept about documents."""
+
+    def extended(self) -> None:
         """Nothing is kept about documents."""
 
     def committed(self) -> None:

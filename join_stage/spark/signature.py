@@ -62,6 +62,10 @@ class SignaturePlan:
         """Notes what is kept before a batch changes it."""
         self._before = self._before or self._join.mark()
 
+    def extended(self) -> None:
+        """The postings lack what was added."""
+        self._loaded = False
+
     def committed(self) -> None:
         self._before = None
 

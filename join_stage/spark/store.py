@@ -19,6 +19,7 @@ from itertools import count, groupby
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
@@ -62,6 +63,7 @@ class TableStore:
         self.directory = directory.absolute()
         self._numbers = count()
         self._buffers: dict[str, list[pa.Table]] = {}
+        self._covered: list[int] = []
         try:
             if (self.directory / DUCKDB_FILE).exists():
                 raise StoreError(
@@ -109,7 +111,12 @@ class TableStore:
 
     def read(self, table: str) -> pa.Table:
         """The whole table, rows of the current batch included."""
-        return pa.concat_tables([*(_read(path) for path in self.paths(table)), self.fresh(table)])
+        return pa.concat_tables([*(_read(path, TABLES[table]) for path in self.paths(table)), self.fresh(table)])
+
+    def cover(self, first: int, last: int) -> None:
+        """Notes that rows of the join state in the current batch are about documents that begin from `first` to
+        `last`, although these are not among its new ones."""
+        self._covered += first, last
 
     def evict(self, before: int) -> dict[str, list[Path]]:
         """Drops the files of the join state whose documents all begin before a time, and returns which they are."""
@@ -118,9 +125,29 @@ class TableStore:
         self.files = {**self.files, **kept}
         return gone
 
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        """Drops the rows of a table in which a number is less than `bound`: files of nothing else go, those with some
+        such rows are written anew."""
+        kept: list[DataFile] = []
+        for file in self.files[table]:
+            only = pa.schema([TABLES[table].field(column)])
+            numbers = _read(self.directory / table / file.name, only)[column]
+            stays = pc.fill_null(pc.greater_equal(numbers, bound), True)
+            count = pc.sum(stays).as_py() or 0
+            if count == file.rows:
+                kept.append(file)
+            elif count:
+                rows = _read(self.directory / table / file.name, TABLES[table]).filter(stays)
+                kept.append(self._write(table, self._batch + 1, rows, file.level, file.first, file.last))
+        self.files = {**self.files, table: tuple(kept)}
+        if table in self._buffers:
+            fresh = self.fresh(table)
+            self._buffers[table] = [fresh.filter(pc.fill_null(pc.greater_equal(fresh[column], bound), True))]
+
     def rollback(self) -> None:
         """Forgets what came since the last commit."""
         self._buffers.clear()
+        self._covered.clear()
         self.files = self._kept.get(self._batch, _EMPTY)
 
     def commit(self) -> None:
@@ -132,6 +159,7 @@ class TableStore:
             self._kept[batch] = self.files = files
             self._batch = batch
             self._buffers.clear()
+            self._covered.clear()
             with suppress(OSError):  # the batch stands; what cannot be removed now is removed when the store is opened
                 self._sweep()
 
@@ -145,7 +173,7 @@ class TableStore:
         rows = self.fresh(table)
         if not len(rows):
             return ()
-        times = self.fresh("r_docts")["t0"].to_pylist() if table in STATE else []
+        times = [*self.fresh("r_docts")["t0"].to_pylist(), *self._covered] if table in STATE else []
         return (self._write(table, batch, rows, 0, min(times, default=None), max(times, default=None)),)
 
     def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
@@ -154,7 +182,7 @@ class TableStore:
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
             if len(members) >= MERGE:
-                rows = pa.concat_tables(_read(self.directory / table / f.name) for f in members)
+                rows = pa.concat_tables(_read(self.directory / table / f.name, TABLES[table]) for f in members)
                 first = min((f.first for f in members if f.first is not None), default=None)
                 last = max((f.last for f in members if f.last is not None), default=None)
                 merged = self._write(table, batch, rows, level + 1, first, last)
@@ -216,8 +244,12 @@ def _locked(path: Path) -> int:
     return handle
 
 
-def _read(path: Path | str) -> pa.Table:
-    return pq.ParquetFile(path).read()
+def _read(path: Path | str, schema: pa.Schema) -> pa.Table:
+    """A file's rows; a column that is younger than the file is null."""
+    file = pq.ParquetFile(path)
+    rows = file.read([name for name in file.schema_arrow.names if name in schema.names])
+    columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema]
+    return pa.table(columns, schema=schema)
 
 
 def _read_manifest(path: Path) -> Files:

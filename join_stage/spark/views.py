@@ -122,6 +122,9 @@ class ViewsPlan(BasicPlan):
             docids = [pq.ParquetFile(path).read(["docid"])["docid"] for path in dropped]
             self._cache.evict(pc.unique(pa.chunked_array([c for column in docids for c in column.chunks], pa.int64())))
 
+    def extended(self) -> None:
+        self._cache.clear()
+
     def committed(self) -> None:
         self._cache.commit()
 

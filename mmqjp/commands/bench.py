@@ -18,6 +18,7 @@ MODULES = {
     "rss": "bench.rss",
     "realistic": "bench.realistic",
     "feeds": "bench.feeds",
+    "flat-state": "bench.flat_state",
 }
 """The benchmarks, by the modules with their `main`. None is imported but to be run."""
 
@@ -38,6 +39,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     rss           joining the items of a feed, as the thesis does
     realistic     lifelike queries with windows: the joins, and the whole path
     feeds         from feeds to documents, and whose time that is
+    flat-state    whether a long run on DuckDB stays small
 
     \b
     What follows the name goes to the benchmark; --help there shows its options.

@@ -64,7 +64,7 @@ def summarise(script: Script) -> Table:
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
     normal = subscription.normal
-    owners: list[Subscription | HiddenStream] = [subscription, *inner_joins(registry, subscription)]
+    owners: list[Subscription | HiddenStream] = [subscription, *registry.inner_joins(subscription)]
     blocks = list(leaf_sides(normal.conjuncts[0]))
     kind = f"chain of {len(blocks)}" if len(blocks) > 2 else normal.op or "filter"
     joins = sorted({len(conjunct.joins) for conjunct in normal.conjuncts})
@@ -79,14 +79,3 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
         ", ".join(map(str, templates)),
         names_of_others(sharers, owners) or "-",
     )
-
-
-def inner_joins(registry: Registry, owner: Subscription | HiddenStream) -> list[HiddenStream]:
-    """The hidden streams behind a query, each once."""
-    found: dict[HiddenStream, None] = {}
-    for target in owner.targets:
-        for side in target.conjunct.sides():
-            if side.hidden is not None:
-                inner = registry.hidden(side.hidden.stream)
-                found |= dict.fromkeys([inner, *inner_joins(registry, inner)])
-    return list(found)

@@ -21,13 +21,13 @@ from rich.text import Text
 
 from feeds.sources import read_documents
 from mmqjp.commands.console import console
-from mmqjp.commands.errors import one_line
 from mmqjp.commands.options import debug_option, engine_option, plan_option, read_script
 from mmqjp.commands.run import open_engine
 from mmqjp.engine import Engine
 from mmqjp.evidence import Evidence, JoinedValue
 from mmqjp.outputs import Output
 from mmqjp.terms import term_text
+from mmqjp.text import one_line
 from xscl import Script
 
 ONE_LINE = 40

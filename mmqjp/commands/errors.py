@@ -13,6 +13,8 @@ import click
 from feeds.errors import SourceError
 from join_stage.engine import StoreError
 from join_stage.spark.java import JavaNotFound
+from mmqjp.service.client import CommandError
+from mmqjp.text import one_line
 from xscl import XsclErrors
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -20,7 +22,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 DEBUG = "mmqjp.debug"
 """Where a context's `meta` says whether tracebacks are wanted."""
 
-_EXPECTED = (SourceError, StoreError, JavaNotFound)
+_EXPECTED = (SourceError, StoreError, JavaNotFound, CommandError)
 _ADVICE = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
     errno.EACCES: "check the permissions",
@@ -101,8 +103,3 @@ def describe(error: Exception) -> str:
         return f"{place}{error.strerror or error}" + (f"; {advice}" if advice else "")
     lines = str(error).strip().splitlines() or ["no message"]
     return f"unexpected {type(error).__name__}: {lines[0]}; run again with --debug to see where"
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks and other control characters."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))

@@ -15,10 +15,11 @@ from feeds.fetch.feed_state import FeedState
 from feeds.fetch.opml import Listed, write_opml
 from feeds.fetch.state import FetchStore
 from mmqjp.commands.console import console, counted
-from mmqjp.commands.errors import Failure, one_line
+from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetch import state_file
 from mmqjp.commands.options import Decorated, debug_option
 from mmqjp.commands.sinks import Sink
+from mmqjp.text import one_line
 
 COLUMNS = ("feed", "status", "checked", "next check", "errors", "last error")
 

@@ -24,8 +24,9 @@ from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.fetch.visit import Outcome, Settings
 from feeds.fetch.warc_archive import WarcArchive
 from mmqjp.commands.console import counted
-from mmqjp.commands.errors import Interrupted, one_line
+from mmqjp.commands.errors import Interrupted
 from mmqjp.commands.options import debug_option, duration
+from mmqjp.text import one_line
 
 COURTESY, PACE = Courtesy(), Pace()
 """What holds without options."""

@@ -1,8 +1,9 @@
-"""Ctrl-C while a library works for us: each makes something else of it, and we need to know that it was one."""
+"""Ctrl-C and SIGTERM: while a library works for us, which makes something else of them, and as the wish to end well."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -39,3 +40,26 @@ def interruptible() -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGINT) is note:  # Spark sets a handler of its own
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets in the block; a second one ends the process as if there were no block."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    try:
+        for number in before:
+            signal.signal(number, note)
+    except ValueError:  # not the main thread: signals do not come here
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tomllib
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +15,6 @@ from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
 
 ENGINES = ("spark", "duckdb")
-CONFIGURATION = "mmqjp.toml"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -34,17 +31,13 @@ def debug_option(command: Decorated) -> Decorated:
 
 
 def engine_option(command: Decorated) -> Decorated:
-    """The option --engine; its value is resolved, the configuration included."""
-
-    def resolve(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-        return value or configured_engine(configuration_files()) or ENGINES[0]
-
+    """The option --engine."""
     return click.option(
         "--engine",
         type=click.Choice(ENGINES),
         envvar="MMQJP_ENGINE",
-        callback=resolve,
-        help=f"The engine. Without it: MMQJP_ENGINE, else what {CONFIGURATION} says, else spark.",
+        default=ENGINES[0],
+        help="The engine. Without it: MMQJP_ENGINE, else what the configuration says, else spark.",
     )(command)
 
 
@@ -57,34 +50,6 @@ def plan_option(command: Decorated) -> Decorated:
         show_default=True,
         help="How the joins are done; all plans give the same matches.",
     )(command)
-
-
-def configuration_files() -> list[Path]:
-    """Where a configuration may be: the current directory, then the user's configuration directory."""
-    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    home = base if base.is_absolute() else Path("~/.config").expanduser()
-    return [Path(CONFIGURATION), home / "mmqjp" / CONFIGURATION]
-
-
-def configured_engine(files: list[Path]) -> str | None:
-    """The engine that the first configuration file with one names."""
-    for path in files:
-        try:
-            settings = tomllib.loads(path.read_text("utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-            raise click.UsageError(f"the configuration {path} cannot be read: {error}; mend or remove it") from None
-        unknown = sorted(settings.keys() - {"engine"})
-        if unknown:
-            raise click.UsageError(f'the configuration {path} has an unknown setting "{unknown[0]}"; it knows "engine"')
-        engine = settings.get("engine")
-        if engine is None:
-            continue
-        if engine not in ENGINES:
-            raise click.UsageError(f'the configuration {path} has engine = {engine!r}; write "spark" or "duckdb"')
-        return str(engine)
-    return None
 
 
 def read_script(path: Path) -> tuple[str, Script]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -11,13 +12,17 @@ from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import Items, read_documents
 from mmqjp.batches import DOCUMENTS, batches
-from mmqjp.commands.errors import Failure, Interrupted, one_line
+from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.options import debug_option, duration, engine_option, plan_option, read_script
-from mmqjp.commands.sinks import DeadLetters, Sink, json_line
+from mmqjp.commands.sinks import DeadLetters, Sink
 from mmqjp.engine import Counters, Engine
+from mmqjp.text import json_line, one_line
+from mmqjp.watermarks import Timing
 from xscl import Script
 from xscl.garbage import collector_spared
+
+UNLIMITED = Timing()
 
 
 @click.command()
@@ -111,7 +116,7 @@ def run(
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
-    with Sink(target) as sink, open_engine(engine, master, plan, state, lateness) as opened:
+    with Sink(target) as sink, open_engine(engine, master, plan, state, Timing(lateness)) as opened:
         try:
             with interruptible():
                 subscribe(opened, script, queries_path)
@@ -134,11 +139,26 @@ def run(
 
 
 def open_engine(
-    engine: str, master: str | None, plan: str, state: Path | None = None, lateness: int | None = None
+    engine: str,
+    master: str | None,
+    plan: str,
+    state: Path | None = None,
+    timing: Timing = UNLIMITED,
+    *,
+    max_document: int | None = None,
+    max_matches: int | None = None,
 ) -> Engine:
     """The engine that the options describe."""
     try:
-        return Engine(engine, state=state, lateness=lateness, plan=plan, master=master)
+        return Engine(
+            engine,
+            state=state,
+            plan=plan,
+            master=master,
+            **asdict(timing),
+            max_document=max_document,
+            max_matches=max_matches,
+        )
     except ValueError as error:
         raise Failure(str(error)) from error
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-
-def json_line(values: Mapping[str, object]) -> bytes:
-    """A line of JSON in UTF-8."""
-    return json.dumps(values, ensure_ascii=False).encode() + b"\n"
+from mmqjp.text import json_line
 
 
 class Sink:
@@ -78,7 +73,7 @@ class DeadLetters:
                 self.reasons.append(row["reason"] if known else f"{row['id']}: {row['reason']}")
             if self._path is not None:
                 self._file = self._file or self._path.open("wb")
-                self._file.write(json_line({**row, "raw": row["raw"].decode("utf-8", "backslashreplace")}))
+                self._file.write(json_line(_shown(row)))
         self.count += len(rows)
         if self._file is not None:
             self._file.flush()
@@ -86,3 +81,9 @@ class DeadLetters:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A dead letter as a line shows it."""
+    raw = row["raw"].decode("utf-8", "backslashreplace")
+    return {key: raw if key == "raw" else value for key, value in row.items() if key != "noted_at"}

@@ -1,0 +1,201 @@
+"""Directories and files that grow: what has come since they were last read, in order of the time of the fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from feeds.crawl import read_feed_file
+from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
+from feeds.entries import EntryForm
+from feeds.errors import SourceError
+from feeds.files import files_below, name_below, printable
+from feeds.jsonl import follow_jsonl, read_jsonl
+from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, fetch_time, read_sidecar, read_stem
+from feeds.warc import first_date, read_warc
+from feeds.xml_files import TimeReader, read_xml_file, time_reader
+
+ALL_READ = -1
+"""The position of a file that is read to its end and not looked at again."""
+
+_XML, _JSONL, _WARC = ".xml", ".jsonl", ".warc"
+_PACKED = frozenset({".gz"})
+_FEED_MET = "#feed "
+"""Begins the name under which an offset tells that a feed was met."""
+
+_DRAFTS = (".tmp", ".part")
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a file of a source was read: bytes of JSON lines, else its first so many items; ALL_READ."""
+
+    source: str
+    file: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One item of a file, and how far the file is read with it. A last one without item says that all of it is read."""
+
+    item: Document | Reject | None
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Waiting:
+    """A file with something to read; `fetched` (microseconds) and then names are the order in which files are read."""
+
+    fetched: int
+    source: str
+    file: str
+    path: Path = field(compare=False)
+    tail: Tail = field(compare=False)
+
+
+Positions = Mapping[tuple[str, str], int]
+"""Where reading goes on: positions of files by source and name; 0 for those that are missing."""
+
+
+class Tail:
+    """A directory that files are dropped into, or one file that grows.
+
+    Files are renamed into place when they are whole; names that begin with a dot or end in .tmp or .part are passed
+    over. JSON lines may be appended to a file as long as one likes; every other file is read once. A feed's sidecar is
+    put in its place before the feed.
+    Raises SourceError for a path that is missing or holds something else, and for a `time_xpath` that is not XPath.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        feeds: EntryForm | None = None,
+        time_xpath: str | None = None,
+        lateness: int | None = None,
+        now: Clock = now_us,
+    ) -> None:
+        """Entries that are older by more than `lateness`, microseconds, when their feed is first fetched get the time
+        of the fetch: else they would be late."""
+        self._path = Path(path).absolute()
+        self.name = printable(str(self._path))
+        """What the source is called in offsets."""
+        self._feeds: EntryForm | None = feeds
+        self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
+        self._lateness, self._now = lateness, now
+        self._met: set[str] = set()
+        self._suffixes = frozenset({_XML, _JSONL, _WARC}) | _PACKED | (FEED_SUFFIXES if feeds else frozenset())
+        self._sidecars: set[Path] = set()
+        if not self._path.exists():
+            raise SourceError(printable(str(path)), "no such file or directory", "make it, or check the path")
+        if not self._path.is_dir() and not self._taken(self._path):
+            raise SourceError(printable(str(path)), "the kind of file is not known from its name", self._kinds())
+
+    def waiting(self, positions: Positions) -> Iterator[Waiting]:
+        """The files that have something to read beyond their positions, in no particular order."""
+        self._met |= {file for source, file in positions if source == self.name and file.startswith(_FEED_MET)}
+        for path in self._files():
+            name = self._name(path)
+            position = positions.get((self.name, name), 0)
+            if position != ALL_READ and not self._at_end(path, position):
+                yield Waiting(self._fetched(path), self.name, name, path, self)
+
+    def names(self) -> set[str]:
+        """The names of the files that are there."""
+        return {self._name(path) for path in self._files()}
+
+    def read(self, waiting: Waiting, position: int) -> Iterator[Piece]:
+        """A file's items from a position on."""
+        to = partial(Offset, self.name, waiting.file)
+        if _kind(waiting.path) == _JSONL:
+            for item, end in follow_jsonl(waiting.path, position, self._now):
+                yield Piece(item, to(end))
+            return
+        feeds: list[str] = []
+        items = islice(self._items(waiting.path, waiting.file, feeds), position, None)
+        for count, item in enumerate(items, position + 1):
+            yield Piece(item, to(count))
+        for feed in feeds:
+            self._met.add(feed)
+            yield Piece(None, Offset(self.name, feed, ALL_READ))
+        yield Piece(None, to(ALL_READ))
+
+    def _items(self, path: Path, name: str, feeds: list[str]) -> Iterator[Document | Reject]:
+        """What a file holds; appends to `feeds` the marks of those that are met for the first time."""
+
+        def archive(source: str, fetched: int) -> int | None:
+            mark = _FEED_MET + source
+            if self._lateness is None or mark in self._met:
+                return None
+            feeds.append(mark)
+            return fetched - self._lateness
+
+        kind = _kind(path)
+        if kind == _JSONL + ".gz":
+            yield from read_jsonl(path, self._now)
+        elif kind.startswith(_WARC):
+            yield from read_warc(path, self._feeds)
+        elif self._feeds:
+            yield from read_feed_file(path, name, self._feeds, archive=archive)
+        else:
+            stream = name.partition("/")[0] if "/" in name else DEFAULT_STREAM
+            yield read_xml_file(path, name, stream, self._time)
+
+    def _files(self) -> Iterator[Path]:
+        if not self._path.is_dir():
+            return iter([self._path])
+        return (path for path in files_below(self._path, self._suffixes) if self._taken(path))
+
+    def _taken(self, path: Path) -> bool:
+        if path.name.startswith(".") or path.name.endswith(_DRAFTS):
+            return False
+        kinds = {_JSONL, _JSONL + ".gz", _WARC, _WARC + ".gz", *(FEED_SUFFIXES if self._feeds else (_XML,))}
+        return _kind(path) in kinds and not self._is_sidecar(path)
+
+    def _is_sidecar(self, path: Path) -> bool:
+        """Whether the file only holds notes on another, which may come after it."""
+        if path.suffix.lower() != SIDECAR_SUFFIX:
+            return False
+        if path not in self._sidecars:
+            try:
+                if read_sidecar(path) is None:
+                    return False
+            except (ValueError, OSError):
+                return False
+            self._sidecars.add(path)
+        return True
+
+    def _kinds(self) -> str:
+        return "sources are directories, .jsonl or .warc files" + ("" if self._feeds else "; feeds need --feeds")
+
+    def _name(self, path: Path) -> str:
+        return name_below(path, self._path) if path != self._path else printable(path.name)
+
+    def _at_end(self, path: Path, position: int) -> bool:
+        try:
+            return _kind(path) == _JSONL and path.stat().st_size == position
+        except OSError:
+            return True  # it went meanwhile
+
+    def _fetched(self, path: Path) -> int:
+        """When the file was fetched: as its name, its sidecar or its first record says, else when it was written."""
+        if _kind(path).startswith(_WARC) and read_stem(path.name.partition(".")[0]) is None:
+            with suppress(OSError):
+                if (first := first_date(path)) is not None:
+                    return first
+        return fetch_time(path)
+
+
+def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[Waiting]:
+    """What there is to read, in the order in which it is read."""
+    return sorted(waiting for tail in tails for waiting in tail.waiting(positions))
+
+
+def _kind(path: Path) -> str:
+    suffix = path.suffix.lower()
+    return "".join(path.suffixes[-2:]).lower() if suffix in _PACKED else suffix

@@ -1,0 +1,185 @@
+"""The commands for the queries of a store, stopped or running: subscribe, unsubscribe, pause, resume, list, show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from feeds.dates import iso_utc
+from join_stage.engine import DEFAULT_PLAN
+from mmqjp.commands.console import console
+from mmqjp.commands.errors import Failure
+from mmqjp.commands.options import debug_option, engine_option, read_script
+from mmqjp.commands.run import open_engine
+from mmqjp.service.client import Client, stored_engine
+from mmqjp.text import one_line
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+SHOWN = 60
+"""How much of a query's text a list shows, in characters."""
+
+
+def store_options(command: Decorated) -> Decorated:
+    """What every command to a store takes: where it is, and how long to wait for whoever holds it."""
+    wait = click.option(
+        "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0, show_default=True,
+        help="How long to wait for the answer of whoever holds the store.",
+    )  # fmt: skip
+    state = click.option(
+        "--state", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path),
+        help="The state directory of the store, of a service that runs or of none.",
+    )  # fmt: skip
+    return state(wait(debug_option(command)))
+
+
+def client(state: Path, wait: float, engine: str | None = None) -> Client:
+    """A client of the store in a directory; with `engine` one that is made if there is none."""
+    kind = stored_engine(state) or engine
+    if kind is None:
+        raise Failure(f"there is no store in {state}: check --state, or make one with mmqjp stream or mmqjp subscribe")
+    return Client(state, lambda: open_engine(kind, None, DEFAULT_PLAN, state), wait)
+
+
+def answered(names: list[str], word: str) -> None:
+    """Says what happened to which queries."""
+    for name in names:
+        click.echo(f"{name}: {word}")
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
+@click.option("--add", is_flag=True, help="The queries that have the same names stay too.")
+@click.option("--backfill", is_flag=True, help="They are answered over all documents that are still kept, too.")
+@store_options
+@engine_option
+def subscribe(file: Path, add: bool, backfill: bool, state: Path, wait: float, engine: str) -> None:
+    """Register the queries of a file, in place of those of the same names.
+
+    \b
+    Example:
+      mmqjp subscribe stories.xscl --state state/
+
+    They are answered from the next batch on, for documents that arrive from then on. A service that runs goes on
+    running. --engine is only for a store that is not there yet.
+    """
+    text = read_script(file)[0]
+    arguments = {"text": text, "add": add, "backfill": backfill}
+    answered(client(state, wait, engine).ask("subscribe", arguments), "subscribed")
+
+
+@click.command()
+@click.argument("name")
+@store_options
+def unsubscribe(name: str, state: Path, wait: float) -> None:
+    """Remove all queries of a name.
+
+    \b
+    Example:
+      mmqjp unsubscribe same_story --state state/
+    """
+    answered(client(state, wait).ask("unsubscribe", {"name": name}), "removed")
+
+
+@click.command()
+@click.argument("name")
+@store_options
+def pause(name: str, state: Path, wait: float) -> None:
+    """Let the queries of a name rest: they give nothing, and miss the documents that arrive meanwhile.
+
+    \b
+    Example:
+      mmqjp pause same_story --state state/
+    """
+    answered(client(state, wait).ask("pause", {"name": name}), "paused")
+
+
+@click.command()
+@click.argument("name")
+@store_options
+def resume(name: str, state: Path, wait: float) -> None:
+    """Let the queries of a name go on.
+
+    \b
+    Example:
+      mmqjp resume same_story --state state/
+    """
+    answered(client(state, wait).ask("resume", {"name": name}), "resumed")
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each name.")
+@store_options
+def list_queries(state: Path, as_json: bool, wait: float) -> None:
+    """List the names of the queries, how many have each, and which are paused.
+
+    \b
+    Example:
+      mmqjp list --state state/
+    """
+    found = client(state, wait).ask("list", {})
+    if as_json:
+        json_lines(found)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("name", "queries", "state", "text"):
+        table.add_column(column, overflow="fold")
+    for row in found:
+        text = one_line(row["text"])
+        shown = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+        cells = (row["name"], str(row["queries"]), _state(row), shown)
+        table.add_row(*map(Text, cells))
+    console().print(table)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each query.")
+@store_options
+def show(name: str, state: Path, as_json: bool, wait: float) -> None:
+    """Show the queries of a name: their text, since when they are there, and whether and why they are paused.
+
+    \b
+    Example:
+      mmqjp show same_story --state state/
+    """
+    found = client(state, wait).ask("show", {"name": name})
+    if as_json:
+        json_lines(found)
+        return
+    for row in found:
+        click.echo(f"{name}: {_state(row)}, since {iso_utc(row['added_at'])}")
+        click.echo(f"  {row['text']}")
+
+
+@click.command()
+@click.argument("sql")
+@store_options
+def query(sql: str, state: Path, wait: float) -> None:
+    """Ask a store in SQL; each row of the answer is a line of JSON.
+
+    \b
+    Example:
+      mmqjp query "SELECT query, count(*) AS outputs FROM outputs GROUP BY query" --state state/
+
+    A service that runs answers between two batches.
+    """
+    found = client(state, wait).ask("query", {"sql": sql})
+    json_lines(dict(zip(found["columns"], row, strict=True)) for row in found["rows"])
+
+
+def json_lines(rows: Any) -> None:
+    """Prints a line of JSON for each row."""
+    for row in rows:
+        click.echo(json.dumps(row, ensure_ascii=False))
+
+
+def _state(row: dict[str, Any]) -> str:
+    return "active" if row["paused"] is None else f"paused: {one_line(row['paused'])}"

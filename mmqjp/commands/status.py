@@ -1,0 +1,54 @@
+"""`mmqjp status`: how far a store has come, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from feeds.dates import iso_utc
+from mmqjp.commands.console import console
+from mmqjp.commands.live import client, store_options
+from mmqjp.text import one_line
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+@store_options
+def status(state: Path, as_json: bool, wait: float) -> None:
+    """Show how far the streams of a store have come, and what it keeps.
+
+    \b
+    Example:
+      mmqjp status --state state/
+
+    A service that runs answers between two batches.
+    """
+    found = client(state, wait).ask("status", {})
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False))
+        return
+    click.echo(f"queries        {found['queries']:,}, {found['paused']:,} of them paused")
+    for key in ("batches", "documents", "outputs"):
+        click.echo(f"{key:<14} {found[key]:,}")
+    click.echo(f"dead letters   {found['dead_letters']:,}")
+    click.echo(f"horizon        {_time(found['horizon'])}")
+    click.echo(f"evictable till {_time(found['evictable_before'])}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("stream", "documents", "bytes", "latest", "watermark"):
+        table.add_column(column, overflow="fold", justify="right" if column in ("documents", "bytes") else "left")
+    for row in found["streams"]:
+        cells = (one_line(row["stream"]), f"{row['documents']:,}", f"{row['bytes']:,}")
+        table.add_row(*map(Text, (*cells, _time(row["latest"]), _time(row["watermark"]))))
+    console().print(table)
+
+
+def _time(microseconds: int | None) -> str:
+    try:
+        return "-" if microseconds is None else iso_utc(microseconds)
+    except OverflowError:
+        return str(microseconds)

@@ -1,0 +1,216 @@
+"""`mmqjp stream`: the service that reads sources for as long as it is let."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from feeds.entries import EntryForm
+from feeds.tail import Tail
+from mmqjp.batches import BYTES, DOCUMENTS
+from mmqjp.commands.interrupts import stopping
+from mmqjp.commands.options import debug_option, duration, engine_option, plan_option, read_script
+from mmqjp.commands.run import open_engine, subscribe
+from mmqjp.service.commands import CommandQueue
+from mmqjp.service.lines import WRITTEN, open_lines
+from mmqjp.service.log import JsonLog, Log, TextLog
+from mmqjp.service.loop import Service
+from mmqjp.service.metrics import LOOPBACK, Metrics
+from mmqjp.service.spool import Spool
+from mmqjp.service.status import status
+from mmqjp.watermarks import Timing
+from xscl.garbage import collector_spared
+
+AVAILABLE_NOW = "available-now"
+LATENESS = "1d"
+
+
+def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    """How often sources are looked at, in seconds; None for once."""
+    if value == AVAILABLE_NOW:
+        return None
+    found = duration(context, parameter, value)
+    if found is None:
+        raise click.BadParameter(f"write a duration like 10s, or {AVAILABLE_NOW} to read what is there and end")
+    return found / 1_000_000
+
+
+@click.command()
+@click.option(
+    "--source",
+    "paths",
+    metavar="PATH",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A directory that files are dropped into, or a .jsonl file that grows. May be repeated.",
+)
+@click.option(
+    "--state",
+    metavar="DIR",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where queries, documents, matches and offsets are kept.",
+)
+@click.option(
+    "--queries",
+    "queries_path",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
+)
+@click.option(
+    "--feeds",
+    is_flag=False,
+    flag_value="item",
+    type=click.Choice(["item", "raw"]),
+    help="The sources hold feeds: each entry becomes a document, an <item> or, with raw, as it stands.",
+)
+@click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")
+@click.option(
+    "--trigger",
+    metavar="DURATION",
+    default="1s",
+    show_default=True,
+    callback=trigger,
+    help=f"How often the sources are looked at, or {AVAILABLE_NOW}: once.",
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where the output lines are appended. Without it, or with -: standard output.",
+)
+@click.option(
+    "--lateness",
+    callback=duration,
+    metavar="DURATION",
+    default=LATENESS,
+    show_default=True,
+    help="How late a document may come; INF: as late as it likes.",
+)
+@click.option(
+    "--idle-after", callback=duration, metavar="DURATION", default="1h", show_default=True,
+    help="After which silence a stream goes on with the clock; INF: never.",
+)  # fmt: skip
+@click.option(
+    "--max-ahead", callback=duration, metavar="DURATION", default="1d", show_default=True,
+    help="How far ahead of the clock a document may be; INF: any.",
+)  # fmt: skip
+@click.option(
+    "--keep", callback=duration, metavar="DURATION", default="INF", show_default=True,
+    help="How long documents, matches, outputs and dead letters are kept that nothing needs.",
+)  # fmt: skip
+@click.option(
+    "--keep-ids", callback=duration, metavar="DURATION", default="30d", show_default=True,
+    help="How long a document is known again by its id.",
+)  # fmt: skip
+@click.option(
+    "--metrics-port", metavar="PORT", type=click.IntRange(0, 65535), help="Where Prometheus finds metrics. 0: any."
+)
+@click.option(
+    "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="Where that port is open."
+)
+@click.option(
+    "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
+    help="How many documents are processed and committed together at the most.",
+)  # fmt: skip
+@click.option(
+    "--batch-bytes", metavar="N", type=click.IntRange(min=1), default=BYTES, show_default=True,
+    help="With how many bytes of XML a batch ends early.",
+)  # fmt: skip
+@click.option(
+    "--max-document", metavar="N", type=click.IntRange(min=1),
+    help="With how many bytes a document is too large. Without it, 16 MiB.",
+)  # fmt: skip
+@click.option(
+    "--max-matches", metavar="N", type=click.IntRange(min=1), default=100_000, show_default=True,
+    help="With how many matches of one document a query is paused.",
+)  # fmt: skip
+@click.option(
+    "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="How events are written to standard error.",
+)  # fmt: skip
+@plan_option
+@click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
+@engine_option
+@debug_option
+def stream(
+    paths: tuple[Path, ...],
+    state: Path,
+    queries_path: Path | None,
+    feeds: EntryForm | None,
+    time_xpath: str | None,
+    trigger: float | None,
+    output: Path | None,
+    lateness: int | None,
+    idle_after: int | None,
+    max_ahead: int | None,
+    keep: int | None,
+    keep_ids: int | None,
+    metrics_port: int | None,
+    metrics_address: str,
+    batch_size: int,
+    batch_bytes: int,
+    max_document: int | None,
+    max_matches: int,
+    log_form: str,
+    plan: str,
+    master: str | None,
+    engine: str,
+) -> None:
+    """Answer queries over documents as they come, until Ctrl-C or SIGTERM.
+
+    \b
+    Example:
+      mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
+
+    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there.
+    """
+    if master is not None and engine != "spark":
+        raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
+    script = None if queries_path is None else read_script(queries_path)[1]
+    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, lateness=lateness) for path in paths]
+    metrics = Metrics(service_log(log_form))
+    target = None if output is None or str(output) == "-" else output
+    timing = Timing(lateness, idle_after, max_ahead)
+    limited = open_engine(engine, master, plan, state, timing, max_document=max_document, max_matches=max_matches)
+    with limited as opened, stopping() as stop:
+        if script is not None and queries_path is not None:
+            subscribe(opened, script, queries_path)
+        lines = open_lines(target, opened.setting(WRITTEN))
+        if metrics_port is not None:
+            port = metrics.serve(metrics_port, metrics_address)
+            metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
+        try:
+            service = Service(
+                opened,
+                sources,
+                lines,
+                CommandQueue(Spool(state)),
+                metrics,
+                batch_size=batch_size,
+                batch_bytes=batch_bytes,
+                keep=keep,
+                keep_ids=keep_ids,
+                drained=None if metrics_port is None else lambda engine: metrics.update(status(engine)),
+            )
+            metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
+            with collector_spared():
+                service.run(trigger, stop)
+        finally:
+            lines.close()
+        seen = opened.counters()
+        metrics.event("stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters)
+
+
+def service_log(form: str) -> Log:
+    """Events on standard error, in one form or the other."""
+
+    def write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    return JsonLog(write) if form == "json" else TextLog(write, live=sys.stderr.isatty())

@@ -1,0 +1,143 @@
+"""What commands from other processes do to an engine: each once, in a batch of its own, its answer kept with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from feeds.document import Clock, now_us
+from join_stage.reading import refuse_writes
+from mmqjp.engine import Engine
+from mmqjp.notes import Notes
+from mmqjp.registry import Subscription
+from mmqjp.service.log import Log
+from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.service.status import status
+from mmqjp.subscribing import Noting
+
+SHELF_LIFE = 24 * 3600 * 1_000_000
+"""How long, microseconds, an answer waits for whoever asked."""
+
+Change = Callable[[Engine, Mapping[str, Any], Noting], None]
+Question = Callable[[Engine, Mapping[str, Any]], object]
+
+
+class CommandQueue:
+    """The commands of a spool, done by the engine that holds the store."""
+
+    def __init__(self, spool: Spool, now: Clock = now_us) -> None:
+        self._spool = spool
+        spool.sweep(now() - SHELF_LIFE)
+
+    def apply(self, engine: Engine, log: Log) -> int:
+        """Does what is waiting; how many commands that were."""
+        waiting = self._spool.waiting()
+        for command in waiting:
+            answer = done(engine, command)
+            self._spool.answer(command, answer)
+            error = {} if answer.error is None else {"error": answer.error}
+            log.event("command", do=command.do, **_told(command.arguments), **error)
+        return len(waiting)
+
+
+def done(engine: Engine, command: Command) -> Answer:
+    """Does a command, if that was not done before a kill, and says what came of it."""
+    try:
+        if (question := QUESTIONS.get(command.do)) is not None:
+            return Answer(question(engine, command.arguments))
+        if (change := CHANGES.get(command.do)) is None:
+            return Answer(error=f"no command is called {command.do!r}")
+        if (known := engine.answer_to(command.id)) is not None:
+            return Answer.from_json(known)
+        names: list[str] = []
+        change(engine, command.arguments, partial(_noted, command, names))
+        return Answer(names)
+    except Exception as error:
+        if not isinstance(error, ValueError | KeyError | TypeError) and command.do not in QUESTIONS:
+            raise
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        return Answer(error=text.strip() or type(error).__name__)
+
+
+def _noted(command: Command, told: list[str], names: list[str]) -> Notes:
+    """The answer to a change, to be committed along with it."""
+    told[:] = names
+    return Notes(answers={command.id: Answer(names).to_json()})
+
+
+def _told(arguments: Mapping[str, Any]) -> dict[str, object]:
+    return {key: value for key, value in arguments.items() if key in ("name", "sql", "add", "backfill")}
+
+
+# ------------------------------------------------------------ changes
+
+
+def _subscribe(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
+    engine.subscribe(arguments["text"], add=arguments["add"], backfill=arguments["backfill"], noting=noting)
+
+
+def _unsubscribe(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
+    engine.unsubscribe(arguments["name"], noting=noting)
+
+
+def _pause(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
+    engine.pause(arguments["name"], noting=noting)
+
+
+def _resume(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
+    engine.resume(arguments["name"], noting=noting)
+
+
+CHANGES: Mapping[str, Change] = {
+    "subscribe": _subscribe,
+    "unsubscribe": _unsubscribe,
+    "pause": _pause,
+    "resume": _resume,
+}
+"""Commands that change what is kept. Each is answered with the names of the queries that it is about."""
+
+
+# ------------------------------------------------------------ questions
+
+
+def _list(engine: Engine, arguments: Mapping[str, Any]) -> object:
+    names = dict.fromkeys(s.name for s in engine.registry.subscriptions.values())
+    return [_summary(name, engine.registry.named(name)) for name in names]
+
+
+def _summary(name: str, queries: list[Subscription]) -> dict[str, object]:
+    paused = sorted({query.paused for query in queries if query.paused is not None})
+    return {"name": name, "queries": len(queries), "paused": "; ".join(paused) or None, "text": queries[0].text}
+
+
+def _show(engine: Engine, arguments: Mapping[str, Any]) -> object:
+    name = arguments["name"]
+    queries = engine.registry.named(name)
+    if not queries:
+        raise KeyError(f"no query is named {name!r}")
+    return [
+        {
+            "name": name,
+            "paused": query.paused,
+            "added_at": engine.added_at(query.qid),
+            "sees_documents_after": query.since,
+            "templates": sorted({target.placement.template for target in query.targets}),
+            "text": query.text,
+        }
+        for query in queries
+    ]
+
+
+def _query(engine: Engine, arguments: Mapping[str, Any]) -> object:
+    refuse_writes(arguments["sql"])
+    found = engine.sql(arguments["sql"])
+    return {"columns": found.column_names, "rows": [list(row.values()) for row in found.to_pylist()]}
+
+
+def _status(engine: Engine, arguments: Mapping[str, Any]) -> object:
+    return status(engine).to_dict()
+
+
+QUESTIONS: Mapping[str, Question] = {"list": _list, "show": _show, "query": _query, "status": _status}
+"""Commands that only ask."""

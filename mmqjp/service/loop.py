@@ -1,0 +1,184 @@
+"""The loop of a service: what has come is processed batch by batch, with how far it was read; then it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
+
+from feeds.document import Document, Reject
+from feeds.tail import Offset, Piece, Tail, waiting_files
+from mmqjp.batches import BYTES, DOCUMENTS, size_of
+from mmqjp.engine import Engine
+from mmqjp.ledger import DELIVERED
+from mmqjp.notes import Notes
+from mmqjp.retention import ID_RETENTION
+from mmqjp.service.lines import WRITTEN, Lines
+from mmqjp.service.log import Log
+
+POLL = 0.1
+"""Seconds between looks for commands while there is nothing else to do."""
+
+
+PRUNED = 50
+"""Batches after which what is kept no longer is dropped."""
+
+
+class Stop(Protocol):
+    """Tells when to end (a `threading.Event` will do)."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float) -> bool: ...
+
+
+class Commands(Protocol):
+    """What other processes ask for, between batches."""
+
+    def apply(self, engine: Engine, log: Log) -> int:
+        """Does what is waiting; how many commands that were."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A batch as it was read: its documents, and the offsets behind them."""
+
+    items: list[Document | Reject] = field(default_factory=list)
+    offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, piece: Piece) -> None:
+        self.offsets[piece.offset.source, piece.offset.file] = piece.offset
+        if piece.item is not None:
+            self.items.append(piece.item)
+            self.size += size_of(piece.item)
+
+
+class Service:
+    """An engine that reads sources. Every batch commits its offsets along with its state and outputs."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sources: Sequence[Tail],
+        lines: Lines,
+        commands: Commands,
+        log: Log,
+        *,
+        batch_size: int = DOCUMENTS,
+        batch_bytes: int = BYTES,
+        keep: int | None = None,
+        keep_ids: int | None = ID_RETENTION,
+        drained: Callable[[Engine], object] | None = None,
+    ) -> None:
+        """`keep` and `keep_ids`, microseconds, are how long what nobody needs is kept, and the ids of documents; None
+        is for ever. `drained` is told whenever all that had come is processed."""
+        self._engine, self._sources, self._lines, self._commands, self._log = engine, sources, lines, commands, log
+        self._most, self._most_bytes, self._drained = batch_size, batch_bytes, drained
+        self._keep, self._keep_ids = keep, keep_ids
+        self._unpruned = 0
+        self._positions = engine.offsets()
+        self._settings: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
+        self._written = int(engine.setting(DELIVERED) or -1)
+        self._write()
+
+    def run(self, trigger: float | None, stop: Stop) -> None:
+        """Works until `stop` is set, looking for documents every `trigger` seconds; None: until all is read."""
+        while not stop.is_set():
+            started = perf_counter()
+            self.drain(stop)
+            if self._drained is not None:
+                self._drained(self._engine)
+            if trigger is None:
+                break
+            self._settle()
+            while not stop.is_set() and (left := trigger - (perf_counter() - started)) > 0:
+                self._obey()
+                stop.wait(min(left, POLL))
+        self._settle()
+
+    def drain(self, stop: Stop) -> None:
+        """Processes all that has come, batch by batch, or up to the end of a batch once `stop` is set."""
+        self._obey()
+        for taken in self._batches():
+            self._process(taken)
+            if stop.is_set():
+                return
+            self._obey()
+            self._prune()
+
+    def _prune(self) -> None:
+        """Drops, every PRUNED batches, what is kept no longer."""
+        self._unpruned += 1
+        if self._unpruned < PRUNED:
+            return
+        self._settle()
+        names = [source.name for source in self._sources]
+        files = {(source.name, file) for source in self._sources for file in source.names()}
+        self._engine.prune(self._keep, self._keep_ids, names, files)
+        self._positions = self._engine.offsets()
+        self._unpruned = 0
+
+    def _obey(self) -> None:
+        """Does what other processes ask for; a backfill among it has outputs."""
+        if self._commands.apply(self._engine, self._log):
+            self._write()
+
+    def _write(self) -> None:
+        """Writes the outputs that are committed and not written."""
+        for outputs in self._engine.outputs_after(self._written):
+            self._lines.write(outputs)
+        self._written = self._engine.batch - 1
+        self._delivered()
+
+    def _batches(self) -> Iterator[Taken]:
+        taken = Taken()
+        for waiting in waiting_files(self._sources, self._positions):
+            for piece in waiting.tail.read(waiting, self._positions.get((waiting.source, waiting.file), 0)):
+                taken.add(piece)
+                if len(taken.items) >= self._most or taken.size >= self._most_bytes:
+                    yield taken
+                    taken = Taken()
+        if taken.offsets:
+            yield taken
+
+    def _process(self, taken: Taken) -> None:
+        engine, started, before = self._engine, perf_counter(), self._engine.counters()
+        outputs = engine.process(taken.items, Notes(tuple(taken.offsets.values()), self._settings))
+        self._noted = self._settings
+        self._positions.update({key: offset.position for key, offset in taken.offsets.items()})
+        if outputs:
+            self._lines.write(outputs)
+            self._written = engine.batch - 1
+        self._delivered()
+        after, seconds = engine.counters(), perf_counter() - started
+        documents = after.documents - before.documents
+        self._log.event(
+            "batch",
+            batch=engine.batch - 1,
+            documents=documents,
+            outputs=len(outputs),
+            duplicates=after.duplicates - before.duplicates,
+            dead_letters=after.dead_letters - before.dead_letters,
+            seconds=round(seconds, 3),
+            documents_a_second=round(documents / seconds),
+            outputs_a_second=round(len(outputs) / seconds),
+        )
+        for name, reason in engine.last_paused().items():
+            self._log.event("paused", name=name, reason=reason)
+        for letter in engine.last_dead_letters():
+            self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
+
+    def _delivered(self) -> None:
+        """All outputs so far are written: the next commit notes it."""
+        self._settings = {DELIVERED: str(self._written)}
+        if (position := self._lines.position()) is not None:
+            self._settings[WRITTEN] = position
+
+    def _settle(self) -> None:
+        """Notes at once what else the next batch would note, if that is news."""
+        if self._noted != self._settings:
+            self._engine.note(Notes(settings=self._settings))
+            self._noted = self._settings

@@ -1,0 +1,71 @@
+"""Metrics of a service for Prometheus: what its log tells, added up, and the status of its store."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from mmqjp.service.log import Log
+from mmqjp.service.status import Status
+
+LOOPBACK = "127.0.0.1"
+
+COUNTED = ("documents", "outputs", "duplicates", "dead_letters")
+
+
+class Metrics:
+    """Metrics in a registry of their own; as a `Log` it passes on each event after it is added up."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.registry = CollectorRegistry()
+        told = {
+            "documents": "Documents that were taken in.",
+            "outputs": "Outputs that were found.",
+            "duplicates": "Documents that were met before.",
+            "dead_letters": "Documents that could not be taken in.",
+        }
+        self._counters = {key: Counter(f"mmqjp_{key}", told[key], registry=self.registry) for key in COUNTED}
+        self._seconds = Histogram(
+            "mmqjp_batch_seconds", "Seconds that a batch took.", registry=self.registry,
+            buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+        )  # fmt: skip
+        self._commands = Counter("mmqjp_commands", "Commands of other processes.", ["do"], registry=self.registry)
+        self._queries = self._gauge("queries", "Registered queries.", "state")
+        self._horizon = self._gauge("horizon_seconds", "The least watermark, Unix time.")
+        self._evictable = self._gauge("evictable_before_seconds", "What begins earlier no join needs, Unix time.")
+        self._watermark = self._gauge("watermark_seconds", "A stream's watermark, Unix time.", "stream")
+        self._kept = self._gauge("kept_documents", "Documents of a stream that are kept.", "stream")
+        self._bytes = self._gauge("kept_bytes", "Bytes of XML of a stream that are kept.", "stream")
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"mmqjp_{name}", text, labels, registry=self.registry)
+
+    def event(self, name: str, /, **fields: object) -> None:
+        if name == "batch":
+            for key in COUNTED:
+                if isinstance(count := fields.get(key), int):
+                    self._counters[key].inc(count)
+            if isinstance(seconds := fields.get("seconds"), float):
+                self._seconds.observe(seconds)
+        elif name == "command":
+            self._commands.labels(str(fields.get("do"))).inc()
+        self._log.event(name, **fields)
+
+    def update(self, found: Status) -> None:
+        """Takes over what a status says of the store."""
+        self._queries.labels("active").set(found.queries - found.paused)
+        self._queries.labels("paused").set(found.paused)
+        for gauge, time in ((self._horizon, found.horizon), (self._evictable, found.evictable_before)):
+            gauge.set(float("nan") if time is None else time / 1e6)
+        for gauge in (self._watermark, self._kept, self._bytes):
+            gauge.clear()
+        for stream in found.streams:
+            if stream.watermark is not None:
+                self._watermark.labels(stream.stream).set(stream.watermark / 1e6)
+            self._kept.labels(stream.stream).set(stream.documents)
+            self._bytes.labels(stream.stream).set(stream.bytes)
+
+    def serve(self, port: int, address: str = LOOPBACK) -> int:
+        """Answers at http://address:port/metrics as long as the process lives; the port, also if 0 was given."""
+        server, _ = start_http_server(port, address, self.registry)
+        return int(server.server_port)

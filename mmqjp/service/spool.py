@@ -1,0 +1,127 @@
+"""The spool of a state directory: commands for whoever holds the store, and the answers, each file there whole or not.
+
+A command is a file in `commands`, its name beginning with the time, so that they are done in the order in which they
+came; the answer is a file of the same name in `answers`. Both appear by a rename.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from feeds.document import Clock, now_us
+
+COMMANDS, ANSWERS = "commands", "answers"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be done, with its arguments. The id is its own for ever."""
+
+    id: str
+    do: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a command: its result, or the error in a line."""
+
+    result: Any = None
+    error: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps({"result": self.result, "error": self.error}, ensure_ascii=False, default=_plain)
+
+    @staticmethod
+    def from_json(text: str) -> Answer:
+        found = json.loads(text)
+        return Answer(found["result"], found["error"])
+
+
+class Spool:
+    """The files of a state directory's spool."""
+
+    def __init__(self, state: Path, now: Clock = now_us) -> None:
+        self._commands, self._answers, self._now = state / COMMANDS, state / ANSWERS, now
+
+    def submit(self, do: str, arguments: Mapping[str, Any]) -> Command:
+        """Hands in a command. Raises OSError where the directory cannot be written."""
+        command = Command(f"{self._now():019d}-{uuid4().hex}", do, arguments)
+        _write(self._commands / f"{command.id}.json", json.dumps({"do": do, "arguments": dict(arguments)}))
+        return command
+
+    def withdraw(self, command: Command) -> None:
+        """Takes a command back that nobody waits for any longer, if it is still there."""
+        (self._commands / f"{command.id}.json").unlink(missing_ok=True)
+
+    def waiting(self) -> list[Command]:
+        """The commands that wait, oldest first. What is none is answered with an error."""
+        try:
+            names = sorted(entry.name for entry in os.scandir(self._commands) if entry.name.endswith(".json"))
+        except FileNotFoundError:
+            return []
+        found = []
+        for name in names:
+            path = self._commands / name
+            try:
+                content = json.loads(path.read_bytes())
+                found.append(Command(path.stem, content["do"], content["arguments"]))
+            except FileNotFoundError:
+                continue  # withdrawn meanwhile
+            except (ValueError, KeyError, TypeError) as error:
+                self.answer(Command(path.stem, "", {}), Answer(error=f"{path} is no command: {error}"))
+        return found
+
+    def answer(self, command: Command, answer: Answer) -> None:
+        """Leaves an answer for whoever asked; the command is done."""
+        _write(self._answers / f"{command.id}.json", answer.to_json())
+        self.withdraw(command)
+
+    def take_answer(self, command: Command) -> Answer | None:
+        """The answer to a command, which is then removed; None while there is none."""
+        path = self._answers / f"{command.id}.json"
+        try:
+            answer = Answer.from_json(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        path.unlink(missing_ok=True)
+        return answer
+
+    def sweep(self, before: int) -> None:
+        """Removes answers that nobody fetched, to commands handed in before a time, and drafts of killed processes."""
+        for directory in (self._commands, self._answers):
+            for path in directory.glob("*") if directory.is_dir() else ():
+                time = path.name.lstrip(".").partition("-")[0]
+                stale = time.isdecimal() and int(time) < before
+                if stale and (directory == self._answers or path.name.startswith(".")):
+                    path.unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _plain(value: object) -> str:
+    """What JSON has no form for: bytes as text, anything else as it prints itself."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,186 @@
+"""Queries that come, go, are replaced, paused and resumed: each change is committed whole, and then takes effect."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+from feeds.document import Clock
+from join_stage.engine import JoinEngine, whole_batch
+from mmqjp.ledger import Ledger
+from mmqjp.notes import Notes
+from mmqjp.preparation import Preparation
+from mmqjp.registry import Registry, Subscription
+from xscl import Script
+
+How = Literal["ensure", "add", "replace"]
+"""What becomes of queries that are registered under a name that a script PUBLISHes: those of the same text are not
+registered again; or all stay, and the script's join them; or those that the script does not have are removed."""
+
+Noting = Callable[[list[str]], Notes]
+"""What is committed along with a change of queries, given their names."""
+
+Within = Callable[[list[Subscription]], None]
+"""What is done for new queries within the batch that keeps them."""
+
+_NUMBERED = re.compile(r"q([0-9]+)")
+
+
+def nothing_noted(names: list[str]) -> Notes:
+    """No notes."""
+    return Notes()
+
+
+def nothing_done(subscriptions: list[Subscription]) -> None:
+    """Nothing within the batch."""
+
+
+class Subscribing:
+    """The registered queries of a store, changed."""
+
+    def __init__(self, store: JoinEngine, ledger: Ledger, registry: Registry, now: Clock) -> None:
+        """Registers the queries that the store has."""
+        self._store, self._ledger, self._registry, self._now = store, ledger, registry, now
+        self._preparation = Preparation()
+        for subscription in ledger.subscriptions(self._preparation):
+            registry.add(subscription)
+            if subscription.paused is not None:
+                registry.deactivate(subscription)
+        numbers = map(_NUMBERED.fullmatch, ledger.query_names())
+        self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
+
+    def subscribe(
+        self,
+        script: Script,
+        how: How,
+        *,
+        since: int | None = None,
+        noting: Noting = nothing_noted,
+        within: Within = nothing_done,
+    ) -> list[str]:
+        """Registers the queries of a script and returns their names.
+
+        They see documents with ids greater than `since`: those that arrive from now on, if it is None. Raises
+        ValueError for a cycle of PUBLISHed names; then nothing is registered.
+        """
+        names, fresh, kept = self._sorted_out(script, how, since)
+        replaced = list(self._replaced(script, kept)) if how == "replace" else []
+        self._register(fresh, replaced, lambda: self._ledger.save_notes(noting(names)), within)
+        return names
+
+    def unsubscribe(self, name: str, noting: Noting = nothing_noted) -> None:
+        """Removes all queries of a name. Raises KeyError if there is none."""
+        gone = self._named(name)
+        with whole_batch(self._store):
+            self._ledger.save_removals([s.qid for s in gone], self._now())
+            self._ledger.save_notes(noting([name]))
+        for subscription in gone:
+            self._registry.remove(subscription.qid)
+
+    def pause(self, name: str, reason: str, noting: Noting = nothing_noted) -> None:
+        """Lets the queries of a name rest. Raises KeyError if there is none."""
+        self._set_paused([s for s in self._named(name) if s.paused is None], reason, [name], noting)
+
+    def resume(self, name: str, noting: Noting = nothing_noted) -> None:
+        """Lets the queries of a name go on, with documents that arrive from now on and those from before they were
+        paused. Raises KeyError if there is none."""
+        self._set_paused([s for s in self._named(name) if s.paused is not None], None, [name], noting)
+
+    def _named(self, name: str) -> list[Subscription]:
+        found = self._registry.named(name)
+        if not found:
+            raise KeyError(f"no query is named {name!r}")
+        return found
+
+    def _set_paused(
+        self, subscriptions: Sequence[Subscription], reason: str | None, names: list[str], noting: Noting
+    ) -> None:
+        docid = self._ledger.next_docid - 1
+        with whole_batch(self._store):
+            self._ledger.save_pauses([s.qid for s in subscriptions], docid, reason, self._now())
+            self._ledger.save_notes(noting(names))
+        for subscription in subscriptions:
+            if reason is None:
+                subscription.resume(docid)
+                self._registry.activate(subscription)
+            else:
+                self._registry.deactivate(subscription)
+                subscription.pause(docid, reason)
+
+    def _sorted_out(
+        self, script: Script, how: How, since: int | None
+    ) -> tuple[list[str], list[Subscription], set[Subscription]]:
+        """The names of a script's queries, those of them that are to be registered, and those that are already there.
+
+        Unless all are added, the n-th of a name and text is registered only if there are fewer than n of them. One
+        that is to see older documents takes the place of an equal one.
+        """
+        last = self._ledger.next_docid - 1
+        met: Counter[tuple[str | None, str]] = Counter()
+        left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
+        names: list[str] = []
+        fresh: list[Subscription] = []
+        kept: set[Subscription] = set()
+        for place, query in enumerate(script.queries, 1):
+            ready = self._preparation.prepared(query, script.namespaces)
+            text, normal = ready.text, ready.normal
+            key = query.publish, text
+            known = () if how == "replace" and since is not None else self._registry.equal(*key)
+            # A query without a name has none to be replaced under: it is another one.
+            joins = how == "add" or (how == "replace" and query.publish is None)
+            occurrence = met[key] + (len(self._registry.equal(*key)) if joins else 0)
+            met[key] += 1
+            if occurrence < len(known):
+                same = next(left.setdefault(key, iter(known)))
+                kept.add(same)
+                names.append(same.name)
+                continue
+            name = query.publish or f"q{max(place, self._highest_number + 1)}"
+            if query.publish is None:
+                self._highest_number = int(name[1:])
+            qid = self._ledger.next_qid + len(fresh)
+            fresh.append(
+                Subscription(
+                    qid, name, text, occurrence, last if since is None else since, normal, query.publish is not None
+                )
+            )
+            names.append(name)
+        return names, fresh, kept
+
+    def _replaced(self, script: Script, kept: set[Subscription]) -> Iterator[Subscription]:
+        """The queries of the names that a script PUBLISHes, but for those that are kept."""
+        for name in dict.fromkeys(query.publish for query in script.queries if query.publish is not None):
+            yield from (s for s in self._registry.named(name) if s not in kept)
+
+    def _register(
+        self, fresh: list[Subscription], gone: list[Subscription], note: Callable[[], None], within: Within
+    ) -> None:
+        # What takes the place of others is added before they go: what they share keeps its ids, and with them its
+        # join state, also if it comes to nothing.
+        added: list[Subscription] = []
+        try:
+            for subscription in fresh:
+                self._registry.add(subscription)
+                added.append(subscription)
+            for subscription in added:
+                self._refuse_cycle(subscription, gone)
+            with whole_batch(self._store):
+                self._ledger.save_queries(fresh, self._registry, self._now())
+                self._ledger.save_removals([s.qid for s in gone], self._now())
+                note()
+                within(fresh)
+        except BaseException:
+            for subscription in added:
+                self._registry.remove(subscription.qid)
+            raise
+        self._ledger.queries_saved(fresh, self._registry.catalog)
+        for subscription in gone:
+            self._registry.remove(subscription.qid)
+
+    def _refuse_cycle(self, subscription: Subscription, gone: Iterable[Subscription]) -> None:
+        """Raises ValueError if a PUBLISHed stream would be made of itself, through queries registered earlier."""
+        if subscription.publishes and (cycle := self._registry.cycle_of(subscription.name, frozenset(gone))):
+            path = " -> ".join(cycle)
+            raise ValueError(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")

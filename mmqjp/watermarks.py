@@ -1,0 +1,86 @@
+"""Watermarks: how far each stream has come, and with it what is late and what may be let go of (section 7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+EARLIEST, LATEST = -(2**61), 2**61
+"""Times further away, microseconds, would overflow in the arithmetic of windows."""
+
+WATERMARKS = "watermarks"
+"""The setting with the lateness, and each stream's greatest time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How time passes, microseconds; None is without limit.
+
+    `lateness` is how far a document may be behind its stream's greatest time as of the previous batch. Of live streams,
+    one that is silent for `idle_after` goes on with the clock, that far behind it; and a document may be at most
+    `max_ahead` ahead of the clock.
+    """
+
+    lateness: int | None = None
+    idle_after: int | None = None
+    max_ahead: int | None = None
+
+
+class Watermarks:
+    """The greatest time of each stream from outside. `sources` gives those that a stream is made of.
+
+    `greatest` is what was known at `opened`, from when on silence counts.
+    """
+
+    def __init__(
+        self, timing: Timing, sources: Callable[[str], Iterable[str]], greatest: Mapping[str, int], opened: int
+    ) -> None:
+        self.timing = timing
+        self._sources, self._greatest, self._opened = sources, dict(greatest), opened
+        self._arrived: dict[str, int] = {}
+
+    def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
+        """The time before which what comes on any of these streams is late: the least of the watermarks of the streams
+        from outside behind them. EARLIEST if there are none."""
+        if self.timing.lateness is None:
+            return EARLIEST
+        known = self._greatest if greatest is None else greatest
+        behind = {source for stream in streams for source in self._sources(stream)}
+        return max(min((known.get(s, EARLIEST) for s in behind), default=EARLIEST) - self.timing.lateness, EARLIEST)
+
+    def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
+        """The greatest times after a batch: `arrived` has those of the batch, by stream, and `streams` those that are
+        waited for. Nothing is changed yet."""
+        greatest = dict(self._greatest)
+        for stream, time in arrived.items():
+            greatest[stream] = max(greatest.get(stream, EARLIEST), time)
+        if self.timing.idle_after is not None:
+            waited_for = {source for stream in streams for source in self._sources(stream)}
+            for stream in (greatest.keys() | waited_for) - arrived.keys():
+                if now - self._arrived.get(stream, self._opened) >= self.timing.idle_after:
+                    greatest[stream] = max(greatest.get(stream, EARLIEST), now - self.timing.idle_after)
+        return greatest
+
+    def advance(self, greatest: Mapping[str, int], arrived: Iterable[str], now: int) -> None:
+        """Takes over what `after` gave: the batch is committed."""
+        self._greatest = dict(greatest)
+        self._arrived |= dict.fromkeys(arrived, now)
+
+    def by_stream(self) -> dict[str, int]:
+        """The watermark of each stream from outside that has one."""
+        lateness = self.timing.lateness
+        return {} if lateness is None else {s: time - lateness for s, time in sorted(self._greatest.items())}
+
+
+def to_setting(lateness: int, greatest: Mapping[str, int]) -> str:
+    """What is noted of watermarks."""
+    return json.dumps({"lateness": lateness, "greatest": dict(greatest)}, ensure_ascii=False)
+
+
+def from_setting(value: str | None) -> tuple[int | None, dict[str, int]]:
+    """The lateness and the greatest times that were noted; None and nothing if there is no note."""
+    if value is None:
+        return None, {}
+    noted = json.loads(value)
+    return noted["lateness"], noted["greatest"]

@@ -1,0 +1,78 @@
+"""What the tests of the service share: a service over a state directory whose every step the test takes."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from feeds.tail import Tail
+from mmqjp import Engine
+from mmqjp.service.commands import CommandQueue
+from mmqjp.service.lines import WRITTEN, open_lines
+from mmqjp.service.loop import Service
+from mmqjp.service.spool import Answer, Command, Spool
+
+PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
+
+
+class Events(list[tuple[str, dict[str, object]]]):
+    """A log that keeps what it is told."""
+
+    def event(self, name: str, /, **fields: object) -> None:
+        self.append((name, fields))
+
+    def named(self, name: str) -> list[dict[str, object]]:
+        return [fields for found, fields in self if found == name]
+
+
+class StopAfter:
+    """A stop that is set after it was asked so often, and never waits."""
+
+    def __init__(self, often: int) -> None:
+        self.left = often
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def wait(self, timeout: float) -> bool:
+        return self.left < 0
+
+
+class Directory:
+    """A directory with a source, a state and a file of output lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.drops, self.state = path, path / "drops", path / "state"
+        self.output = path / "out.jsonl"
+        self.drops.mkdir(exist_ok=True)
+        self.spool = Spool(self.state)
+
+    def drop(self, name: str, ids: Iterable[int], text: str = "v") -> None:
+        """Drops a file with a document for each number, which is its time in seconds too."""
+        documents = ({"id": f"d{n}", "time": n * 1_000_000, "xml": f"<a>{text}</a>"} for n in ids)
+        (self.drops / name).write_text("".join(json.dumps(document) + "\n" for document in documents))
+
+    def service(self, engine: Engine, events: Events | None = None, **options: Any) -> Service:
+        lines = open_lines(self.output, engine.setting(WRITTEN))
+        queue = CommandQueue(self.spool)
+        return Service(engine, [Tail(self.drops)], lines, queue, Events() if events is None else events, **options)
+
+    def run(self, *queries: str, engine: Any = "duckdb", events: Events | None = None, **options: Any) -> None:
+        """What `mmqjp stream --trigger available-now` does, in this process."""
+        with Engine(engine, state=self.state) as opened:
+            for text in queries:
+                opened.subscribe(text)
+            self.service(opened, events, **options).run(None, StopAfter(10**9))
+
+    def ask(self, do: str, **arguments: Any) -> Command:
+        return self.spool.submit(do, arguments)
+
+    def answer(self, command: Command) -> Answer:
+        found = self.spool.take_answer(command)
+        assert found is not None
+        return found
+
+    def pairs(self) -> list[tuple[str, ...]]:
+        """The documents of the output lines."""
+        return [tuple(json.loads(line)["documents"]) for line in self.output.read_text().splitlines()]

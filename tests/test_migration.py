@@ -1,0 +1,99 @@
+"""Stores of other formats: an older one is brought up to date and goes on, a newer one is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from feeds.document import Document
+from join_stage.engine import DUCKDB_FILE, PLANS, StoreError
+from join_stage.spark.store import TableStore
+from join_stage.tables import TABLES
+from mmqjp import Engine
+from tests.cli_support import mmqjp
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDED = Path(__file__).parent / "data" / "store_v1.sql"
+START = 1_767_225_600_000_000
+
+
+def write_duckdb(directory: Path) -> None:
+    directory.mkdir()
+    with duckdb.connect(str(directory / DUCKDB_FILE)) as connection:
+        connection.execute(RECORDED.read_text("utf-8"))
+
+
+def write_spark(directory: Path) -> None:
+    store = TableStore(directory)
+    with duckdb.connect() as connection:
+        connection.execute(RECORDED.read_text("utf-8"))
+        for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall():
+            store.append(name, connection.table(name).to_arrow_table().select(TABLES[name].names))
+    store.commit()
+    store.close()
+
+
+def assert_goes_on(engine: Engine) -> None:
+    """The store's queries are there and meet the documents of its time; what the new format adds works."""
+    assert list(engine.queries()) == ["pairs", "q2"]
+    undelivered = [o.documents for o in engine.undelivered() if o.query == "pairs"]
+    assert undelivered == [("a1", "a4"), ("a2", "a4")]
+    engine.mark_delivered()
+    got = engine.process([Document("b5", "<b><k>v</k></b>", time=START + 5_000_000)])
+    pairs = {(f"a{m}", f"a{n}", "b5") for m in (1, 2, 4) for n in (1, 2, 4) if m != n}
+    assert {o.documents for o in got} == pairs and len(got) == len(pairs)
+    engine.pause("pairs")
+    assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
+    assert engine.setting("schema_version") == "2"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_store_of_format_1_opens_on_duckdb(plan: str, tmp_path: Path):
+    write_duckdb(tmp_path / "state")
+    with Engine("duckdb", state=tmp_path / "state", plan=plan) as engine:
+        assert_goes_on(engine)
+    with Engine("duckdb", state=tmp_path / "state", plan=plan) as engine:
+        assert engine.registry.named("pairs")[0].paused == "asked to"
+        assert engine.sql("SELECT count(*) AS n FROM settings WHERE key = 'schema_version'")["n"].to_pylist() == [2]
+
+
+def test_a_store_of_format_1_opens_on_spark(spark: SparkSession, tmp_path: Path):
+    write_spark(tmp_path / "state")
+    with Engine(spark, state=tmp_path / "state") as engine:
+        assert_goes_on(engine)
+
+
+def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_duckdb(tmp_path / "state")
+    with monkeypatch.context() as patched:
+        patched.setattr("mmqjp.ledger.whole_batch", lambda store: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Engine("duckdb", state=tmp_path / "state")
+    with Engine("duckdb", state=tmp_path / "state") as engine:
+        assert_goes_on(engine)
+
+
+def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
+    state = tmp_path / "state"
+    Engine("duckdb", state=state).close()
+    with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '3', 7)")
+    with pytest.raises(StoreError, match="the store has format 3, and this version of mmqjp reads formats up to 2"):
+        Engine("duckdb", state=state)
+    result = mmqjp("list", "--state", state)
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 3")
+    assert result.stderr.count("\n") == 1
+
+
+def test_manifests_of_a_newer_format_are_refused(spark: SparkSession, tmp_path: Path):
+    Engine(spark, state=tmp_path).close()
+    for path in (tmp_path / "manifests").glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    with pytest.raises(StoreError, match="has format 2; this version of mmqjp reads format 1"):
+        Engine(spark, state=tmp_path)

@@ -1,0 +1,310 @@
+"""Time (xscl.md, section 7): order of arrival, lateness, silence, the future, archives; and what is let go of."""
+
+from __future__ import annotations
+
+import json
+import random
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeds.document import Document
+from feeds.tail import Tail, waiting_files
+from mmqjp import Engine
+from mmqjp.retention import ID_RETENTION
+from mmqjp.service.log import Silence
+from mmqjp.service.metrics import Metrics
+from mmqjp.service.status import status
+from tests.agreement import as_row
+from tests.cli_support import mmqjp
+from tests.oracle import comparable
+from tests.service_support import PAIRS, Directory, Events
+from tests.strategies import random_case
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
+NOW = 1_800_000_000 * SECOND
+WINDOW = "S/a->x JOIN {x = y, 10} S/a->y PUBLISH pairs"
+
+
+def doc(seconds: float, stream: str = "S", text: str = "v", id: str | None = None) -> Document:
+    return Document(id or f"{stream}{seconds}", f"<a>{text}</a>", stream, NOW + int(seconds * SECOND))
+
+
+def arriving(documents: list[Document], seed: int, lateness: int) -> list[list[Document]]:
+    """Documents in an order in which each is delayed by at most the lateness, in batches of any size."""
+    rng = random.Random(seed)
+    ordered = sorted(documents, key=lambda d: (d.t1 + rng.randint(0, lateness), rng.random()))
+    batches: list[list[Document]] = [[]]
+    for document in ordered:
+        if rng.random() < 0.4:
+            batches.append([])
+        batches[-1].append(document)
+    return batches
+
+
+def assert_any_order(engine: object, seed: int, queries: int, documents: int) -> int:
+    """Asserts that a random order within the lateness gives what the order of time gives; how much that is."""
+    script, samples = random_case(seed, queries, documents)
+    times = sorted(d.t1 for d in samples)
+    lateness = (times[-1] - times[0]) // 3 + 1
+    unique = list({(d.stream, d.id): d for d in samples}.values())
+    found = []
+    for batches in (arriving(unique, seed, lateness), [[d] for d in sorted(unique, key=lambda d: d.t1)]):
+        with Engine(engine, lateness=lateness) as opened:  # type: ignore[arg-type]
+            opened.ensure(script)
+            found.append(comparable(as_row(o) for batch in batches for o in opened.process(batch)))
+            assert opened.counters().dead_letters == 0
+    assert found[0] == found[1]
+    return len(found[0])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_order_within_the_lateness_gives_the_same(seed: int):
+    assert_any_order("duckdb", seed, 8, 12)
+
+
+@pytest.mark.soak
+@given(st.integers(0, 2**32))
+def test_any_order_within_the_lateness_gives_the_same_at_length(seed: int):
+    assert_any_order("duckdb", seed, 8, 12)
+
+
+def test_any_order_within_the_lateness_gives_the_same_on_spark(spark: SparkSession):
+    assert sum(assert_any_order(spark, seed, 8, 6) for seed in (3, 4)) > 0
+
+
+class Time:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def kept(engine: Engine) -> int:
+    return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
+
+
+def test_a_silent_stream_goes_on_with_the_clock():
+    time = Time()
+    with Engine("duckdb", lateness=60 * SECOND, idle_after=HOUR, now=time) as engine:
+        engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
+        engine.process([doc(0), doc(0, "T")])
+        time.now += 2 * HOUR - 1
+        engine.process([doc(7190)])
+        # T is silent for longer than an hour: it has come to an hour ago, and what only it held back is let go of.
+        assert engine.watermarks()["T"] == time.now - HOUR - 60 * SECOND and kept(engine) == 1
+        late = doc(600, "T")
+        assert engine.process([late]) == [] and [row["id"] for row in engine.dead_letters()] == ["T600"]
+        assert len(engine.process([doc(7191, "T")])) == 1
+
+
+def test_without_idleness_a_stream_that_never_comes_holds_all_back():
+    time = Time()
+    with Engine("duckdb", lateness=0, now=time) as engine:
+        engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
+        for seconds in (0, 1000, 2000):
+            engine.process([doc(seconds)])
+        assert kept(engine) == 3 and engine.horizon() == (None, None)
+
+
+def test_a_document_from_the_future_is_a_dead_letter_and_moves_no_watermark():
+    time = Time()
+    with Engine("duckdb", lateness=SECOND, max_ahead=DAY, now=time) as engine:
+        engine.subscribe(WINDOW)
+        engine.process([doc(0), doc(86_401), doc(86_400 - 1, text="w")])
+        (letter,) = engine.dead_letters()
+        assert letter["id"] == "S86401" and letter["reason"].startswith("from the future: 86401000000 µs ahead")
+        assert engine.watermarks() == {"S": NOW + DAY - 2 * SECOND}
+
+
+def test_a_published_stream_has_come_as_far_as_the_last_of_its_inputs():
+    with Engine("duckdb", lateness=0) as engine:
+        engine.subscribe("S/a->x JOIN {x = y, INF} T/a->y PUBLISH P; P/match JOIN {m = n, 5} U/a->n".replace(
+            "P/match JOIN", "P/match->m JOIN"
+        ))  # fmt: skip
+        engine.process([doc(0), doc(100, "T"), doc(50, "U")])
+        assert engine.horizon()[0] == NOW
+        assert engine._watermarks.of({"P"}) == NOW
+
+
+def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
+    with Engine("duckdb", state=tmp_path, lateness=SECOND) as engine:
+        engine.subscribe(WINDOW)
+        engine.process([doc(0)])
+        engine.process([doc(1000)])
+        engine.process([doc(2000, "T")])
+        engine.prune(0)
+        assert engine.sql("SELECT id FROM documents ORDER BY id")["id"].to_pylist() == ["S1000", "T2000"]
+        engine._store.begin()
+        engine._store.drop_before("documents", "t0", NOW + 10**12)
+        engine._store.commit()
+    with Engine("duckdb", state=tmp_path, lateness=SECOND) as engine:
+        assert engine.watermarks() == {"S": NOW + 999 * SECOND, "T": NOW + 1999 * SECOND}
+        engine.process([doc(500)])
+        assert engine.counters().dead_letters == 1
+
+
+def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
+    chain = "S/a->x FOLLOWED BY {x = y, 50} S/a->y FOLLOWED BY {y = z, 50} S/a->z PUBLISH chain"
+    documents = [doc(second) for second in range(0, 600, 7)]
+    found = []
+    for keep in (None, 0):
+        with Engine("duckdb", lateness=5 * SECOND) as engine:
+            engine.subscribe(f"{WINDOW}; {chain}")
+            got = []
+            for document in documents:
+                got += engine.process([document])
+                engine.mark_delivered()
+                if keep is not None:
+                    engine.prune(keep)
+            found.append(comparable(map(as_row, got)))
+            left = {table: engine.sql(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py() for table in
+                    ("documents", "outputs", "match_rows", "match_queries", "settings")}  # fmt: skip
+    assert found[0] == found[1] and len(found[0]) > 1000
+    assert left["documents"] < 120 and left["outputs"] < 30 and left["match_queries"] < 60 and left["settings"] < 6
+
+
+def test_the_ids_of_dropped_documents_are_known_for_a_while():
+    with Engine("duckdb", lateness=SECOND) as engine:
+        engine.subscribe(WINDOW)
+        engine.process([doc(0), Document("bad", "<a>", time=NOW)])
+        engine.process([doc(1000)])
+        engine.mark_delivered()
+        engine.prune(SECOND)
+        engine.process([doc(0)])
+        assert engine.counters().duplicates == 1 and engine.counters().dead_letters == 1
+        engine.process([doc(1000 + ID_RETENTION // SECOND + 2)])
+        engine.prune(SECOND)
+        engine.process([doc(0)])
+        assert engine.counters().dead_letters == 2  # late, no longer known
+
+
+def test_old_rows_go_from_files_too(spark: SparkSession, tmp_path: Path):
+    time = Time()
+    for start in range(2):
+        with Engine(spark, state=tmp_path, lateness=SECOND, now=time) as engine:
+            engine.subscribe(WINDOW)
+            for seconds in range(start * 60, start * 60 + 60, 20):
+                engine.process([doc(seconds), doc(seconds + 1), Document(f"bad{seconds}", "<a>", time=NOW)])
+            engine.mark_delivered()
+            time.now += 1000 * SECOND
+            engine.prune(500 * SECOND)
+            engine.prune(10 * SECOND)
+            assert engine.sql("SELECT count(*) AS n FROM dead_letters")["n"][0].as_py() == 0
+            ids = engine.sql("SELECT id FROM documents WHERE kind = 'external' ORDER BY t0")["id"].to_pylist()
+            assert ids == [f"S{start * 60 + n}" for n in (40, 41)]
+            assert engine.sql("SELECT count(*) AS n FROM outputs")["n"][0].as_py() == 2
+
+
+def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
+    item = "<item><title>{0}</title><guid>{0}</guid><pubDate>{1}</pubDate></item>"
+    old, new = "Mon, 05 Jan 2026 00:00:00 GMT", "Sun, 01 Feb 2026 00:00:00 GMT"
+
+    def drop(name: str, fetched: str, *items: str) -> None:
+        (tmp_path / f"{name}.json").write_text(json.dumps({"url": "http://f/", "fetched_at": fetched}))
+        (tmp_path / f"{name}.xml").write_text(f"<rss><channel><title>t</title>{''.join(items)}</channel></rss>")
+
+    drop("1", "2026-02-01T12:00:00Z", item.format("a", old), item.format("b", new))
+    positions: dict[tuple[str, str], int] = {}
+
+    def read(tail: Tail) -> dict[str, int]:
+        found = {}
+        for waiting in waiting_files([tail], positions):
+            for piece in tail.read(waiting, 0):
+                positions[piece.offset.source, piece.offset.file] = piece.offset.position
+                if isinstance(piece.item, Document):
+                    found[piece.item.id.split()[1]] = piece.item.t1
+        return found
+
+    times = read(Tail(tmp_path, feeds="item", lateness=DAY))
+    assert times == {"a": 1_769_947_200 * SECOND, "b": 1_769_904_000 * SECOND}
+    drop("2", "2026-02-02T12:00:00Z", item.format("c", old))
+    assert read(Tail(tmp_path, feeds="item", lateness=DAY)) == {"c": 1_767_571_200 * SECOND}  # late, as it says
+
+
+def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mmqjp.service.loop.PRUNED", 3)
+    monkeypatch.setattr("mmqjp.retention.SUPERSEDED", 0)
+    place = Directory(tmp_path)
+    with Engine("duckdb", state=place.state, lateness=SECOND) as engine:
+        engine.subscribe(PAIRS)
+        for run in range(12):
+            for path in place.drops.iterdir():
+                path.unlink()
+            place.drop(f"{run}.jsonl", range(run * 20, run * 20 + 3))
+            place.service(engine, keep=0).run(None, _Never())
+        # A service prunes by its own batches: one that reads more of them.
+        for path in place.drops.iterdir():
+            path.unlink()
+        place.drop("last.jsonl", range(300, 312))
+        place.service(engine, keep=0, batch_size=2).run(None, _Never())
+        assert engine.sql("SELECT count(*) AS n FROM offsets")["n"][0].as_py() == 1
+        assert engine.sql("SELECT max(t1) - min(t0) AS t FROM documents")["t"][0].as_py() < 20 * SECOND
+    assert len(place.pairs()) == 12 * 3 + 65
+    place.run()
+    assert len(place.pairs()) == 12 * 3 + 65
+
+
+class _Never:
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, timeout: float) -> bool:
+        return False
+
+
+def test_status_is_the_same_running_and_stopped(tmp_path: Path):
+    with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        engine.subscribe(f"{WINDOW}; T//b->x FOLLOWED BY {{x = y, 5}} T//b->y PUBLISH other")
+        engine.pause("other")
+        engine.process([doc(0), doc(1), doc(5, "T"), Document("bad", "<a>", time=NOW)])
+        found = status(engine).to_dict()
+    told = json.loads(mmqjp("status", "--state", tmp_path, "--json").stdout)
+    del told["batches"], found["batches"]  # a store that is closed keeps its costs, in one more
+    assert told == json.loads(json.dumps(found))
+    assert {key: told[key] for key in ("queries", "paused", "documents", "outputs", "dead_letters")} == {
+        "queries": 2, "paused": 1, "documents": 3, "outputs": 2, "dead_letters": 1
+    }  # fmt: skip
+    assert told["horizon"] == NOW + SECOND - HOUR and told["evictable_before"] == NOW - 9 * SECOND - HOUR
+    assert told["streams"][0] == {
+        "stream": "S", "documents": 2, "bytes": 16, "latest": NOW + SECOND, "watermark": NOW + SECOND - HOUR
+    }  # fmt: skip
+    text = mmqjp("status", "--state", tmp_path).stdout
+    assert "queries        2, 1 of them paused" in text and "2027-01-15T07:00:01Z" in text
+
+
+def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
+    place = Directory(tmp_path)
+    place.drop("1.jsonl", range(3))
+    events = Events()
+    metrics = Metrics(events)
+    place.ask("subscribe", text=PAIRS, add=False, backfill=False)
+    with Engine("duckdb", state=place.state, lateness=SECOND) as engine:
+        service = place.service(engine, metrics, drained=lambda e: metrics.update(status(e)))  # type: ignore[arg-type]
+        service.run(None, _Never())
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.serve(0)}/metrics") as response:
+        text = response.read().decode()
+    for line in (
+        "mmqjp_documents_total 3.0", "mmqjp_outputs_total 3.0", "mmqjp_dead_letters_total 0.0",
+        "mmqjp_batch_seconds_count 1.0", 'mmqjp_commands_total{do="subscribe"} 1.0',
+        'mmqjp_queries{state="active"} 1.0', 'mmqjp_watermark_seconds{stream="S"} 1.0',
+        'mmqjp_kept_documents{stream="S"} 3.0', "mmqjp_evictable_before_seconds -9.0",
+    ):  # fmt: skip
+        assert line in text.splitlines()
+    assert len(events.named("batch")) == 1
+    Metrics(Silence()).update(status_of_nothing())
+
+
+def status_of_nothing():
+    with Engine("duckdb") as engine:
+        return status(engine)
