@@ -58,6 +58,7 @@ CREATE OR REPLACE VIEW matches AS
 """
 
 _REGROUP = """
+BEGIN TRANSACTION;
 CREATE TEMP TABLE edges AS
   SELECT var1, var2, ((SELECT coalesce(max(grp), -1) FROM groups) + row_number() OVER ())::INTEGER AS grp
   FROM (SELECT DISTINCT var1, var2 FROM r_bin);
@@ -65,7 +66,9 @@ INSERT INTO groups SELECT grp, var1, var2 FROM edges;
 INSERT INTO bound SELECT docid, grp, node1, node2 FROM r_bin JOIN edges USING (var1, var2);
 DROP TABLE edges;
 DROP TABLE r_bin;
+COMMIT;
 """
+"""Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
 
 
 class DuckDBEngine:
@@ -113,16 +116,10 @@ class DuckDBEngine:
             run(f"CREATE TABLE IF NOT EXISTS {name} ({_columns(schema)})")
         run("ALTER TABLE dead_letters ADD COLUMN IF NOT EXISTS noted_at BIGINT")
         if run("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
-            self._regroup()
+            run(_REGROUP)
         for name, schema in STATE.items():
             run(f"CREATE TEMP TABLE {name}_w ({_columns(schema)})")
         run(_VIEWS)
-
-    def _regroup(self) -> None:
-        """Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
-        self.begin()
-        self._connection.execute(_REGROUP)
-        self.commit()
 
     # ------------------------------------------------------------ R_T
 
@@ -143,6 +140,7 @@ class DuckDBEngine:
     def commit(self) -> None:
         with _written():
             self._connection.commit()
+        self._plan.committed()
 
     def rollback(self) -> None:
         try:

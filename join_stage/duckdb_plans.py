@@ -45,6 +45,9 @@ class DuckDBPlan(Protocol):
     def extended(self) -> None:
         """The join state has more of documents that came before."""
 
+    def committed(self) -> None:
+        """The batch has been committed."""
+
     def rolled_back(self, *, whole: bool) -> None:
         """The batch has been taken back; not `whole`: its commit failed, and perhaps only part of it was."""
 
@@ -107,6 +110,9 @@ class BasicPlan:
 
     def extended(self) -> None:
         """Nothing is kept about documents."""
+
+    def committed(self) -> None:
+        """Nothing is kept from batch to batch."""
 
     def rolled_back(self, *, whole: bool) -> None:
         """Nothing is kept from batch to batch."""

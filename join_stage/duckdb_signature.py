@@ -10,7 +10,7 @@ import duckdb
 from join_stage.costs import Cost
 from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
-from join_stage.signature.joiner import SignatureJoin
+from join_stage.signature.joiner import Mark, SignatureJoin
 from join_stage.tables import BOUND_STATE
 from templates.catalog import Row
 from templates.witness import R_GROUP, Witnesses
@@ -25,6 +25,8 @@ class SignaturePlan:
         self._connection = connection
         self._join = SignatureJoin()
         self._loaded = False
+        self._before: Mark | None = None
+        self._extended = False
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         self._join.put_rows(template.shape, rows)
@@ -40,18 +42,29 @@ class SignaturePlan:
                 bound, r_doc, r_docts = (self._connection.sql(query).to_arrow_table() for query in older)
                 self._join.load(Witnesses(bound, R_GROUP.empty_table(), r_doc, r_docts))
             self._loaded = True
+        self._note()
         return self._join.join(batch.witnesses, batch.scope)
 
     def evicted(self, docids: str, before: int) -> None:
+        self._note()
         self._join.evict(before)
 
     def extended(self) -> None:
-        """The postings lack what was added."""
-        self._loaded = False
+        """The postings lack what was added; those that are made from now on have it, and go if the batch does."""
+        self._loaded, self._extended = False, True
+
+    def _note(self) -> None:
+        """Notes what is kept before a batch changes it."""
+        self._before = self._before or self._join.mark()
+
+    def committed(self) -> None:
+        self._before, self._extended = None, False
 
     def rolled_back(self, *, whole: bool) -> None:
-        """The postings hold documents that are not there."""
-        self._loaded = False
+        if self._before is not None:
+            whole = whole and not self._extended
+            self._loaded = whole and self._loaded and self._join.back_to(self._before)
+        self._before, self._extended = None, False
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()

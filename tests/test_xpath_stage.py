@@ -17,7 +17,7 @@ from templates.witness import node_id, plain_node
 from tests.conjuncts import conjuncts_of
 from tests.strategies import cases, random_case
 from tests.witnessed import Stage
-from xpath_stage import columns, emissions, evaluator, relations, shapes
+from xpath_stage import automaton, columns, emissions, evaluator, relations, shapes
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import Limits
 from xpath_stage.parse import StreamDocument, parse_document
@@ -141,6 +141,7 @@ def test_the_shape_cache_rests_where_it_does_not_hit():
         (evaluator, "CHUNK"),
         (shapes, "MAX_ELEMENTS"),
         (relations, "HELD"),
+        (automaton, "MOST_PARTS"),
     ],
 )
 @pytest.mark.parametrize("seed", range(4))

@@ -7,7 +7,7 @@ registered. States are made on demand and thrown away past a limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -19,91 +19,20 @@ from xpath_stage.emissions import BoundGroup, Emissions, Walk
 from xpath_stage.filters import FilterBank
 from xpath_stage.groups import Groups
 from xpath_stage.limits import Limits
-from xpath_stage.masks import MaskIndex
 from xpath_stage.names import Memo, Tags, Vocabulary
+from xpath_stage.parts import Parts, walk_over
+from xpath_stage.states import DOCUMENT, Approach, Approaches, Context, Label, Outcome, State, Way
 from xpath_stage.steps import Above, Below, StepIndex
 from xscl.syntax import NodeKind
 
-Label = str | NodeClass
-"""What a state's node is told apart from its siblings by: its tag, or with filters its class."""
-
-
-class Context:
-    """How a step came to match a node: at which `depths` the steps above it may have matched."""
-
-    __slots__ = ("depths",)
-
-    def __init__(self, depths: dict[int, frozenset[int]]) -> None:
-        self.depths = depths
-
-
-_DOCUMENT: dict[Above, Context] = {None: Context({})}
-
-Approach = tuple[int, Above, Context, MaskIndex[int]]
-"""(depth of a node above, step that it matches, context, the steps that may match below): what may lead to a match."""
+MOST_PARTS = 8
+"""Parts that begin at one node: steps with more different filters on values are one part."""
 
 _Outline = tuple[NodeKind, str, int, int, frozenset[Approach]]
 """(kind, name, depth, satisfied filters that matter, approaches): what all of a state follows from but its path."""
 
-_Reached = tuple[NodeKind, int, frozenset[tuple[int, int, Above, Context]]]
-"""(kind, depth, (step, depth of a node above, step that it matches, context)): the steps that match at a node, and how
-they came to."""
-
-
-class Outcome:
-    """What holds at nodes: the steps that match there with their contexts; the number of the emission, what binds there
-    and the values wanted; whether attributes of the node, and of all nodes in it, have states."""
-
-    __slots__ = ("contexts", "emission", "reads_attributes", "reads_attributes_within")
-
-    def __init__(
-        self, contexts: dict[Above, Context], emission: int, reads_attributes: bool, reads_attributes_within: bool
-    ) -> None:
-        self.contexts, self.emission = contexts, emission
-        self.reads_attributes, self.reads_attributes_within = reads_attributes, reads_attributes_within
-
-
-class State(dict[Label, "State"]):
-    """A state of the automaton: leads on from labels of children to their states.
-
-    `leaf` and `inner` are what `Walk.elements` holds for its nodes, `emission` what `Walk.attributes` does.
-    """
-
-    __slots__ = (
-        "above", "approaches", "automaton", "by_label", "by_outcome", "contexts", "depth", "emission", "inner",
-        "leaf", "reads_attributes", "reads_attributes_within", "stream",
-    )  # fmt: skip
-
-    def __init__(self, automaton: Automaton, stream: str, above: State | None, outcome: Outcome) -> None:
-        super().__init__()
-        self.automaton, self.stream, self.above = automaton, stream, above
-        self.depth: int = -1 if above is None else above.depth + 1
-        self.contexts = outcome.contexts
-        self.emission = outcome.emission
-        self.leaf, self.inner = outcome.emission * 2, outcome.emission * 2 + 1
-        self.reads_attributes_within: bool = outcome.reads_attributes_within or (
-            above is not None and above.reads_attributes_within
-        )
-        self.reads_attributes = outcome.reads_attributes or self.reads_attributes_within
-        self.approaches: dict[tuple[NodeKind, str], tuple[int, frozenset[Approach]]] = {}
-        self.by_label: dict[tuple[NodeKind, str, int], State] = {}
-        self.by_outcome: dict[Outcome, State] = {}
-
-    def __missing__(self, label: Label) -> State:
-        return self.automaton.enter(self, label)
-
-    def path(self) -> Iterator[State]:
-        """This state and those above it, down to the document's own."""
-        state: State | None = self
-        while state is not None:
-            yield state
-            state = state.above
-
-    def forget(self) -> None:
-        """Forgets all states below this one."""
-        self.clear()
-        self.by_label.clear()
-        self.by_outcome.clear()
+_Reached = tuple[NodeKind, int, frozenset[tuple[int, Way]]]
+"""(kind, depth, (step, way)): the steps that match at a node, and how they came to."""
 
 
 class Automaton:
@@ -128,7 +57,8 @@ class Automaton:
     def add(self, change: Change) -> None:
         """Adds steps (parents before children), edges and wanted values."""
         for step in change.steps:
-            self._steps.add(step, 0 if step.node.axis == "." else self._filters.require(step.node))
+            required = 0 if step.node.axis == "." else self._filters.require(step.node)
+            self._steps.add(step, required, self._filters.selective)
             if step.node.test.kind == "attribute":
                 self._owners.add(self._steps.owner_test(step))
         for edge in change.edges:
@@ -163,16 +93,16 @@ class Automaton:
         self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
         self._of_values: Memo[str, bool] = Memo(self._reads_value, self._limits.classes)
         self._interned: Memo[str, str] = Memo(str, self._limits.classes)
-        self._below: Memo[tuple[str, NodeKind, str], Below] = Memo(
-            lambda key: self._steps.below(*key), self._limits.classes
+        self._below: Memo[tuple[str, NodeKind, str, bool], Below] = Memo(
+            lambda key: self._steps.below(*key[:3], selective=key[3]), self._limits.classes
         )
         self._outcomes: dict[_Outline, Outcome] = {}
         self._by_reached: dict[_Reached, Outcome] = {}
-        self._contexts: dict[tuple[int, frozenset[tuple[int, Above, Context]]], Context] = {}
+        self._contexts: dict[tuple[int, frozenset[Way]], Context] = {}
         self.emissions = Emissions()
 
     def _forget_states(self) -> None:
-        self._roots: dict[str, State] = {}
+        self._roots: dict[tuple[str, bool], State] = {}
         self.states = 0
 
     # ------------------------------------------------------------ walks
@@ -188,12 +118,14 @@ class Automaton:
         attributes = self._classes.of_attributes(columns)
         labels: Sequence[Label] = self._classes.of_elements(columns, attributes) if self._filters else columns.tags
         elements: list[int] = []
-        states: list[State] | None = [] if attributes else None
+        states: list[State] | None = [] if attributes or self._steps.selective else None
         forest = zip(labels, columns.counts, strict=True)
         for stream, documents in groupby(streams):
-            _walk(self._root(stream), sum(1 for _ in documents), forest, elements, states)
+            walk_over(self.root(stream), sum(1 for _ in documents), forest, elements, states)
         if states is None:
             return Walk(elements, (), (), ())
+        if self._steps.selective:
+            return Parts(self, columns, labels, attributes).walk(elements, states)
         owners = zip(map(states.__getitem__, columns.owners), attributes, strict=True)
         found = [state[node].emission if state.reads_attributes else 0 for state, node in owners]
         return Walk(elements, found, columns.owners, columns.places)
@@ -226,12 +158,13 @@ class Automaton:
         self._by_reached.clear()
         self._contexts.clear()
 
-    def _root(self, stream: str) -> State:
+    def root(self, stream: str, *, whole: bool = False) -> State:
         """The state of a document of `stream`, above its root element."""
-        state = self._roots.get(stream)
+        state = self._roots.get((stream, whole))
         if state is None:
             within = self._steps.leads_to_attributes((stream, "//", None))
-            state = self._roots[stream] = State(self, stream, None, Outcome(_DOCUMENT, 0, False, within))
+            state = State(self, stream, None, Outcome(DOCUMENT, 0, False, False, within), -1, whole=whole)
+            self._roots[stream, whole] = state
         return state
 
     def enter(self, above: State, label: Label) -> State:
@@ -242,7 +175,8 @@ class Automaton:
             kind, name, mask = "element", self._vocabulary.canonical(label), 0
         known = above.approaches.get((kind, name))
         if known is None:
-            known = above.approaches[kind, name] = self._approaches(above, kind, name)
+            sorts = (False, True) if above.whole else (False,)
+            known = above.approaches[kind, name] = self._approaches(above, kind, name, sorts)
         need, approaches = known
         found = above.by_label.get((kind, name, mask & need))
         if found is None:
@@ -255,12 +189,48 @@ class Automaton:
             # Most filters tell apart documents, and few what matches in them: what follows is the same then.
             found = above.by_outcome.get(outcome)
             if found is None:
-                found = above.by_outcome[outcome] = State(self, above.stream, above, outcome)
+                found = State(self, above.stream, above, outcome, above.depth + 1, whole=above.whole)
+                above.by_outcome[outcome] = found
             above.by_label[kind, name, mask & need] = found
         if self.states <= self._limits.states:
             self.states += 1
             above[label] = found
         return found
+
+    def parts(self, above: State, node: NodeClass) -> tuple[State, ...]:
+        """The states of an element below `above` in which its selective steps are: of those with the same filters on
+        values together, or of all if there are many."""
+        known = above.apart.get(node.name)
+        if known is None:
+            known = above.apart[node.name] = self._approaches(above, "element", node.name, (True,))
+        need, approaches = known
+        if not approaches:
+            return ()
+        key = node.name, node.mask & need
+        found = above.parts.get(key)
+        if found is None:
+            found = self._parts(above, node.mask, approaches)
+            if self.states <= self._limits.states:
+                self.states += 1 + len(found)
+                above.parts[key] = found
+        return found
+
+    def _parts(self, above: State, mask: int, approaches: frozenset[Approach]) -> tuple[State, ...]:
+        reached: dict[int, set[tuple[int, Way]]] = {}
+        for depth, matched, context, index in approaches:
+            for step, required in index.satisfied_with(mask):
+                same = reached.setdefault(required & self._filters.selective, set())
+                same.add((step, (depth, matched, context)))
+        together = list(reached.values()) if len(reached) <= MOST_PARTS else [set().union(*reached.values())]
+        found = []
+        for steps in together:
+            outcome = self._of_reached(above.stream, ("element", above.depth + 1, frozenset(steps)))
+            state = above.part_of.get(outcome)
+            if state is None:
+                state = State(self, above.stream, None, outcome, above.depth + 1, whole=True)
+                above.part_of[outcome] = state
+            found.append(state)
+        return tuple(found)
 
     def _flush_below(self, state: State) -> None:
         """Forgets all states but those on the way to `state`, in the middle of a document."""
@@ -271,37 +241,40 @@ class Automaton:
             above.forget()
         self.states = state.depth + 1
 
-    def _approaches(self, above: State, kind: NodeKind, name: str) -> tuple[int, frozenset[Approach]]:
-        """What may lead to a match of a node of this name below `above`, and all filters that then matter."""
+    def _approaches(self, above: State, kind: NodeKind, name: str, sorts: tuple[bool, ...]) -> Approaches:
+        """What may lead to a match of a node of this name below `above`: of steps that are selective or not."""
         need, found = 0, []
-        for axis, by_parent in self._below[above.stream, kind, name]:
-            for ancestor in (above,) if axis == "/" else above.path():
-                for step in by_parent.keys() & ancestor.contexts.keys():
-                    index = by_parent[step]
-                    need |= index.need
-                    found.append((ancestor.depth, step, ancestor.contexts[step], index))
+        for selective in sorts:
+            for axis, by_parent in self._below[above.stream, kind, name, selective]:
+                for ancestor in (above,) if axis == "/" else above.path():
+                    for step in by_parent.keys() & ancestor.contexts.keys():
+                        index = by_parent[step]
+                        need |= index.need
+                        found.append((ancestor.depth, step, ancestor.contexts[step], index))
         return need, frozenset(found)
 
     def _outcome(self, stream: str, outline: _Outline) -> Outcome:
         """What follows for a node."""
         kind, _, own_depth, mask, approaches = outline
-        reached = frozenset(
-            (step, depth, above, context)
+        reached = {
+            (step, (depth, above, context))
             for depth, above, context, index in approaches
             for step in index.satisfied(mask)
-        )
-        key = kind, own_depth, reached
-        outcome = self._by_reached.get(key)
+        }
+        return self._of_reached(stream, (kind, own_depth, frozenset(reached)))
+
+    def _of_reached(self, stream: str, reached: _Reached) -> Outcome:
+        outcome = self._by_reached.get(reached)
         if outcome is None:
-            outcome = self._by_reached[key] = self._follows(stream, key)
+            outcome = self._by_reached[reached] = self._follows(stream, reached)
         return outcome
 
     def _follows(self, stream: str, found: _Reached) -> Outcome:
         """What follows for a node from the steps that match there."""
         kind, own_depth, reached = found
-        places: dict[int, set[tuple[int, Above, Context]]] = {}
-        for step, depth, above, context in reached:
-            places.setdefault(step, set()).add((depth, above, context))
+        places: dict[int, set[Way]] = {}
+        for step, way in reached:
+            places.setdefault(step, set()).add(way)
         contexts: dict[Above, Context] = {}
         for step, ways in places.items():
             contexts[step] = self._context(step, frozenset(ways))
@@ -309,10 +282,10 @@ class Automaton:
                 contexts[derived] = self._context(derived, frozenset([(own_depth, step, contexts[step])]))
         within = any(self._steps.leads_to_attributes((stream, "//", step)) for step in places)
         reads = within or any(self._steps.leads_to_attributes((stream, "/", step)) for step in places)
-        emission = self._emission(kind, own_depth, contexts)
-        return Outcome(contexts, emission, reads and kind == "element", within and kind == "element")
+        emission, binds = self._emission(kind, own_depth, contexts)
+        return Outcome(contexts, emission, binds, reads and kind == "element", within and kind == "element")
 
-    def _context(self, step: int, reached: frozenset[tuple[int, Above, Context]]) -> Context:
+    def _context(self, step: int, reached: frozenset[Way]) -> Context:
         """The context of a step below steps at these depths."""
         key = (step, reached)
         context = self._contexts.get(key)
@@ -327,7 +300,8 @@ class Automaton:
             context = self._contexts[key] = Context(frozen)
         return context
 
-    def _emission(self, kind: NodeKind, own_depth: int, contexts: dict[Above, Context]) -> int:
+    def _emission(self, kind: NodeKind, own_depth: int, contexts: dict[Above, Context]) -> tuple[int, bool]:
+        """The number of the emission, and whether something binds or is wanted."""
         bound: dict[tuple[int, int, int], set[Edge]] = {}
         values = set()
         for step, context in contexts.items():
@@ -342,35 +316,8 @@ class Automaton:
                     continue
                 for depth in context.depths.get(edge[0], ()):
                     bound.setdefault((depth, 0, derived), set()).add(edge)
-        if kind == "attribute" and not (bound or values):
-            return 0
+        binds = bool(bound or values)
+        if kind == "attribute" and not binds:
+            return 0, False
         rows = sorted(BoundGroup(self._groups.number(frozenset(edges)), *place) for place, edges in bound.items())
-        return self.emissions.number(own_depth, tuple(rows), tuple(sorted(values)))
-
-
-def _walk(
-    root: State, documents: int, forest: Iterator[tuple[Label, int]], found: list[int], states: list[State] | None
-) -> None:
-    """Walks over the next documents of a forest of (label, number of children): appends to `found`, and to `states`."""
-    waiting: list[tuple[State, int]] = []
-    state, left = root, 1
-    for label, children in forest:
-        below = state[label]
-        if states is not None:
-            states.append(below)
-        left -= 1
-        if children:
-            found.append(below.inner)
-            if left:
-                waiting.append((state, left))
-            state, left = below, children
-        else:
-            found.append(below.leaf)
-            if not left:
-                if waiting:
-                    state, left = waiting.pop()
-                else:
-                    documents -= 1
-                    if not documents:
-                        return
-                    state, left = root, 1
+        return self.emissions.number(own_depth, tuple(rows), tuple(sorted(values))), binds

@@ -42,12 +42,12 @@ class _Upward:
 
 
 class NodeClass:
-    """Nodes of one name at which the same filters hold: those in `mask`."""
+    """Nodes of one name at which the same filters hold: those in `mask`; `selective` if some depend on values."""
 
-    __slots__ = ("kind", "mask", "name", "upward")
+    __slots__ = ("kind", "mask", "name", "selective", "upward")
 
-    def __init__(self, kind: NodeKind, name: str, mask: int, upward: _Upward) -> None:
-        self.kind, self.name, self.mask, self.upward = kind, name, mask, upward
+    def __init__(self, kind: NodeKind, name: str, mask: int, upward: _Upward, selective: bool) -> None:
+        self.kind, self.name, self.mask, self.upward, self.selective = kind, name, mask, upward, selective
 
 
 class _Marked:
@@ -245,7 +245,7 @@ class Classes:
         key = (name.kind, name.name, mask & name.need, upward)
         found = self._interned.get(key)
         if found is None:
-            found = NodeClass(*key)
+            found = NodeClass(*key, bool(mask & name.need & self._bank.selective))
             if self.made < self._limit:
                 self._interned[key] = found
                 self.made += 1

@@ -111,12 +111,29 @@ class Emissions:
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
     """What was found on a walk over trees: the emission of each element times two, plus one if the element has
-    children; that of each attribute, 0 where nothing binds, with the attribute's owner and its place there, from 1."""
+    children; that of each attribute, 0 where nothing binds, with the attribute's owner and its place there, from 1.
+
+    Nodes may have further emissions: `more_elements` has (element, emission), `more_attributes` (attribute, emission).
+    """
 
     elements: Sequence[int]
     attributes: Sequence[int]
     owners: Sequence[int]
     places: Sequence[int]
+    more_elements: Sequence[tuple[int, int]] = ()
+    more_attributes: Sequence[tuple[int, int]] = ()
+
+    def of_elements(self) -> tuple[Ints, Ints]:
+        """Elements and their emissions: first one for each element, in order, and then the further ones."""
+        more = np.array(self.more_elements, np.int64).reshape(-1, 2)
+        emission = np.array(self.elements, np.int64) >> 1
+        return np.append(np.arange(len(emission)), more[:, 0]), np.append(emission, more[:, 1])
+
+    def of_attributes(self) -> tuple[Ints, Ints]:
+        """Attributes and their emissions: first one for each attribute, in order, and then the further ones."""
+        more = np.array(self.more_attributes, np.int64).reshape(-1, 2)
+        emission = np.array(self.attributes, np.int64)
+        return np.append(np.arange(len(emission)), more[:, 0]), np.append(emission, more[:, 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +157,15 @@ def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
     `first` holds the number of the first element of each document, and at the end that of all elements.
     """
     table = emissions.table()
-    emission = np.array(walk.elements, np.int64) >> 1
-    levels = _Levels(table.own_depth[emission])
-    rows = _rows(table, levels, first, emission, np.arange(len(emission)), None)
+    element, emission = walk.of_elements()
+    levels = _Levels(table.own_depth[emission[: len(walk.elements)]])
+    rows = _rows(table, levels, first, emission, element, None)
     if not walk.attributes:
         return rows
-    emission = np.array(walk.attributes, np.int64)
-    place = np.array(walk.places, np.int64) << ATTRIBUTE_SHIFT
-    return WitnessRows.concatenated(
-        [rows, _rows(table, levels, first, emission, np.array(walk.owners, np.int64), place)]
-    )
+    attribute, emission = walk.of_attributes()
+    owner, place = np.array(walk.owners, np.int64)[attribute], np.array(walk.places, np.int64)[attribute]
+    of_attributes = _rows(table, levels, first, emission, owner, place << ATTRIBUTE_SHIFT)
+    return WitnessRows.concatenated([rows, of_attributes])
 
 
 def _rows(

@@ -69,6 +69,8 @@ class FilterBank:
         """Literals that some filter asks for the values of elements."""
         self.owners = Tags()
         """Elements of which some filter reads the attributes."""
+        self.selective = 0
+        """The filters that depend on values, as a mask: each tells apart what other filters leave together."""
 
     def __bool__(self) -> bool:
         return bool(self._bit_of)
@@ -96,7 +98,7 @@ class FilterBank:
             required = self.require(child)
             if child.test.kind == "attribute":
                 self.owners.add(owner_test(node.test, child.axis))
-            bit = self._acquire("branch", name)
+            bit = self._acquire("branch", name, selective=bool(required & self.selective))
             if name not in self._branch_of:
                 branch = self._branch_of[name] = Branch(bit, child.axis, required)
                 self._branches.setdefault(child.test, MaskIndex()).add(branch, required)
@@ -105,11 +107,11 @@ class FilterBank:
             self._literals.setdefault(node.test, Counter())[literal] += 1
             if node.test.kind == "element":
                 self.element_literals[literal] += 1
-            mask |= 1 << self._acquire("literal", literal)
+            mask |= 1 << self._acquire("literal", literal, selective=True)
         guard = mask
         for xpath in _xpaths(node):
             self._guarded.setdefault(node.test, Counter())[Guarded(xpath, guard)] += 1
-            mask |= 1 << self._acquire("xpath", xpath)
+            mask |= 1 << self._acquire("xpath", xpath, selective=True)
         self._needs[node.test] = self._needs.get(node.test, 0) | mask
         return mask
 
@@ -141,10 +143,11 @@ class FilterBank:
             mask |= 1 << self._bit_of["literal", literal]
         return mask
 
-    def _acquire(self, kind: str, name: str) -> int:
+    def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
         key = (kind, name)
         if key not in self._bit_of:
-            self._bit_of[key] = self._free.pop() if self._free else len(self._bit_of)
+            bit = self._bit_of[key] = self._free.pop() if self._free else len(self._bit_of)
+            self.selective |= selective << bit
         self._uses[key] = self._uses.get(key, 0) + 1
         return self._bit_of[key]
 
@@ -154,7 +157,9 @@ class FilterBank:
         if self._uses[key]:
             return False
         del self._uses[key]
-        self._free.append(self._bit_of.pop(key))
+        bit = self._bit_of.pop(key)
+        self.selective &= ~(1 << bit)
+        self._free.append(bit)
         return True
 
     # ------------------------------------------------------------ what they are at nodes

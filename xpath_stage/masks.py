@@ -46,8 +46,12 @@ class MaskIndex(Generic[T]):
 
     def satisfied(self, mask: int) -> Iterator[T]:
         """The items whose required bits are all in `mask`."""
-        yield from self._by_bit.get(-1, ())
+        return (item for item, _ in self.satisfied_with(mask))
+
+    def satisfied_with(self, mask: int) -> Iterator[tuple[T, int]]:
+        """The same with what they require."""
+        yield from self._by_bit.get(-1, {}).items()
         for bit in bits(mask & self.need):
             for item, required in self._by_bit.get(bit, {}).items():
                 if required & ~mask == 0:
-                    yield item
+                    yield item, required

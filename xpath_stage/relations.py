@@ -7,7 +7,6 @@ together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -112,10 +111,17 @@ def _picked(numbers: Ints, starts: Ints) -> tuple[Ints, Ints]:
 
 def _joined(walks: Sequence[Walk], first: Ints) -> Walk:
     """One walk over the documents of several, one after the other."""
-    starts = zip(walks, first.tolist(), strict=False)
-    return Walk(
-        list(chain.from_iterable(walk.elements for walk in walks)),
-        list(chain.from_iterable(walk.attributes for walk in walks)),
-        [owner + start for walk, start in starts for owner in walk.owners],
-        list(chain.from_iterable(walk.places for walk in walks)),
-    )
+    elements: list[int] = []
+    attributes: list[int] = []
+    owners: list[int] = []
+    places: list[int] = []
+    more_elements: list[tuple[int, int]] = []
+    more_attributes: list[tuple[int, int]] = []
+    for walk, start in zip(walks, first.tolist(), strict=False):
+        more_elements += [(start + element, emission) for element, emission in walk.more_elements]
+        more_attributes += [(len(attributes) + number, emission) for number, emission in walk.more_attributes]
+        owners += [start + owner for owner in walk.owners]
+        elements += walk.elements
+        attributes += walk.attributes
+        places += walk.places
+    return Walk(elements, attributes, owners, places, more_elements, more_attributes)

@@ -22,24 +22,32 @@ Below = list[tuple[str, dict[Above, MaskIndex[int]]]]
 
 
 class StepIndex:
-    """The steps of all patterns by id; those on the self axis hang on their parents and are found with them."""
+    """The steps of all patterns by id; those on the self axis hang on their parents and are found with them.
+
+    Apart from the others are the `selective` ones: elements with filters that depend on values.
+    """
 
     def __init__(self) -> None:
         self._steps: dict[int, Step] = {}
-        self._below: dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]] = {}
+        self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
         self._on_self: dict[int, set[int]] = {}
         self._attributes: Counter[Way] = Counter()
+        self.selective: set[int] = set()
 
     def __getitem__(self, step_id: int) -> Step:
         return self._steps[step_id]
 
-    def add(self, step: Step, required: int) -> None:
-        """Adds a step, whose parent is there already; a node must have the filters of the mask `required`."""
+    def add(self, step: Step, required: int, selective: int) -> None:
+        """Adds a step, whose parent is there already; a node must have the filters of the mask `required`; those that
+        depend on values are in `selective`."""
         self._steps[step.id] = step
         if step.node.axis == ".":
             self._on_self.setdefault(_parent(step), set()).add(step.id)
             return
-        by_parent = self._below.setdefault((step.stream, step.node.axis, step.node.test), {})
+        apart = step.node.test.kind == "element" and bool(required & selective)
+        if apart:
+            self.selective.add(step.id)
+        by_parent = self._below[apart].setdefault((step.stream, step.node.axis, step.node.test), {})
         by_parent.setdefault(step.parent, MaskIndex()).add(step.id, required)
         if step.node.test.kind == "attribute":
             self._attributes[_way(step)] += 1
@@ -51,19 +59,22 @@ class StepIndex:
             self._on_self[_parent(step)].discard(step.id)
             return
         key = (step.stream, step.node.axis, step.node.test)
-        by_parent = self._below[key]
+        below = self._below[step.id in self.selective]
+        self.selective.discard(step.id)
+        by_parent = below[key]
         by_parent[step.parent].remove(step.id)
         if not by_parent[step.parent]:
             del by_parent[step.parent]
         if not by_parent:
-            del self._below[key]
+            del below[key]
         if step.node.test.kind == "attribute":
             decrease(self._attributes, _way(step))
 
-    def below(self, stream: str, kind: NodeKind, name: str) -> Below:
-        """(axis, steps by the step above) of the steps that a node of this kind and canonical name may match."""
+    def below(self, stream: str, kind: NodeKind, name: str, *, selective: bool) -> Below:
+        """(axis, steps by the step above) of the steps that a node of this kind and canonical name may match, the
+        selective ones or the others."""
         ways = ((axis, test) for axis in ("/", "//") for test in _tests_of(kind, name))
-        found = ((axis, self._below.get((stream, axis, test))) for axis, test in ways)
+        found = ((axis, self._below[selective].get((stream, axis, test))) for axis, test in ways)
         return [(axis, by_parent) for axis, by_parent in found if by_parent]
 
     def on_self(self, step_id: int) -> set[int]:

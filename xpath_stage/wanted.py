@@ -51,17 +51,27 @@ class Wanted:
 
 def wanted(emissions: Emissions, walk: Walk) -> Wanted:
     """What a walk asks for."""
-    wants = emissions.table().wants
-    elements = wants[np.array(walk.elements, np.int64) >> 1]
-    attributes = wants[np.array(walk.attributes, np.int64)]
-    derived: list[tuple[int, int | None, Functions]] = [
-        (element, None, functions)
-        for element in np.flatnonzero(elements == OTHERS).tolist()
-        for functions in emissions.values[walk.elements[element] >> 1]
+    elements, of_elements = _asked(emissions, *walk.of_elements(), len(walk.elements))
+    attributes, of_attributes = _asked(emissions, *walk.of_attributes(), len(walk.attributes))
+    derived: list[tuple[int, int | None, Functions]] = [(element, None, names) for element, names in of_elements]
+    derived += [(walk.owners[attribute], attribute, names) for attribute, names in of_attributes]
+    return Wanted(elements, attributes, derived)
+
+
+def _asked(
+    emissions: Emissions, nodes: Ints, emission: Ints, once: int
+) -> tuple[list[int], list[tuple[int, Functions]]]:
+    """The nodes whose own values are asked for, and those of which others are, with the functions: each once, though
+    from the place `once` on there are nodes that were there before."""
+    wants = emissions.table().wants[emission]
+    own = nodes[wants == ITS_OWN]
+    asked = [
+        (nodes[place].item(), names)
+        for place in np.flatnonzero(wants == OTHERS).tolist()
+        for names in emissions.values[emission[place]]
     ]
-    derived += [
-        (walk.owners[attribute], attribute, functions)
-        for attribute in np.flatnonzero(attributes == OTHERS).tolist()
-        for functions in emissions.values[walk.attributes[attribute]]
-    ]
-    return Wanted(np.flatnonzero(elements == ITS_OWN).tolist(), np.flatnonzero(attributes == ITS_OWN).tolist(), derived)
+    if asked:
+        own = np.append(own, np.array([node for node, names in asked if not names], np.int64))
+    if asked or len(nodes) > once:
+        own = np.unique(own)
+    return own.tolist(), list(dict.fromkeys((node, names) for node, names in asked if names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,14 @@ from join_stage.signature.within import Sets
 from templates.catalog import Row
 from templates.template import Shape
 from templates.witness import Witnesses
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What was kept at some time."""
+
+    runs: tuple[Run, ...]
+    values_version: int
 
 
 class SignatureJoin:
@@ -66,6 +75,18 @@ class SignatureJoin:
         if len(self._values) > 2 * sum(map(len, used)) + 1000:
             new = self._values.keep(np.unique(np.concatenate([np.zeros(0, np.int64), *used])))
             self._runs = tuple(renumbered(run, new) for run in self._runs)
+
+    def mark(self) -> Mark:
+        """What is kept now."""
+        return Mark(self._runs, self._values.version)
+
+    def back_to(self, mark: Mark) -> bool:
+        """Keeps what was kept then; false if that is no longer known. Groups that were new since may come again, and
+        are the same."""
+        if self._values.version != mark.values_version:
+            return False
+        self._runs = mark.runs
+        return True
 
     def restart(self, groups: pa.Table) -> None:
         """Drops all documents, and takes in the groups that are known."""

@@ -163,6 +163,8 @@ class Values:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
+        self.version = 0
+        """Changes when values get other numbers."""
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -175,6 +177,7 @@ class Values:
         """Forgets all but some; the new number of each old one."""
         stays = np.zeros(len(self._numbers), np.bool_)
         stays[used] = True
+        self.version += 1
         texts = [text for text, number in self._numbers.items() if stays[number]]
         self._numbers = {text: number for number, text in enumerate(texts)}
         new: Ints = np.cumsum(stays) - 1

@@ -14,7 +14,7 @@ from join_stage.costs import Cost
 from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.arrays import encoded
-from join_stage.signature.joiner import SignatureJoin
+from join_stage.signature.joiner import Mark, SignatureJoin
 from join_stage.spark.tables import TableViews
 from join_stage.tables import STATE
 from templates.catalog import Row
@@ -33,6 +33,8 @@ class SignaturePlan:
         self._views = views
         self._join = SignatureJoin()
         self._loaded = False
+        self._before: Mark | None = None
+        self._extended = False
 
     @property
     def reads_state(self) -> bool:
@@ -50,21 +52,28 @@ class SignaturePlan:
             if before:
                 self._join.load(edge_by_edge(*(before[name].toArrow() for name in STATE)))
             self._loaded = True
+        self._note()
         return self._join.join(batch.witnesses, batch.scope)
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
+        self._note()
         self._join.evict(before)
 
     def extended(self) -> None:
-        """The postings lack what was added."""
-        self._loaded = False
+        """The postings lack what was added; those that are made from now on have it, and go if the batch does."""
+        self._loaded, self._extended = False, True
+
+    def _note(self) -> None:
+        """Notes what is kept before a batch changes it."""
+        self._before = self._before or self._join.mark()
 
     def committed(self) -> None:
-        """What is kept is as it should be."""
+        self._before, self._extended = None, False
 
     def rolled_back(self) -> None:
-        """The postings hold documents that are not there."""
-        self._loaded = False
+        if self._before is not None:
+            self._loaded = self._loaded and not self._extended and self._join.back_to(self._before)
+        self._before, self._extended = None, False
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()

@@ -19,12 +19,14 @@ _TYPES = {
     pa.list_(pa.string()): "ARRAY<STRING>",
 }
 
-_VIEWS = {
+VIEWS = {
     "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
 FROM added_queries a LEFT JOIN removed_queries r USING (qid)""",
     "matches": """SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings
 FROM match_rows m JOIN match_queries q USING (match)""",
 }
+
+"""What stands over the tables."""
 
 _WORD = re.compile(r"\w+")
 _ROW_VIEW = re.compile(r"r_t_(\d{1,9})")
@@ -74,10 +76,10 @@ class TableViews:
 
     def _derived(self, words: set[str]) -> dict[str, str]:
         """The views over tables that are named, with their statements."""
-        found = {name: statement for name, statement in _VIEWS.items() if name in words}
+        found = {name: statement for name, statement in VIEWS.items() if name in words}
         for match in filter(None, map(_ROW_VIEW.fullmatch, words)):
             if (nodes := self._nodes(int(match[1]))) is not None:
-                found[match[0]] = _row_view(int(match[1]), nodes)
+                found[match[0]] = row_view(int(match[1]), nodes)
         return found
 
     def _nodes(self, template: int) -> int | None:
@@ -86,7 +88,7 @@ class TableViews:
         return next((len(row["parents"]) for row in rows if row["template"] == template), None)
 
 
-def _row_view(template: int, nodes: int) -> str:
+def row_view(template: int, nodes: int) -> str:
     """R_T as in Table 6.4(a): a row for each conjunctive query of each query."""
     variables = ", ".join(f"variables[{i}] AS var{i + 1}" for i in range(nodes))
     return f"""SELECT qid, {variables}, window_us AS wl
