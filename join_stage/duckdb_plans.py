@@ -42,11 +42,11 @@ class DuckDBPlan(Protocol):
     def evicted(self, docids: str, before: int) -> None:
         """The documents that begin before a time have left the state; the query `docids` gives their ids."""
 
-    def committed(self) -> None:
-        """The batch has been committed."""
-
     def extended(self) -> None:
         """The join state has more of documents that came before."""
+
+    def committed(self) -> None:
+        """The batch has been committed."""
 
     def rolled_back(self, *, whole: bool) -> None:
         """The batch has been taken back; not `whole`: its commit failed, and perhaps only part of it was."""
@@ -108,11 +108,11 @@ class BasicPlan:
     def evicted(self, docids: str, before: int) -> None:
         """Nothing is kept about documents."""
 
-    def committed(self) -> None:
-        """Nothing is kept from batch to batch."""
-
     def extended(self) -> None:
         """Nothing is kept about documents."""
+
+    def committed(self) -> None:
+        """Nothing is kept from batch to batch."""
 
     def rolled_back(self, *, whole: bool) -> None:
         """Nothing is kept from batch to batch."""

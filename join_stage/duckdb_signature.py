@@ -26,6 +26,7 @@ class SignaturePlan:
         self._join = SignatureJoin()
         self._loaded = False
         self._before: Mark | None = None
+        self._extended = False
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         self._join.put_rows(template.shape, rows)
@@ -48,21 +49,22 @@ class SignaturePlan:
         self._note()
         self._join.evict(before)
 
+    def extended(self) -> None:
+        """The postings lack what was added; those that are made from now on have it, and go if the batch does."""
+        self._loaded, self._extended = False, True
+
     def _note(self) -> None:
         """Notes what is kept before a batch changes it."""
         self._before = self._before or self._join.mark()
 
     def committed(self) -> None:
-        self._before = None
-
-    def extended(self) -> None:
-        """The postings lack what was added."""
-        self._loaded = False
+        self._before, self._extended = None, False
 
     def rolled_back(self, *, whole: bool) -> None:
         if self._before is not None:
+            whole = whole and not self._extended
             self._loaded = whole and self._loaded and self._join.back_to(self._before)
-            self._before = None
+        self._before, self._extended = None, False
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()

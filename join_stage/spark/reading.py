@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from join_stage.engine import StoreError
-from join_stage.spark.store import newest_files
+from join_stage.spark.store import newest_files, read_rows
 from join_stage.spark.tables import VIEWS, row_view, spark_columns
 from join_stage.tables import TABLES
 
@@ -46,7 +45,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
-            yield from pq.ParquetFile(partition.path).iter_batches()
+            yield from read_rows(partition.path, TABLES[self._table]).to_batches()
 
 
 def table_source(directory: Path, table: str) -> type[DataSource]:

@@ -34,6 +34,7 @@ class SignaturePlan:
         self._join = SignatureJoin()
         self._loaded = False
         self._before: Mark | None = None
+        self._extended = False
 
     @property
     def reads_state(self) -> bool:
@@ -58,21 +59,21 @@ class SignaturePlan:
         self._note()
         self._join.evict(before)
 
+    def extended(self) -> None:
+        """The postings lack what was added; those that are made from now on have it, and go if the batch does."""
+        self._loaded, self._extended = False, True
+
     def _note(self) -> None:
         """Notes what is kept before a batch changes it."""
         self._before = self._before or self._join.mark()
 
-    def extended(self) -> None:
-        """The postings lack what was added."""
-        self._loaded = False
-
     def committed(self) -> None:
-        self._before = None
+        self._before, self._extended = None, False
 
     def rolled_back(self) -> None:
         if self._before is not None:
-            self._loaded = self._loaded and self._join.back_to(self._before)
-            self._before = None
+            self._loaded = self._loaded and not self._extended and self._join.back_to(self._before)
+        self._before, self._extended = None, False
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()

@@ -111,7 +111,7 @@ class TableStore:
 
     def read(self, table: str) -> pa.Table:
         """The whole table, rows of the current batch included."""
-        return pa.concat_tables([*(_read(path, TABLES[table]) for path in self.paths(table)), self.fresh(table)])
+        return pa.concat_tables([*(read_rows(path, TABLES[table]) for path in self.paths(table)), self.fresh(table)])
 
     def cover(self, first: int, last: int) -> None:
         """Notes that rows of the join state in the current batch are about documents that begin from `first` to
@@ -131,13 +131,13 @@ class TableStore:
         kept: list[DataFile] = []
         for file in self.files[table]:
             only = pa.schema([TABLES[table].field(column)])
-            numbers = _read(self.directory / table / file.name, only)[column]
+            numbers = read_rows(self.directory / table / file.name, only)[column]
             stays = pc.fill_null(pc.greater_equal(numbers, bound), True)
             count = pc.sum(stays).as_py() or 0
             if count == file.rows:
                 kept.append(file)
             elif count:
-                rows = _read(self.directory / table / file.name, TABLES[table]).filter(stays)
+                rows = read_rows(self.directory / table / file.name, TABLES[table]).filter(stays)
                 kept.append(self._write(table, self._batch + 1, rows, file.level, file.first, file.last))
         self.files = {**self.files, table: tuple(kept)}
         if table in self._buffers:
@@ -182,7 +182,7 @@ class TableStore:
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
             if len(members) >= MERGE:
-                rows = pa.concat_tables(_read(self.directory / table / f.name, TABLES[table]) for f in members)
+                rows = pa.concat_tables(read_rows(self.directory / table / f.name, TABLES[table]) for f in members)
                 first = min((f.first for f in members if f.first is not None), default=None)
                 last = max((f.last for f in members if f.last is not None), default=None)
                 merged = self._write(table, batch, rows, level + 1, first, last)
@@ -244,7 +244,7 @@ def _locked(path: Path) -> int:
     return handle
 
 
-def _read(path: Path | str, schema: pa.Schema) -> pa.Table:
+def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
     """A file's rows; a column that is younger than the file is null."""
     file = pq.ParquetFile(path)
     rows = file.read([name for name in file.schema_arrow.names if name in schema.names])
