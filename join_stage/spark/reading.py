@@ -96,7 +96,7 @@ def attach(session: SparkSession, directory: Path, database: str) -> None:
 def _templates(directory: Path) -> dict[int, int]:
     """The templates of a store by number, and how many nodes each has."""
     files = newest_files(directory)["templates"]
-    tables = (pq.ParquetFile(directory / "templates" / file.name).read() for file in files)
+    tables = (read_rows(directory / "templates" / file.name, TABLES["templates"]) for file in files)
     return {row["template"]: len(row["parents"]) for table in tables for row in table.to_pylist()}
 
 
