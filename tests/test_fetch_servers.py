@@ -261,10 +261,12 @@ def test_a_slow_drip_ends(server, fetching):
             request.write(b" ")
 
     server.routes["/feed"] = drip
+    fetching.limits = QUICK
     assert failure(fetching, server.url("/feed")) == f"no whole answer within {QUICK.total:g} s"
 
 
 def test_silence_ends(server, fetching):
+    fetching.limits = QUICK
     server.routes["/feed"] = lambda request: server.released.wait()
     assert failure(fetching, server.url("/feed")) == "the server is silent"
 
