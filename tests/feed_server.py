@@ -137,8 +137,10 @@ async def to_loopback(host: str, port: int) -> list[str]:
     return ["127.0.0.1"]
 
 
-QUICK = Limits(body=100_000, connect=2.0, read=0.2, total=0.4, hops=5)
-"""Limits that are reached at once."""
+SMALL = Limits(body=100_000, hops=5)
+"""Limits that are reached by little."""
+QUICK = Limits(body=100_000, read=0.2, total=0.4, hops=5)
+"""And in no time, for those who dawdle."""
 
 
 @dataclass
@@ -147,7 +149,7 @@ class Fetching:
 
     directory: Path
     clock: Hours = field(default_factory=Hours)
-    limits: Limits = QUICK
+    limits: Limits = SMALL
     pace: Pace = field(default_factory=Pace)
     courtesy: Courtesy = field(default_factory=Courtesy)
     robots: bool = False

@@ -129,6 +129,21 @@ def test_permanent_redirects_are_remembered_and_others_are_not(server, fetching,
     assert [d.id.split(" ")[0] for d in read_documents([fetching.directory], feeds="item")] == [url, url]
 
 
+def test_a_feed_that_is_lost_where_it_went_is_looked_for_where_it_was(server, fetching):
+    url = server.serve("/old", b"", 301, Location="/new")
+    server.serve("/new", FEED)
+    fetching.run(url)
+    server.serve("/new", b"", 404)
+    server.serve("/old", b"", 301, Location="/newest")
+    server.serve("/newest", rss("c"))
+    for _ in range(4):
+        fetching.later(24 * 3600)
+        fetching.run(url)
+    assert server.paths()[2:] == ["/new", "/new", "/new", "/old", "/newest"]
+    assert (fetching.feed(url).address, fetching.feed(url).errors) == (server.url("/newest"), 0)
+    assert fetching.bodies(url) == [FEED.encode(), rss("c").encode()]
+
+
 def test_what_is_permanent_behind_a_temporary_redirect_is_not(server, fetching):
     server.serve("/c", FEED)
     server.serve("/b", b"", 301, Location="/c")
@@ -246,10 +261,12 @@ def test_a_slow_drip_ends(server, fetching):
             request.write(b" ")
 
     server.routes["/feed"] = drip
+    fetching.limits = QUICK
     assert failure(fetching, server.url("/feed")) == f"no whole answer within {QUICK.total:g} s"
 
 
 def test_silence_ends(server, fetching):
+    fetching.limits = QUICK
     server.routes["/feed"] = lambda request: server.released.wait()
     assert failure(fetching, server.url("/feed")) == "the server is silent"
 

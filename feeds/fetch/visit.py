@@ -26,6 +26,9 @@ from feeds.fetch.state import FetchStore
 from feeds.sniff import kind_of
 from feeds.text import one_line
 
+LOST = 3
+"""After so many failures running, a feed that has moved is looked for where it was again."""
+
 LONGEST_VALIDATOR = 1000
 """Characters of an ETag or a Last-Modified."""
 
@@ -86,11 +89,13 @@ class Visitor:
     async def _ask(self, feed: FeedState) -> Answer:
         """The answer with a feed, or with none that is newer; the feed of a page that names one."""
         sent: dict[str, str] = {}
+        # Where it once led may be dead, and what it is subscribed to may lead elsewhere by now.
+        address = feed.url if feed.errors >= LOST else feed.address or feed.url
         # After a kill the archive may be ahead of the state, whose validators are then those of an older version.
         if self._archive.newest(feed.source) in (None, feed.sha256):
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
-        answer = await self._followed(feed.address or feed.url, sent)
+        answer = await self._followed(address, sent)
         if answer.reply.status == 200 and kind_of(answer.reply.body) == "page":
             named = feeds_of_page(answer.reply.body, answer.reply.url)
             if not named:
@@ -136,9 +141,7 @@ class Visitor:
         """What an answer makes of a feed; its body is kept if it is new, and then it is in the archive."""
         reply, now = answer.reply, max(self._clock.now(), feed.fetched_at + 1)
         headers = reply.headers.multi_items()
-        capture = Capture(
-            feed.url, feed.source, reply.url, reply.status, headers, now, success.sha256, reply.body
-        )  # fmt: skip
+        capture = Capture(feed.url, feed.source, reply.url, reply.status, headers, now, success.sha256, reply.body)
         new = reply.status == 200 and success.sha256 != (self._archive.newest(feed.source) or feed.sha256)
         if new:
             self._archive.keep(capture)
