@@ -96,7 +96,7 @@ def test_values_come_back_as_they_were(open_engine: Opener):
     engine.begin()
     engine.append(
         "dead_letters",
-        table("dead_letters", *(("d", t, n, t, b"\x00\xff") for t, n in zip(texts, range(5), strict=True))),
+        table("dead_letters", *(("d", t, n, t, b"\x00\xff", n) for t, n in zip(texts, range(5), strict=True))),
     )
     engine.append("documents", table("documents", row))
     for _ in range(2):  # in the batch, then from the store

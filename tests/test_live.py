@@ -1,9 +1,11 @@
 """Commands to a store that is held or not: each is done once, whoever is killed meanwhile, and answered."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +19,10 @@ from mmqjp.service.spool import Answer, Command, Spool
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory, Events, StopAfter
 
-ALL = {"text": "S/a PUBLISH all_a", "add": False, "backfill": False}
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ALL: dict[str, Any] = {"text": "S/a PUBLISH all_a", "add": False, "backfill": False}
 
 
 @pytest.fixture
@@ -80,7 +85,7 @@ def test_a_command_that_was_done_before_a_kill_is_not_done_again(
             CommandQueue(place.spool).apply(engine, Events())
             assert len(engine.queries()["all_a"]) == 1
         assert place.answer(command) == Answer(["all_a"])
-        (place.state / "commands" / f"{command.id}.json").write_text(
+        (place.state / "spool" / "commands" / f"{command.id}.json").write_text(
             json.dumps({"do": "subscribe", "arguments": ALL | {"add": True}})
         )
 
@@ -96,6 +101,21 @@ def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(
                 CommandQueue(place.spool).apply(engine, Events())
         assert CommandQueue(place.spool).apply(engine, Events()) == 1
     assert place.answer(command) == Answer(["all_a"])
+
+
+def test_commands_on_spark(place: Directory, spark: SparkSession):
+    place.drop("1.jsonl", range(4))
+    asked = [place.ask("subscribe", text=PAIRS, add=False, backfill=False), place.ask("status")]
+    place.run(engine=spark)
+    assert place.answer(asked[0]) == Answer(["pairs"]) and place.answer(asked[1]).result["queries"] == 1
+    place.drop("2.jsonl", range(4, 5))
+    asked = [place.ask("subscribe", **ALL | {"backfill": True}), place.ask("query", sql="SELECT * FROM queries")]
+    place.run(engine=spark)
+    assert place.answer(asked[0]) == Answer(["all_a"]) and len(place.answer(asked[1]).result["rows"]) == 2
+    assert len(place.pairs()) == 10 + 5
+    there = Client(place.state, lambda: Engine(spark, state=place.state), 5)
+    assert there.ask("pause", {"name": "pairs"}) == ["pairs"]
+    assert [row["paused"] for row in there.ask("list", {})] == ["asked to", None]
 
 
 def test_a_free_store_is_opened_and_all_that_waits_is_done(place: Directory):
@@ -130,7 +150,7 @@ def test_what_nobody_can_open_is_told_and_not_kept(place: Directory):
 
 def test_rubbish_in_the_spool_is_answered_and_old_answers_go(place: Directory):
     place.ask("list")
-    commands, answers = place.state / "commands", place.state / "answers"
+    commands, answers = place.state / "spool" / "commands", place.state / "spool" / "answers"
     for name, text in (("1-x.json", "rubbish"), ("2-x.json", "{}"), (".3-x.json.77", "draft"), ("4-x.txt", "")):
         (commands / name).write_text(text)
     assert [command.do for command in place.spool.waiting()] == ["list"]

@@ -48,7 +48,9 @@ class Client:
         try:
             while (answer := spool.take_answer(command)) is None:
                 if not is_held(self.state) and self._done_here(spool):
-                    continue
+                    if (answer := spool.take_answer(command)) is not None:
+                        break
+                    raise StoreError(f"the command was taken out of {self.state} by others; give it again")
                 if self.clock() >= deadline:
                     raise self._no_answer(do)
                 self.sleep(PAUSE)

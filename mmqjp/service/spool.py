@@ -1,7 +1,7 @@
 """The spool of a state directory: commands for whoever holds the store, and the answers, each file there whole or not.
 
-A command is a file in `commands`, its name beginning with the time, so that they are done in the order in which they
-came; the answer is a file of the same name in `answers`. Both appear by a rename.
+A command is a file in `spool/commands`, its name beginning with the time, so that they are done in the order in which
+they came; the answer is a file of the same name in `spool/answers`. Both appear by a rename.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from feeds.document import Clock, now_us
 
-COMMANDS, ANSWERS = "commands", "answers"
+SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Spool:
     """The files of a state directory's spool."""
 
     def __init__(self, state: Path, now: Clock = now_us) -> None:
-        self._commands, self._answers, self._now = state / COMMANDS, state / ANSWERS, now
+        # Not right below the directory: there a store of Spark has a folder for each table, and clears it.
+        self._commands, self._answers, self._now = state / SPOOL / COMMANDS, state / SPOOL / ANSWERS, now
 
     def submit(self, do: str, arguments: Mapping[str, Any]) -> Command:
         """Hands in a command. Raises OSError where the directory cannot be written."""
