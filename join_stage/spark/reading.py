@@ -2,7 +2,7 @@
 
 A table is a Python data source. Whenever a query is planned it reads the newest manifest, so it sees the batches that
 are committed then. Each table is read by itself: of two tables in one query the one may show a batch more than the
-other. All but the join state are append-only.
+other. The views join rows that came with one batch, so they show none of it by half.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
