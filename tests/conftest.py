@@ -1,10 +1,13 @@
-"""What all tests share: the property-test profiles and the one Spark session."""
+"""What tests share: the property-test profiles, the one Spark session, a server of feeds."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tests.feed_server import FeedServer, Fetching, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,3 +35,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     session = spark_session(warehouse=tmp_path_factory.mktemp("warehouse"))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[FeedServer]:
+    """A server on loopback for feeds."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def fetching(tmp_path: Path) -> Fetching:
+    """A fetch in this process, which keeps what it gets in a directory of its own."""
+    return Fetching(tmp_path)

@@ -1,26 +1,12 @@
 """What servers and feeds ask for is done: pauses, hours, ends, robots.txt; and no host is pressed."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND
 from feeds.fetch.gates import Courtesy
-from tests.feed_server import START, FeedServer, Fetching, Request, failure, outcomes, rss, running_server
+from tests.feed_server import START, Request, failure, outcomes, rss
 
 FEED = rss("a", "b")
-
-
-@pytest.fixture
-def server() -> Iterator[FeedServer]:
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture
-def fetching(tmp_path: Path) -> Fetching:
-    return Fetching(tmp_path)
 
 
 # ---------------------------------------------------------------- what servers ask for

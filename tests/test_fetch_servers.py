@@ -3,8 +3,6 @@
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
-from pathlib import Path
 
 import brotli
 import pytest
@@ -15,28 +13,14 @@ from feeds.fetch.feed_state import source_name
 from feeds.fetch.hints import body_hints
 from tests.feed_server import (
     QUICK,
-    FeedServer,
-    Fetching,
     Request,
     closed_port,
     failure,
     outcomes,
     rss,
-    running_server,
 )
 
 FEED = rss("a", "b")
-
-
-@pytest.fixture
-def server() -> Iterator[FeedServer]:
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture
-def fetching(tmp_path: Path) -> Fetching:
-    return Fetching(tmp_path)
 
 
 # ---------------------------------------------------------------- as it should be

@@ -52,6 +52,22 @@ def plan_option(command: Decorated) -> Decorated:
     )(command)
 
 
+def feeds_option(command: Decorated) -> Decorated:
+    """The option --feeds."""
+    return click.option(
+        "--feeds",
+        is_flag=False,
+        flag_value="item",
+        type=click.Choice(["item", "raw"]),
+        help="What is read are feeds: each entry becomes a document, an <item> or, with raw, as it stands.",
+    )(command)
+
+
+def time_xpath_option(command: Decorated) -> Decorated:
+    """The option --time-xpath."""
+    return click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")(command)
+
+
 def read_script(path: Path) -> tuple[str, Script]:
     """A query file's text and what it says."""
     try:

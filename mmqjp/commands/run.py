@@ -14,7 +14,15 @@ from feeds.sources import Items, read_documents
 from mmqjp.batches import DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.interrupts import interruptible
-from mmqjp.commands.options import debug_option, duration, engine_option, plan_option, read_script
+from mmqjp.commands.options import (
+    debug_option,
+    duration,
+    engine_option,
+    feeds_option,
+    plan_option,
+    read_script,
+    time_xpath_option,
+)
 from mmqjp.commands.sinks import DeadLetters, Sink
 from mmqjp.engine import Counters, Engine
 from mmqjp.text import json_line, one_line
@@ -43,18 +51,12 @@ UNLIMITED = Timing()
     type=click.Path(exists=True, path_type=Path),
     help="Documents: .jsonl[.gz], .xml or a directory of them, .warc[.gz], feeds with --feeds. May be repeated.",
 )
-@click.option(
-    "--feeds",
-    is_flag=False,
-    flag_value="item",
-    type=click.Choice(["item", "raw"]),
-    help="The paths hold feeds: each entry becomes a document, an <item> or, with raw, as it stands.",
-)
+@feeds_option
 @click.option(
     "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
     help="Whether a feed's entry that has changed is a document again.",
 )  # fmt: skip
-@click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")
+@time_xpath_option
 @click.option(
     "--output",
     metavar="FILE",

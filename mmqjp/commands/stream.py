@@ -11,7 +11,15 @@ from feeds.entries import EntryForm
 from feeds.tail import Tail
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.interrupts import stopping
-from mmqjp.commands.options import debug_option, duration, engine_option, plan_option, read_script
+from mmqjp.commands.options import (
+    debug_option,
+    duration,
+    engine_option,
+    feeds_option,
+    plan_option,
+    read_script,
+    time_xpath_option,
+)
 from mmqjp.commands.run import open_engine, subscribe
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.lines import WRITTEN, open_lines
@@ -61,14 +69,8 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
 )
-@click.option(
-    "--feeds",
-    is_flag=False,
-    flag_value="item",
-    type=click.Choice(["item", "raw"]),
-    help="The sources hold feeds: each entry becomes a document, an <item> or, with raw, as it stands.",
-)
-@click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")
+@feeds_option
+@time_xpath_option
 @click.option(
     "--trigger",
     metavar="DURATION",
