@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from feeds.document import Document
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDED = Path(__file__).parent / "data" / "store_v1.sql"
+TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
 START = 1_767_225_600_000_000
 
 
@@ -30,12 +33,20 @@ def write_duckdb(directory: Path) -> None:
 
 
 def write_spark(directory: Path) -> None:
+    """The same store on Spark: its files have the columns of format 1, and no others."""
     store = TableStore(directory)
     with duckdb.connect() as connection:
         connection.execute(RECORDED.read_text("utf-8"))
-        for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall():
-            store.append(name, connection.table(name).to_arrow_table().select(TABLES[name].names))
+        tables = {name: connection.table(name).to_arrow_table() for (name,) in connection.sql(TABLE_NAMES).fetchall()}
+    for name, rows in tables.items():
+        for field in TABLES[name]:
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+        store.append(name, rows.select(TABLES[name].names))
     store.commit()
+    for name, rows in tables.items():
+        for path in store.paths(name):
+            pq.write_table(rows, path)
     store.close()
 
 
