@@ -18,6 +18,9 @@ _STYLES = {
 }
 _OTHER = ("tab:purple", "v-")
 
+_WIDE = 7
+"""Inches of a figure that has room for five names side by side."""
+
 
 @dataclass(frozen=True)
 class _Panel:
@@ -163,6 +166,7 @@ def _finish(figure: Any, legend_of: Any, prefix: Path) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     if legend_of is not None:
-        figure.legend(*legend_of.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+        columns = 3 if figure.get_figwidth() < _WIDE else 5
+        figure.legend(*legend_of.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
     for ending in ("svg", "png"):
         figure.savefig(f"{prefix}.{ending}", dpi=150)
