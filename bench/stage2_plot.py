@@ -123,6 +123,8 @@ def draw_rates(lines: Sequence[Line], prefix: Path, keys: Sequence[tuple[str, st
         colour, style = _STYLES["floor"]
         axes.plot([x for x, _ in floors], [rate for _, rate in floors], style, color=colour, label="floor")
         axes.set(xlabel=label, ylabel="items a second", xscale="log", yscale="log")
+        axes.set_xticks([x for x, _ in floors], [f"{x:,.0f}" for x, _ in floors])
+        axes.minorticks_off()
     _finish(figure, panels.flat[0], prefix)
 
 
