@@ -32,7 +32,7 @@ class Split:
         store = parts._store
         self._wrap(parts._admission, "admission and parse", "admit")
         self._wrap(parts._stage1, "stage 1", "evaluate", "finish_batch")
-        self._wrap(parts, "delivery", "_deliver")
+        self._wrap(parts._answering, "delivery", "_deliver")
         self._wrap(parts._records, "store", "load", "flush")
         self._wrap(parts._ledger, "store", "save_matches", "save_outputs")
         self._wrap(store, "store", "append", "select", "evict", "begin", "commit")

@@ -13,34 +13,31 @@ import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
 from join_stage.costs import Cost
-from join_stage.engine import DEFAULT_PLAN, PLANS, JoinEngine, Matches, unknown_plan, whole_batch
+from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
 from join_stage.tables import TABLES
 from join_stage.views import CACHE_BYTES
 from mmqjp.admission import Admission
-from mmqjp.backfill import Backfill, known_tuples
-from mmqjp.delivery import Delivery, Match
+from mmqjp.answering import Answering
+from mmqjp.delivery import Delivery
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
+from mmqjp.opening import open_session, open_store
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.ownership import Ownership
-from mmqjp.records import Record, Records
-from mmqjp.registry import HiddenStream, Registry, Subscription
+from mmqjp.records import Records
+from mmqjp.registry import Registry, Subscription
 from mmqjp.retention import ID_RETENTION, prune, prune_offsets
 from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
 from mmqjp.watermarks import EARLIEST, WATERMARKS, Timing, Watermarks, to_setting
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
-from xpath_stage.parse import StreamDocument
 from xpath_stage.spark import SparkStage, spread_past
 from xscl import Script, parse_script
 from xscl.garbage import collector_paused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-MATCH_CHUNK = 2_000
-"""Matches delivered at a time: their documents are held in memory together."""
 
 NOTHING = Notes()
 """No notes."""
@@ -63,10 +60,9 @@ class Engine:
     again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
     late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`). A document of more
     than `max_document` bytes is a dead letter; a query that has more than `max_matches` outputs for a document that
-    arrives is paused. `plan` is how the
-    joins are done, one of `join_stage.engine.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices
-    that the plan "views" keeps. `master` is a Spark master URL. `limits` bound what stage 1 keeps. `now` is the clock,
-    in microseconds.
+    arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with
+    any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL. `limits` bound
+    what stage 1 keeps. `now` is the clock, in microseconds.
 
     Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
@@ -118,6 +114,7 @@ class Engine:
             self._disown()
             raise
         self._records = Records(self._store)
+        self._answering = Answering(self._stage1, self._store, self._ledger, self._registry, self._records)
         self._counters = Counters()
         self._max_matches = max_matches
         self._last_paused: dict[str, str] = {}
@@ -230,17 +227,7 @@ class Engine:
 
     def _backfill(self, subscriptions: list[Subscription]) -> None:
         """Answers new queries, within the batch that keeps them, over the documents that are kept."""
-        self._registry.flush()
-        hidden = {stream for s in subscriptions for stream in self._registry.inner_joins(s)}
-        owners: set[Subscription | HiddenStream] = {*subscriptions, *hidden}
-        known = known_tuples(self._store, {stream.hidden.stream for stream in hidden})
-        delivery = Delivery(self._registry, self._records, owners, known)
-        outputs: list[Output] = []
-        records: list[Record] = []
-        for matches in Backfill(owners, self._registry, self._stage1, self._store, self._records).matches():
-            for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
-                records += self._deliver(delivery, chunk, outputs)
-        outputs += self._answer(Delivery(self._registry, self._records), self._admission.fresh(records))
+        outputs = self._answering.backfill(subscriptions, self._admission.fresh)
         self._records.flush()
         self._ledger.save_outputs(outputs)
         self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
@@ -281,7 +268,7 @@ class Engine:
         with self._batch(), whole_batch(self._store):
             admitted = self._admission.admit(documents)
             delivery = Delivery(self._registry, self._records, most=self._max_matches)
-            outputs = self._answer(delivery, admitted.records)
+            outputs = self._answering.answer(delivery, admitted.records)
             self._records.flush()
             reasons = self._refused(delivery)
             last = self._ledger.next_docid - 1
@@ -314,48 +301,6 @@ class Engine:
             subscription: f"more than {self._max_matches:,} matches of the document {self._records[docid].id!r}"
             for subscription, docid in delivery.runaways.items()
         }
-
-    def _answer(self, delivery: Delivery, records: list[Record]) -> list[Output]:
-        """The outputs that new documents complete, those over documents published on the way included."""
-        outputs: list[Output] = []
-        while records:
-            matches = self._join(records)
-            records = []
-            for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
-                records += self._deliver(delivery, chunk, outputs)
-        return outputs
-
-    def _join(self, records: list[Record]) -> Matches:
-        """Stages 1 and 2 for documents that enter together."""
-        first = self._ledger.next_docid
-        for docid, record in enumerate(records, first):
-            record.docid = docid
-            record.parts = record.parts or (docid,)
-            self._records.add(record)
-        self._ledger.next_docid += len(records)
-        witnesses = self._stage1.evaluate(StreamDocument(r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
-        return self._store.join(witnesses, first, self._registry.scope)
-
-    def _deliver(self, delivery: Delivery, chunk: pa.RecordBatch, outputs: list[Output]) -> list[Record]:
-        """Delivers matches: appends to `outputs`, notes the matches, and returns the documents that are published."""
-        matches = [Match(m["qid"], m["docid1"], m["docid2"], m["nodes"]) for m in chunk.to_pylist()]
-        self._records.load(docid for match in matches for docid in match.docids)
-        published: list[Record] = []
-        rows: list[tuple[object, ...]] = []
-        users: list[tuple[object, ...]] = []
-        for match, delivered in delivery.deliver(matches):
-            outputs += [item.output for item in delivered if item.output is not None]
-            published += [item.document for item in delivered if item.document is not None]
-            queries = {s.qid: s for item in delivered if (s := item.subscription) is not None}
-            if queries:
-                number = self._ledger.next_match + len(rows)
-                inputs = [self._records[docid] for docid in match.docids]
-                template = self._registry.template_of(match.row)
-                times = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
-                rows.append((number, template, match.docid1, match.docid2, *times, match.nodes))
-                users += [(number, s.name, s.qid) for s in queries.values()]
-        self._ledger.save_matches(rows, users)
-        return published
 
     def _evict(self, greatest: Mapping[str, int]) -> None:
         """Drops the join state that nothing can meet any more, and notes why: what is late must stay late."""
@@ -476,27 +421,3 @@ class Engine:
     def sql(self, query: str) -> pa.Table:
         """Answers an SQL query over the engine's tables."""
         return self._store.select(query)
-
-
-def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:
-    """The Spark session that `engine` is or names. Raises JavaNotFound or ValueError."""
-    if not isinstance(engine, str):
-        return engine
-    if engine != "spark":
-        raise ValueError(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
-    from join_stage.spark.session import spark_session
-
-    return spark_session(master)
-
-
-def open_store(
-    session: SparkSession | None, state: Path | None, plan: str = DEFAULT_PLAN, cache_bytes: int = CACHE_BYTES
-) -> JoinEngine:
-    """The store and join engine: on Spark if there is a session, else on DuckDB. Raises StoreError, ValueError."""
-    if session is None:
-        from join_stage.duckdb_engine import DuckDBEngine
-
-        return DuckDBEngine(state, plan, cache_bytes=cache_bytes)
-    from join_stage.spark.engine import SparkEngine
-
-    return SparkEngine(session, state, plan, cache_bytes=cache_bytes)

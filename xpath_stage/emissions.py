@@ -125,15 +125,20 @@ class Walk:
 
     def of_elements(self) -> tuple[Ints, Ints]:
         """Elements and their emissions: first one for each element, in order, and then the further ones."""
-        more = np.array(self.more_elements, np.int64).reshape(-1, 2)
-        emission = np.array(self.elements, np.int64) >> 1
-        return np.append(np.arange(len(emission)), more[:, 0]), np.append(emission, more[:, 1])
+        return _with_more(np.array(self.elements, np.int64) >> 1, self.more_elements)
 
     def of_attributes(self) -> tuple[Ints, Ints]:
         """Attributes and their emissions: first one for each attribute, in order, and then the further ones."""
-        more = np.array(self.more_attributes, np.int64).reshape(-1, 2)
-        emission = np.array(self.attributes, np.int64)
-        return np.append(np.arange(len(emission)), more[:, 0]), np.append(emission, more[:, 1])
+        return _with_more(np.array(self.attributes, np.int64), self.more_attributes)
+
+
+def _with_more(emission: Ints, more: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
+    """Nodes and emissions: those of all nodes, and more (node, emission)."""
+    nodes = np.arange(len(emission))
+    if not more:
+        return nodes, emission
+    further = np.array(more, np.int64)
+    return np.append(nodes, further[:, 0]), np.append(emission, further[:, 1])
 
 
 @dataclass(frozen=True, slots=True)

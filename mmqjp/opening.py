@@ -1,0 +1,33 @@
+"""Opens what an engine runs on: a Spark session, and the store with its join engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from join_stage.engine import JoinEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:
+    """The Spark session that `engine` is or names. Raises JavaNotFound or ValueError."""
+    if not isinstance(engine, str):
+        return engine
+    if engine != "spark":
+        raise ValueError(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
+    from join_stage.spark.session import spark_session
+
+    return spark_session(master)
+
+
+def open_store(session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int) -> JoinEngine:
+    """The store and join engine: on Spark if there is a session, else on DuckDB. Raises StoreError, ValueError."""
+    if session is None:
+        from join_stage.duckdb_engine import DuckDBEngine
+
+        return DuckDBEngine(state, plan, cache_bytes=cache_bytes)
+    from join_stage.spark.engine import SparkEngine
+
+    return SparkEngine(session, state, plan, cache_bytes=cache_bytes)
