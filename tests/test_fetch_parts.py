@@ -18,7 +18,7 @@ from warcio.archiveiterator import ArchiveIterator
 from feeds import SourceError, read_documents
 from feeds.fetch.addresses import is_public
 from feeds.fetch.archive import Capture
-from feeds.fetch.decode import DecodeError, decode
+from feeds.fetch.decode import MOST_MEMBERS, DecodeError, decode
 from feeds.fetch.discovery import feeds_of_page
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import FeedState, source_name
@@ -73,6 +73,14 @@ def test_what_was_encoded_is_decoded(data, coding):
 def test_nonsense_is_an_error_or_bytes(data, coding):
     with suppress(DecodeError):
         assert isinstance(decode(data, coding, 1000), bytes)
+
+
+@pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+def test_a_body_has_many_compressed_parts_but_not_any_number(coding, compress):
+    parts = [compress(b"a")] * (MOST_MEMBERS - 1)
+    assert decode(b"".join([compress(b""), *parts]), coding, 10_000) == b"a" * (MOST_MEMBERS - 1)
+    with pytest.raises(DecodeError, match="more than 1,000 compressed parts"):
+        decode(compress(b"") * 800_000, coding, 10_000)
 
 
 @given(st.integers(0, 3000), st.sampled_from(["gzip", "br", "zstd"]))

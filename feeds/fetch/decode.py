@@ -7,6 +7,9 @@ import zlib
 import brotli
 import zstandard
 
+MOST_MEMBERS = 1_000
+"""Gzip members or zstd frames in a body. Each copies what follows it, and a body has room for a million empty ones."""
+
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 
 _ZSTD_STEP = 256
@@ -38,13 +41,20 @@ def decode(data: bytes, codings: str, limit: int) -> bytes:
 
 def _gzip(data: bytes, size: int) -> bytes:
     """Any number of gzip members, one after the other; what follows them and is none is padding."""
-    out = b""
+    out, members = b"", 0
     while data and len(out) < size:
-        if out and not data.startswith(b"\x1f\x8b"):
+        if members and not data.startswith(b"\x1f\x8b"):
             break
+        members = _one_more(members)
         out += (part := _inflate(data, size - len(out), 31))[0]
         data = part[1]
     return out
+
+
+def _one_more(members: int) -> int:
+    if members == MOST_MEMBERS:
+        raise DecodeError(f"the body has more than {MOST_MEMBERS:,} compressed parts")
+    return members + 1
 
 
 def _deflate(data: bytes, size: int) -> bytes:
@@ -76,8 +86,9 @@ def _brotli(data: bytes, size: int) -> bytes:
 def _zstd(data: bytes, size: int) -> bytes:
     """Any number of frames. Few bytes at a time go in, because what comes out cannot be bounded otherwise, and the
     library's reader, which could, does not tell an end from a cut."""
-    out, rest = b"", data
+    out, rest, frames = b"", data, 0
     while rest and len(out) < size:
+        frames = _one_more(frames)
         decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
         parts, made, place = [], len(out), 0
         while not decoder.eof and made < size:
