@@ -6,6 +6,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count, repeat
 from typing import cast
 
 from lxml import etree
@@ -13,7 +14,7 @@ from lxml import etree
 from bench.stage1_workload import STREAM
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import ParsedDocument, StreamDocument, xml_parser
+from xpath_stage.parse import ParsedDocument, xml_parser
 from xpath_stage.parse_many import parse_documents
 
 ROUNDS = 41
@@ -28,7 +29,7 @@ Way = Callable[[], object]
 def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
     """What the evaluator finds in documents, which it parses first."""
     trees = cast(Iterable[ParsedDocument], parse_documents(texts))  # all of them can be read
-    return stage.evaluate(StreamDocument(i, STREAM, 0, 0, tree) for i, tree in enumerate(trees))
+    return stage.evaluate(zip(count(), repeat(STREAM), repeat(0), repeat(0), trees))
 
 
 def floor(texts: Iterable[bytes]) -> None:

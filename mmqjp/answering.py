@@ -14,7 +14,6 @@ from mmqjp.outputs import Output
 from mmqjp.records import Record, Records
 from mmqjp.registry import HiddenStream, Registry, Subscription
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import StreamDocument
 
 MATCH_CHUNK = 2_000
 """Matches delivered at a time: their documents are held in memory together."""
@@ -65,7 +64,7 @@ class Answering:
             record.parts = record.parts or (docid,)
             self._records.add(record)
         self._ledger.next_docid += len(records)
-        witnesses = self._stage1.evaluate(StreamDocument(r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
+        witnesses = self._stage1.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
         return self._store.join(witnesses, first, self._registry.scope)
 
     def _deliver(self, delivery: Delivery, chunk: pa.RecordBatch, outputs: list[Output]) -> list[Record]:

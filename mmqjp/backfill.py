@@ -14,7 +14,7 @@ from mmqjp.registry import HiddenStream, Registry, Subscription
 from templates.catalog import Change
 from templates.witness import R_BIN, Witnesses
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import StreamDocument
+from xpath_stage.parse import Arriving
 
 DOCUMENTS, CHARACTERS = 5_000, 16 << 20
 """Documents that are read at a time, and their text: all of them are in memory, parsed."""
@@ -90,9 +90,9 @@ ORDER BY d.docid"""
         if docids:
             yield docids
 
-    def _document(self, docid: int) -> StreamDocument:
+    def _document(self, docid: int) -> Arriving:
         record = self._records[docid]
-        return StreamDocument(docid, record.stream, record.t0, record.t1, record.tree)
+        return docid, record.stream, record.t0, record.t1, record.tree
 
     def _extend(self, witnesses: Witnesses) -> None:
         """Adds to the store's join state what it lacks of the witnesses: others may have asked for the same."""

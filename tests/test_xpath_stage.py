@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from random import Random
 from types import ModuleType
 
@@ -96,7 +95,7 @@ def test_the_shape_cache_changes_nothing(case: tuple[Script, list[Document]], ma
     for stage in (cached, walked):
         stage.add(conjuncts_of(case[0]))
     once = parsed(case[1])
-    again = [replace(document, docid=document.docid + len(once)) for document in parsed(case[1])]
+    again = [document._replace(docid=document.docid + len(once)) for document in parsed(case[1])]
     batches = [once + again] if together else [once, again]
     for batch in batches:
         assert cached.named(cached.evaluate(batch)) == walked.named(walked.evaluate(batch))

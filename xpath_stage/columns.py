@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from lxml import etree
 
@@ -52,19 +52,35 @@ class Columns:
 
     def add(self, document: ParsedDocument) -> None:
         """Adds a document, to be walked over."""
-        self._read(document, self._read_named)
+        if self._owned is None:
+            self._read_elements(document)
+        else:
+            self._read_attributes_too(document, self._owned)
+        if self._keeps_trees:
+            self._trees.append(document)
         self.first.append(len(self.tags))
 
     def hold(self, document: ParsedDocument) -> None:
         """Holds a document and nothing else, to be looked at; `first` is left as it is."""
-        self.tags, self.counts, self.texts = [], [], []
-        if self._owned is not None:
-            self.owners, self.places, self.names, self.values = [], [], [], []
-        if self._keeps_trees:
-            self._trees = []
         if self.unread:
             self.unread = {}
-        self._read(document, self._read_elements)
+        self.tags, self.counts, self.texts = tags, counts, texts = [], [], []
+        if self._owned is not None:
+            self.owners, self.places, self.names, self.values = [], [], [], []
+            self._read_attributes_too(document, self._owned)
+        else:
+            valued = self._valued
+            left = MOST_TEXT * document.size
+            for element in document.top.iter():
+                children = len(element)
+                if children and valued[element.tag]:
+                    left = self._add_value(element, left)
+                else:
+                    texts.append(element.text)
+                tags.append(element.tag)
+                counts.append(children)
+        if self._keeps_trees:
+            self._trees = [document]
 
     def add_held(self, other: Columns) -> None:
         """Adds the document that others hold."""
@@ -82,31 +98,11 @@ class Columns:
         self._trees += other._trees
         self.first.append(len(self.tags))
 
-    def _read(self, document: ParsedDocument, read_elements: Callable[[ParsedDocument], None]) -> None:
-        if self._owned is None:
-            read_elements(document)
-        else:
-            self._read_attributes_too(document, self._owned)
-        if self._keeps_trees:
-            self._trees.append(document)
-
     # The same loop three times, as it is most of stage 1: to ask for each element whether attributes matter takes a
     # twentieth of the time. One object for each name saves a tenth in a large document, where names are looked up again
     # and again, and costs a twentieth where a document is only held against the one before.
 
     def _read_elements(self, document: ParsedDocument) -> None:
-        tags, counts, texts, valued = self.tags, self.counts, self.texts, self._valued
-        left = MOST_TEXT * document.size
-        for element in document.top.iter():
-            children = len(element)
-            if children and valued[element.tag]:
-                left = self._add_value(element, left)
-            else:
-                texts.append(element.text)
-            tags.append(element.tag)
-            counts.append(children)
-
-    def _read_named(self, document: ParsedDocument) -> None:
         tags, counts, texts, valued, interned = self.tags, self.counts, self.texts, self._valued, self._interned
         left = MOST_TEXT * document.size
         for element in document.top.iter():

@@ -13,7 +13,7 @@ from xpath_stage.automaton import Automaton
 from xpath_stage.columns import Columns
 from xpath_stage.groups import Groups
 from xpath_stage.limits import DEFAULT, Limits
-from xpath_stage.parse import StreamDocument
+from xpath_stage.parse import Arriving
 from xpath_stage.relations import Documents, OfShapes, arrow_table, walked_tables
 from xpath_stage.shapes import MAX_SIZE, Found, ShapeCache
 from xpath_stage.wanted import wanted
@@ -58,7 +58,7 @@ class XPathStage:
         """Tells whether the groups that `evaluate` handed out are stored for good; else it hands them out again."""
         self._groups.saved(committed)
 
-    def evaluate(self, documents: Iterable[StreamDocument]) -> Witnesses:
+    def evaluate(self, documents: Iterable[Arriving]) -> Witnesses:
         """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
         times: list[int] = []
         found = [(R_BIN.empty_table(), R_DOC.empty_table())]
@@ -103,29 +103,28 @@ class _Chunk:
         self._columns = automaton.columns()
         self._scratch = automaton.columns()
 
-    def fill(self, documents: Iterator[StreamDocument], times: list[int]) -> bool:
+    def fill(self, documents: Iterator[Arriving], times: list[int]) -> bool:
         """Takes documents till there are enough, and appends (docid, t0, t1) to `times`; whether there may be more."""
         shapes, known, columns, scratch = self._shapes, self._known, self._columns, self._scratch
         size = 0
-        for document in documents:
-            tree = document.tree
-            times += document.docid, document.t0, document.t1
+        for docid, stream, t0, t1, tree in documents:
+            times += docid, t0, t1
             if shapes is None or tree.size > MAX_SIZE or shapes.resting:
                 columns.add(tree)
                 if shapes is not None and shapes.resting:
                     shapes.resting -= 1
             else:
                 scratch.hold(tree)
-                found = shapes.found(document.stream, scratch)
+                found = shapes.found(stream, scratch)
                 if found is not None:
-                    known.add(document, scratch, found)
+                    known.add(docid, scratch, found)
                     size += found.size
                     if size > CHUNK:
                         return True
                     continue
                 columns.add_held(scratch)
-            self._docids.append(document.docid)
-            self._streams.append(document.stream)
+            self._docids.append(docid)
+            self._streams.append(stream)
             if columns.first[-1] > CHUNK:
                 return True
         return False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from lxml import etree
 
@@ -83,8 +83,7 @@ class ParsedDocument:
         return self.attribute(element, attribute)[1] if attribute else text_of(self.elements[element])
 
 
-@dataclass(slots=True)
-class StreamDocument:
+class StreamDocument(NamedTuple):
     """A parsed document on its way through stage 1. Times in UTC microseconds."""
 
     docid: int
@@ -92,6 +91,10 @@ class StreamDocument:
     t0: int
     t1: int
     tree: ParsedDocument
+
+
+Arriving = tuple[int, str, int, int, ParsedDocument]
+"""The fields of a `StreamDocument`, be they one or not."""
 
 
 def text_of(element: etree._Element) -> str:

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from templates.witness import R_BIN, R_DOC
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import Emissions, Ints, Walk, WitnessRows, ranges, witness_rows
-from xpath_stage.parse import StreamDocument
 from xpath_stage.shapes import Found
 from xpath_stage.wanted import wanted
 
@@ -37,22 +35,22 @@ class OfShapes:
     def __len__(self) -> int:
         return len(self._docids)
 
-    def add(self, document: StreamDocument, columns: Columns, found: Found) -> None:
+    def add(self, docid: int, columns: Columns, found: Found) -> None:
         """Adds a document, with its columns, and what was found in another of its shape."""
-        self._docids.append(document.docid)
+        self._docids.append(docid)
         self._founds.append(found)
         take, values = found.take, self._values
         values += take(columns.texts) if take and not columns.unread else found.values.read(columns)
         if len(values) > HELD:
-            self._texts.append(pa.array(values, pa.string()))
+            self._texts.append(strings(values))
             values.clear()
 
     def tables(self, emissions: Emissions) -> tuple[pa.Table, pa.Table]:
         """R_bin and R_doc."""
-        documents = Documents(self._docids, [found.stream for found in self._founds])
         founds = list(dict.fromkeys(self._founds))
         number_of = {found: number for number, found in enumerate(founds)}
-        numbers = np.array([number_of[found] for found in self._founds], np.int64)
+        numbers = np.array(list(map(number_of.__getitem__, self._founds)), np.int64)
+        documents = Documents(self._docids, [found.stream for found in founds], numbers)
         first = np.cumsum([0, *(found.size for found in founds)])
         rows = witness_rows(emissions, _joined([found.walk for found in founds], first), first)
         order = np.argsort(rows.document, kind="stable")
@@ -61,7 +59,7 @@ class OfShapes:
         r_bin = documents.r_bin(WitnessRows(place, rows.group[picked], rows.node1[picked], rows.node2[picked]))
         nodes = [found.nodes for found in founds]
         picked, place = _picked(numbers, np.cumsum([0, *map(len, nodes)]))
-        texts = pa.chunked_array([*self._texts, pa.array(self._values, pa.string())])
+        texts = pa.chunked_array([*self._texts, strings(self._values)])
         return r_bin, documents.r_doc(place, np.concatenate(nodes)[picked], texts)
 
 
@@ -74,28 +72,39 @@ def walked_tables(
     values = wanted(emissions, walk)
     nodes, elements = values.nodes(columns)
     place = np.searchsorted(first, elements, side="right") - 1
-    return r_bin, documents.r_doc(place, nodes - first[place], pa.array(values.read(columns), pa.string()))
+    return r_bin, documents.r_doc(place, nodes - first[place], strings(values.read(columns)))
 
 
 class Documents:
     """The documents that rows are about, by their places."""
 
-    def __init__(self, docids: Sequence[int], streams: Sequence[str]) -> None:
+    def __init__(self, docids: Sequence[int], streams: Sequence[str], stream: Ints | None = None) -> None:
         self._docids = np.array(docids, np.int64)
-        self._streams = streams
+        self._streams, self._stream = streams, stream
 
     def r_bin(self, rows: WitnessRows) -> pa.Table:
         columns: list[Ints] = [self._docids[rows.document], rows.group.astype(np.int32), rows.node1, rows.node2]
         return pa.table([pa.array(column) for column in columns], R_BIN)
 
     def r_doc(self, place: Ints, nodes: Ints, texts: pa.Array | pa.ChunkedArray) -> pa.Table:
-        """R_doc with these texts; None may stand for ''."""
+        """R_doc with these texts."""
         if len(set(self._streams)) == 1:
             streams = pa.repeat(self._streams[0], len(place))
         else:
-            streams = pa.array(self._streams, pa.string()).take(pa.array(place))
-        columns = [pa.array(self._docids[place]), pa.array(nodes), pc.fill_null(texts, ""), streams]
+            of = place if self._stream is None else self._stream[place]
+            streams = pa.array(self._streams, pa.string()).take(pa.array(of))
+        columns = [pa.array(self._docids[place]), pa.array(nodes), texts, streams]
         return pa.table(columns, R_DOC)
+
+
+def strings(values: Sequence[str | None]) -> pa.Array:
+    """Strings; None stands for ''."""
+    array = pa.array(values, pa.string())
+    if array.null_count == 0:
+        return array
+    # What is missing takes no bytes, so it is '' where nothing says that it is missing.
+    _, offsets, data = array.buffers()
+    return pa.StringArray.from_buffers(len(array), offsets, data or pa.py_buffer(b""))
 
 
 def arrow_table(rows: NDArray[np.signedinteger[Any]], schema: pa.Schema) -> pa.Table:

@@ -25,7 +25,7 @@ from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, node_id
 from xpath_stage.emissions import Functions, Ints
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
-from xpath_stage.parse import DocumentError, StreamDocument
+from xpath_stage.parse import Arriving, DocumentError
 from xpath_stage.parse_many import parse_documents
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ class SparkStage(XPathStage):
         xml BINARY), as `FRAME` says."""
         return _mapped(documents, *self._registered.lend(), trusted=False)
 
-    def evaluate(self, documents: Iterable[StreamDocument]) -> Witnesses:
+    def evaluate(self, documents: Iterable[Arriving]) -> Witnesses:
         batch = list(documents)
-        if sum(document.tree.size for document in batch) <= self._spread:
+        if sum(tree.size for *_, tree in batch) <= self._spread:
             return super().evaluate(batch)
         self.spread_documents += len(batch)
         frame = self._session.createDataFrame(_table(batch))
@@ -155,11 +155,11 @@ def _mapped(documents: DataFrame, version: Version, patterns: Broadcast[Patterns
     return documents.mapInArrow(partial(evaluated, version, patterns, trusted), FRAME)
 
 
-def _table(documents: list[StreamDocument]) -> pa.Table:
+def _table(documents: list[Arriving]) -> pa.Table:
     """The rows of a frame of documents. What is written of a tree is read as the same tree."""
-    columns = {name: [getattr(document, name) for document in documents] for name in ("docid", "stream", "t0", "t1")}
-    xml = [document.tree.xml().encode() for document in documents]
-    return pa.table({**columns, "xml": pa.array(xml, pa.binary())})
+    docids, streams, starts, ends, trees = zip(*documents, strict=True)
+    xml = pa.array((tree.xml().encode() for tree in trees), pa.binary())
+    return pa.table({"docid": docids, "stream": streams, "t0": starts, "t1": ends, "xml": xml})
 
 
 def _unnested(frame: pa.Table, lists: str, *names: str) -> pa.Table:
@@ -306,14 +306,14 @@ class _Worker:
         return theirs
 
 
-def _parsed(documents: pa.RecordBatch, trusted: bool, errors: list[str | None]) -> Iterator[StreamDocument]:
+def _parsed(documents: pa.RecordBatch, trusted: bool, errors: list[str | None]) -> Iterator[Arriving]:
     """The documents that can be read, numbered by their places; notes in `errors` why the others cannot."""
     trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted)
     for place, (stream, tree) in enumerate(zip(documents["stream"].to_pylist(), trees, strict=True)):
         if isinstance(tree, DocumentError):
             errors[place] = str(tree)
         else:
-            yield StreamDocument(place, stream, 0, 0, tree)
+            yield place, stream, 0, 0, tree
 
 
 def _nested(number: int, places: Ints, columns: Mapping[str, Ints | pa.Array]) -> pa.ListArray:
