@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.entries import EntryForm, read_entries
+from feeds.document import DEFAULT_STREAM, Reject
+from feeds.entries import EntryForm, Item, read_entries
 from feeds.files import TooLargeError, modified_us, read_file
 from feeds.history import History
 from feeds.item import Origin
 from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, Sidecar, read_sidecar, read_stem
 
-Archive = Callable[[str, int], int | None]
-"""From a feed, by its URL or name, and the time of its fetch to the time before which its entries are an archive (see
-`Origin`); None if they are none."""
 
-
-def read_feed_file(
-    path: Path,
-    name: str,
-    form: EntryForm,
-    history: History | None = None,
-    archive: Archive = lambda source, fetched: None,
-) -> Iterator[Document | Reject]:
+def read_feed_file(path: Path, name: str, form: EntryForm, history: History | None = None) -> Iterator[Item]:
     """The entries of a feed file, as `read_entries` gives them; nothing for a file that is another feed's sidecar."""
     try:
         if path.suffix.lower() == SIDECAR_SUFFIX and _is_sidecar(path):
@@ -46,8 +36,7 @@ def read_feed_file(
     fetched = sidecar.fetched
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]
-    old = archive(sidecar.url or name, modified if fetched is None else fetched)
-    origin = Origin(name, modified, sidecar.url, fetched, sidecar.final_url, sidecar.content_type, old)
+    origin = Origin(name, modified, sidecar.url, fetched, sidecar.final_url, sidecar.content_type)
     yield from read_entries(data, origin, form, history)
 
 

@@ -16,13 +16,17 @@ from feeds.raw import raw_entries
 
 EntryForm = Literal["item", "raw"]
 
+Item = Document | Reject | None
+"""What a place of a file holds: None for nothing that is new."""
+
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
 
 def read_entries(
     data: bytes, origin: Origin, form: EntryForm = "item", history: History | None = None
-) -> Iterator[Document | Reject]:
-    """The entries of a feed as documents of stream S, in the feed's order; one Reject where it cannot be read.
+) -> Iterator[Item]:
+    """The entries of a feed as documents of stream S, in the feed's order, None for each that is none; one Reject where
+    it cannot be read.
 
     A feed that is well-formed and empty gives nothing; of an ill-formed one comes what can be read. `history` knows
     what earlier fetches had: without it each entry is taken for a new one.
@@ -36,8 +40,9 @@ def read_entries(
     source = origin.source or feed.self_url or origin.name
     history = history or History()
     before = history.endless[source]
-    for place, time in history.documents(feed.entries, source, origin):
-        yield Document(entry_id(feed.entries[place], source), bodies[place], DEFAULT_STREAM, time)
+    times = history.documents(feed.entries, source, origin)
+    for entry, body, time in zip(feed.entries, bodies, times, strict=True):
+        yield None if time is None else Document(entry_id(entry, source), body, DEFAULT_STREAM, time)
     if count := history.endless[source] - before:
         cause = f"{count} of its entries are left out, because they or their guids change without end"
         yield Reject(origin.name, DEFAULT_STREAM, origin.fetched, f"{origin.name}: {cause}", b"")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal
 
@@ -16,6 +18,46 @@ MOST_VERSIONS = 20
 """How many versions of an entry are documents, and how many entries of a feed that differ in their guids alone."""
 
 
+@dataclass(slots=True)
+class _Met:
+    """An entry: the time of its last version that is a document, the hashes of all of them, and the time of the fetch
+    since which its feed has been without it."""
+
+    time: int
+    versions: list[str]
+    missing: int | None = None
+
+
+@dataclass(slots=True)
+class _Feed:
+    """The entries of a feed that were met, and the time of the last fetch that was read to its end. `alike` counts the
+    entries that have had each version."""
+
+    listed: int | None = None
+    entries: dict[str, _Met] = field(default_factory=dict)
+    alike: Counter[str] = field(default_factory=Counter)
+
+    def add(self, key: str, version: str, time: int) -> None:
+        met = self.entries.setdefault(key, _Met(time, []))
+        met.time = time
+        met.versions.append(version)
+        self.alike[version] += 1
+
+    def drop(self, key: str) -> None:
+        self.alike.subtract(self.entries.pop(key).versions)
+        self.alike = +self.alike
+
+    def to_json(self) -> str:
+        entries = {key: [met.time, met.missing, *met.versions] for key, met in self.entries.items()}
+        return json.dumps([self.listed, entries], separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> _Feed:
+        listed, entries = json.loads(text)
+        met = {key: _Met(time, versions, missing) for key, (time, missing, *versions) in entries.items()}
+        return cls(listed, met, Counter(version for entry in met.values() for version in entry.versions))
+
+
 class History:
     """The entries of feeds, given in the order of their fetches: says which are documents, and of what time.
 
@@ -23,42 +65,82 @@ class History:
     those that are no documents because they, or their guids, have changed too often. Both count versions once.
     """
 
-    def __init__(self, versions: Versions = "keep", most: int = MOST_VERSIONS) -> None:
-        self._versions, self._most = versions, most
-        # By the entry: the time of its last version that is a document, and the hashes of all of them.
-        self._met: dict[bytes, tuple[int, frozenset[bytes]]] = {}
-        self._guids: Counter[bytes] = Counter()
+    def __init__(
+        self,
+        versions: Versions = "keep",
+        most: int = MOST_VERSIONS,
+        *,
+        lateness: int | None = None,
+        keep: int | None = None,
+    ) -> None:
+        """At the first fetch of a feed, entries that are older by more than `lateness`, microseconds, get the time of
+        the fetch: else they would be late. What a feed has been without for `keep` microseconds is forgotten."""
+        self._versions, self._most, self._lateness, self._keep = versions, most, lateness, keep
+        self._feeds: dict[str, _Feed] = {}
+        self._changed: set[str] = set()
         self.future: Counter[str] = Counter()
         self.endless: Counter[str] = Counter()
 
-    def documents(self, entries: Sequence[Entry], source: str, origin: Origin) -> Iterator[tuple[int, int]]:
-        """The places of the entries of one fetch that are documents, and their times in microseconds.
+    def load(self, kept: Mapping[str, str]) -> None:
+        """Takes over what `changed` gave of each feed the last time."""
+        self._feeds |= {source: _Feed.from_json(text) for source, text in kept.items()}
 
-        A version that was met before is told again, with the time of the last: who keeps documents knows its id. The
-        first version has the entry's time; a later one that of its change, as far as the feed tells it, else that of
-        the fetch.
+    def changed(self) -> dict[str, str]:
+        """What is to be kept, for a later history to load, of each feed of which that has changed since it was asked
+        for."""
+        texts = {source: self._feeds[source].to_json() for source in sorted(self._changed)}
+        self._changed.clear()
+        return texts
+
+    def documents(self, entries: Sequence[Entry], source: str, origin: Origin) -> Iterator[int | None]:
+        """For each entry of a fetch the time, in microseconds, of the document that it is; None where it is none,
+        because this version was met before or is not wanted.
+
+        The first version has the entry's time; a later one that of its change, as far as the feed tells it, else that
+        of the fetch. What is met counts as soon as it is given. What is called by its file's name is met once only.
         """
-        for place, (entry, key) in enumerate(zip(entries, _keys(entries, source), strict=True)):
-            version = _hash(source, entry_version(entry))
-            time, known = self._met.get(key, (0, frozenset[bytes]()))
-            if version not in known:
-                if not self._is_wanted(source, version, len(known)):
-                    continue
-                time = _changed(entry, origin, time) if known else entry_time(entry, origin)
-                self._met[key] = time, known | {version}
-                if origin.fetched is not None and entry.date is not None and entry.date > origin.fetched:
-                    self.future[source] += 1
-            yield place, time
+        feed = _Feed() if source == origin.name else self._feeds.setdefault(source, _Feed())
+        fetched = origin.modified if origin.fetched is None else origin.fetched
+        archive = None if self._lateness is None or feed.listed is not None else fetched - self._lateness
+        keys = list(_keys(entries))
+        for entry, key in zip(entries, keys, strict=True):
+            yield self._time(feed, entry, key, source, origin, archive)
+        self._listed(feed, set(keys), fetched)
+        if feed is self._feeds.get(source):
+            self._changed.add(source)
 
-    def _is_wanted(self, source: str, version: bytes, known: int) -> bool:
-        """Whether a version that was not met is a document, when so many others of its entry are."""
-        if known and self._versions == "ignore":
-            return False
-        self._guids[version] += not known
-        if known < self._most and self._guids[version] <= self._most:
-            return True
-        self.endless[source] += 1
-        return False
+    def _time(
+        self, feed: _Feed, entry: Entry, key: str, source: str, origin: Origin, archive: int | None
+    ) -> int | None:
+        version = _hash(entry_version(entry))
+        met = feed.entries.get(key)
+        if met is not None and version in met.versions:
+            return None
+        if met is not None and self._versions == "ignore":
+            return None
+        if len(met.versions if met else ()) >= self._most or feed.alike[version] >= self._most:
+            self.endless[source] += 1
+            return None
+        time = entry_time(entry, origin, archive) if met is None else _changed(entry, origin, met.time)
+        feed.add(key, version, time)
+        if feed is self._feeds.get(source):
+            self._changed.add(source)
+        if origin.fetched is not None and entry.date is not None and entry.date > origin.fetched:
+            self.future[source] += 1
+        return time
+
+    def _listed(self, feed: _Feed, keys: set[str], fetched: int) -> None:
+        """A fetch is read to its end: notes what the feed is without, and forgets what it has long been without."""
+        if feed.listed is not None and fetched < feed.listed:
+            return  # an older one that was found late tells nothing of what is there now
+        feed.listed = fetched
+        for key, met in list(feed.entries.items()):
+            if key in keys:
+                met.missing = None
+            elif met.missing is None:
+                met.missing = fetched
+            elif self._keep is not None and met.missing < fetched - self._keep:
+                feed.drop(key)
 
 
 def _changed(entry: Entry, origin: Origin, before: int) -> int:
@@ -68,19 +150,19 @@ def _changed(entry: Entry, origin: Origin, before: int) -> int:
     return max(told, default=latest)
 
 
-def _keys(entries: Sequence[Entry], source: str) -> Iterator[bytes]:
-    """What each entry is known by: its identity; where a feed repeats one, its link too, and then its place among
-    those, counted from the oldest, because feeds grow at the top."""
+def _keys(entries: Sequence[Entry]) -> Iterator[str]:
+    """What each entry is known by within its feed: its identity; where a feed repeats one, its link too, and then its
+    place among those, counted from the oldest, because feeds grow at the top."""
     identities = [entry_identity(entry) for entry in entries]
     repeated = Counter(identities)
     left = Counter((identity, entry.item_url) for identity, entry in zip(identities, entries, strict=True))
     for identity, entry in zip(identities, entries, strict=True):
         if repeated[identity] == 1:
-            yield _hash(source, identity)
+            yield _hash(identity)
         else:
             left[identity, entry.item_url] -= 1
-            yield _hash(source, identity, entry.item_url, str(left[identity, entry.item_url]))
+            yield _hash(identity, entry.item_url, str(left[identity, entry.item_url]))
 
 
-def _hash(*parts: str) -> bytes:
-    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=12).digest()
+def _hash(*parts: str) -> str:
+    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()

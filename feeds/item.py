@@ -39,7 +39,6 @@ class Origin:
 
     Times are microseconds: `fetched` when it was fetched, if that is known, `modified` when the file was written.
     `base` is the address that answered, where that is another than `source`; `content_type` is its header.
-    Entries that are dated before `archive` were old when the feed was met first, and get the time of the fetch.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Origin:
     fetched: int | None = None
     base: str = ""
     content_type: str = ""
-    archive: int | None = None
 
 
 def item_xml(entry: Entry) -> bytes:
@@ -99,9 +97,10 @@ def _dated(entry: Entry) -> str:
     return entry.date_text if entry.date is None else iso_utc(entry.date)
 
 
-def entry_time(entry: Entry, origin: Origin) -> int:
-    """The entry's date, else when the feed was fetched, else when the file was written; never after the fetch."""
-    if entry.date is None or (origin.archive is not None and entry.date < origin.archive):
+def entry_time(entry: Entry, origin: Origin, archive: int | None = None) -> int:
+    """The entry's date, else when the feed was fetched, else when the file was written; never after the fetch. An entry
+    from before `archive` was old when its feed was met first, and has the time of the fetch."""
+    if entry.date is None or (archive is not None and entry.date < archive):
         return origin.modified if origin.fetched is None else origin.fetched
     return entry.date if origin.fetched is None else min(entry.date, origin.fetched)
 

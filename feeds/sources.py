@@ -9,7 +9,7 @@ from pathlib import Path
 
 from feeds.crawl import read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
-from feeds.entries import EntryForm
+from feeds.entries import EntryForm, Item
 from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
 from feeds.history import History
@@ -45,10 +45,11 @@ def read_documents(
     """
     time = time_reader(time_xpath) if time_xpath is not None else None
     history = history or History()
-    return chain.from_iterable([_read(Path(path), feeds, time, now, history) for path in paths])
+    found = chain.from_iterable([_read(Path(path), feeds, time, now, history) for path in paths])
+    return (item for item in found if item is not None)
 
 
-def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clock, history: History) -> Items:
+def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clock, history: History) -> Iterator[Item]:
     name = printable(str(path))
     try:
         if path.is_dir():
@@ -74,14 +75,14 @@ def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clo
     raise SourceError(name, f"the kind of file is not known from its name ({path.suffix or 'no suffix'})", _KINDS)
 
 
-def _read_directory(directory: Path, time: TimeReader | None) -> Items:
+def _read_directory(directory: Path, time: TimeReader | None) -> Iterator[Item]:
     if next(files_below(directory, _XML), None) is None:
         hint = "name .jsonl files one by one; feeds need --feeds"
         raise SourceError(printable(str(directory)), "the directory holds no *.xml file", hint)
     return (_read_below(path, directory, time) for path in files_below(directory, _XML))
 
 
-def _read_crawl(directory: Path, feeds: EntryForm, history: History) -> Items:
+def _read_crawl(directory: Path, feeds: EntryForm, history: History) -> Iterator[Item]:
     """The feeds and archives of a directory, in order of their fetches; what was fetched at once, in that of names."""
     found = files_below(directory, FEED_SUFFIXES | {".warc", ".gz"})
     paths = [path for path in found if path.suffix.lower() != ".gz" or path.name.lower().endswith(_WARC)]

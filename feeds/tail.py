@@ -10,10 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 from feeds.crawl import read_feed_file
-from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
-from feeds.entries import EntryForm
+from feeds.document import DEFAULT_STREAM, Clock, now_us
+from feeds.entries import EntryForm, Item
 from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
+from feeds.history import History
 from feeds.jsonl import follow_jsonl, read_jsonl
 from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, fetch_time, read_sidecar, read_stem
 from feeds.warc import first_date, read_warc
@@ -24,9 +25,6 @@ ALL_READ = -1
 
 _XML, _JSONL, _WARC = ".xml", ".jsonl", ".warc"
 _PACKED = frozenset({".gz"})
-_FEED_MET = "#feed "
-"""Begins the name under which an offset tells that a feed was met."""
-
 _DRAFTS = (".tmp", ".part")
 
 
@@ -41,9 +39,9 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One item of a file, and how far the file is read with it. A last one without item says that all of it is read."""
+    """One item of a file, or none, and how far the file is read with it."""
 
-    item: Document | Reject | None
+    item: Item
     offset: Offset
 
 
@@ -77,18 +75,17 @@ class Tail:
         *,
         feeds: EntryForm | None = None,
         time_xpath: str | None = None,
-        lateness: int | None = None,
+        history: History | None = None,
+        name: str = "",
         now: Clock = now_us,
     ) -> None:
-        """Entries that are older by more than `lateness`, microseconds, when their feed is first fetched get the time
-        of the fetch: else they would be late."""
+        """`history` is what is known of the entries of feeds before. `name` is what the source is called in offsets,
+        its path without one."""
         self._path = Path(path).absolute()
-        self.name = printable(str(self._path))
-        """What the source is called in offsets."""
+        self.name = name or printable(str(self._path))
         self._feeds: EntryForm | None = feeds
         self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
-        self._lateness, self._now = lateness, now
-        self._met: set[str] = set()
+        self._history, self._now = history or History(), now
         self._suffixes = frozenset({_XML, _JSONL, _WARC}) | _PACKED | (FEED_SUFFIXES if feeds else frozenset())
         self._sidecars: set[Path] = set()
         if not self._path.exists():
@@ -98,7 +95,6 @@ class Tail:
 
     def waiting(self, positions: Positions) -> Iterator[Waiting]:
         """The files that have something to read beyond their positions, in no particular order."""
-        self._met |= {file for source, file in positions if source == self.name and file.startswith(_FEED_MET)}
         for path in self._files():
             name = self._name(path)
             position = positions.get((self.name, name), 0)
@@ -110,38 +106,26 @@ class Tail:
         return {self._name(path) for path in self._files()}
 
     def read(self, waiting: Waiting, position: int) -> Iterator[Piece]:
-        """A file's items from a position on."""
+        """A file's items from a position on, at which the history must be as it was there."""
         to = partial(Offset, self.name, waiting.file)
         if _kind(waiting.path) == _JSONL:
             for item, end in follow_jsonl(waiting.path, position, self._now):
                 yield Piece(item, to(end))
             return
-        feeds: list[str] = []
-        items = islice(self._items(waiting.path, waiting.file, feeds), position, None)
+        items = islice(self._items(waiting.path, waiting.file), position, None)
         for count, item in enumerate(items, position + 1):
             yield Piece(item, to(count))
-        for feed in feeds:
-            self._met.add(feed)
-            yield Piece(None, Offset(self.name, feed, ALL_READ))
         yield Piece(None, to(ALL_READ))
 
-    def _items(self, path: Path, name: str, feeds: list[str]) -> Iterator[Document | Reject]:
-        """What a file holds; appends to `feeds` the marks of those that are met for the first time."""
-
-        def archive(source: str, fetched: int) -> int | None:
-            mark = _FEED_MET + source
-            if self._lateness is None or mark in self._met:
-                return None
-            feeds.append(mark)
-            return fetched - self._lateness
-
+    def _items(self, path: Path, name: str) -> Iterator[Item]:
+        """What a file holds, place by place."""
         kind = _kind(path)
         if kind == _JSONL + ".gz":
             yield from read_jsonl(path, self._now)
         elif kind.startswith(_WARC):
-            yield from read_warc(path, self._feeds)
+            yield from read_warc(path, self._feeds, history=self._history)
         elif self._feeds:
-            yield from read_feed_file(path, name, self._feeds, archive=archive)
+            yield from read_feed_file(path, name, self._feeds, self._history)
         else:
             stream = name.partition("/")[0] if "/" in name else DEFAULT_STREAM
             yield read_xml_file(path, name, stream, self._time)

@@ -11,7 +11,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.entries import EntryForm, read_entries
+from feeds.entries import EntryForm, Item, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
 from feeds.history import History
 from feeds.item import Origin
@@ -26,7 +26,7 @@ _HEAD = 64 * 1024
 
 def read_warc(
     path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES, history: History | None = None
-) -> Iterator[Document | Reject]:
+) -> Iterator[Item]:
     """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
 
     Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it,
@@ -97,7 +97,7 @@ def _succeeded(record: Any) -> bool:
 
 def _documents(
     body: _Body, name: str, feeds: EntryForm | None, max_bytes: int, history: History | None
-) -> Iterator[Document | Reject]:
+) -> Iterator[Item]:
     id = f"{body.address} {body.date}".strip()
     cause = ""
     time = 0

@@ -379,6 +379,10 @@ class Engine:
         """What was noted last under a key."""
         return self._ledger.setting(key)
 
+    def settings(self, prefix: str) -> dict[str, str]:
+        """What was noted last under each key that begins so, by the rest of the key."""
+        return self._ledger.settings(prefix)
+
     def watermarks(self) -> dict[str, int]:
         """The watermark of each stream from outside that has one; of a store that is opened without lateness, as it
         was with it the last time."""

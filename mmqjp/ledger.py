@@ -238,7 +238,7 @@ class Ledger:
 
     def drop_superseded_settings(self) -> None:
         """Writes the settings that count anew, and drops all that were written before."""
-        latest = {row["key"]: row["value"] for row in self._rows("SELECT key, value FROM settings ORDER BY batch")}
+        latest = self.settings("")
         self._store.drop_before("settings", "batch", self.batch)
         self._append("settings", [(key, value, self.batch) for key, value in latest.items()])
 
@@ -250,6 +250,11 @@ class Ledger:
     def setting(self, key: str) -> str | None:
         """What was noted last under a key."""
         return self._setting(key)
+
+    def settings(self, prefix: str) -> dict[str, str]:
+        """What was noted last under each key that begins so, by the rest of the key."""
+        rows = self._rows(f"SELECT key, value FROM settings WHERE key LIKE '{prefix}%' ORDER BY batch")
+        return {row["key"].removeprefix(prefix): row["value"] for row in rows}
 
     def save_costs(self, costs: Mapping[int, Cost], plan: str) -> None:
         """Keeps, in a batch of its own, what templates cost with a plan."""

@@ -204,7 +204,7 @@ def test_the_configuration_is_chosen_on_the_command_line_or_in_the_environment(f
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[run]\nkeep = '1d'", 'has an unknown setting "run.keep"; it knows "run.batch-size"'),
+        ("[run]\nkeep = '1d'", 'has an unknown setting "run.keep"; it knows "run.allow-private"'),
         ("[walk]\nengine = 'duckdb'", 'has an unknown setting "walk"'),
         ("[stream]\nsource = 'drops'", "has stream.source = 'drops'; write a list of texts"),
         ("[stream]\nstate = ['drops']", "has stream.state = ['drops']; write a text, a number or a truth value"),

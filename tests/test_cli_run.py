@@ -93,9 +93,9 @@ def test_batch_size_is_what_is_processed_together(run, monkeypatch):
     sizes = []
     process = Engine.process
 
-    def counted(self, batch):
+    def counted(self, batch, notes):
         sizes.append(len(batch))
-        return process(self, batch)
+        return process(self, batch, notes)
 
     monkeypatch.setattr(Engine, "process", counted)
     assert run("--batch-size", "3").exit_code == 0
@@ -209,7 +209,7 @@ def test_interrupted_without_state_says_that_nothing_is_kept(run, monkeypatch):
 
 
 def test_interrupted_in_a_query_is_an_interrupt_whatever_the_engine_makes_of_it(run, monkeypatch):
-    def interrupted(self, batch):
+    def interrupted(self, batch, notes):
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:

@@ -47,7 +47,8 @@ def cases(folder: str) -> list[Path]:
 
 def documents(path: Path, form: EntryForm = "item") -> list[Document | Reject]:
     source = SERVER if path.name.startswith("http_") else ""
-    return list(read_entries(path.read_bytes(), Origin(path.name, 0, source), form))
+    items = read_entries(path.read_bytes(), Origin(path.name, 0, source), form)
+    return [item for item in items if item is not None]
 
 
 # ---------------------------------------------------------------- what a case expects, and what we have

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from feeds import Document, Reject
-from feeds.entries import read_entries
+from feeds.entries import Item, read_entries
 from feeds.fetch.clock import HOUR
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
@@ -32,16 +33,25 @@ def fetched(hours: int) -> Origin:
 
 def met(history: History, hours: int, *entries: Entry) -> list[tuple[int, int]]:
     """The places and times (in hours) of the entries of a fetch that are documents."""
-    return [(place, (time - START) // HOUR) for place, time in history.documents(entries, SOURCE, fetched(hours))]
+    times = history.documents(entries, SOURCE, fetched(hours))
+    return [(place, (time - START) // HOUR) for place, time in enumerate(times) if time is not None]
+
+
+def again(history: History, **options: Any) -> History:
+    """A history that was kept and loaded."""
+    loaded = History(**options)
+    loaded.load(history.changed())
+    return loaded
 
 
 ENTRY = Entry(guid="g", title="T", date=START - HOUR)
 
 
-def test_the_first_version_has_the_entrys_time_and_one_met_again_keeps_it():
+def test_the_first_version_has_the_entrys_time_and_one_met_again_is_no_document():
     history = History()
     assert met(history, 0, ENTRY) == [(0, -1)]
-    assert met(history, 5, ENTRY) == [(0, -1)]
+    assert met(history, 5, ENTRY) == []
+    assert met(again(history), 6, ENTRY) == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,7 @@ def test_a_version_has_the_time_of_its_change_as_far_as_it_is_told(changed, hour
 def test_an_update_that_changes_nothing_is_no_version():
     history = History()
     met(history, 0, ENTRY)
-    assert met(history, 5, replace(ENTRY, updated=START + HOUR)) == [(0, -1)]
+    assert met(history, 5, replace(ENTRY, updated=START + HOUR)) == []
 
 
 def test_versions_can_be_ignored():
@@ -82,7 +92,7 @@ def test_a_repeated_guid_is_told_apart_by_link_and_then_by_place():
     assert met(history, 0, one, two, third) == [(0, -1), (1, -1), (2, -1)]
     # A new one on top moves no other: the places are counted from the oldest.
     newest = replace(two, title="V", date=START)
-    assert met(history, 1, newest, one, two, third) == [(0, 0), (1, -1), (2, -1), (3, -1)]
+    assert met(history, 1, newest, one, two, third) == [(0, 0)]
 
 
 def test_an_entry_that_changes_for_ever_is_stopped_and_told():
@@ -90,31 +100,72 @@ def test_an_entry_that_changes_for_ever_is_stopped_and_told():
     taken = [met(history, hour, replace(ENTRY, title=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
     assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
     assert history.endless == {SOURCE: 5}
+    assert met(again(history), 90, replace(ENTRY, title="90")) == []
 
 
 def test_guids_that_change_for_ever_are_stopped_and_told():
     history = History()
     taken = [met(history, hour, replace(ENTRY, guid=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
     assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
-    assert met(history, 99, replace(ENTRY, guid="x", title="really new")) == [(0, -1)]
+    assert met(again(history), 98, replace(ENTRY, guid="98")) == []
+    assert met(again(history), 99, replace(ENTRY, guid="x", title="really new")) == [(0, -1)]
 
 
 def test_a_feed_without_end_is_a_reject_of_each_fetch_that_it_has_changed_in():
     history = History(most=2)
-    items: list[Document | Reject] = []
+    items: list[Item] = []
     for hour in range(4):
         items += read_entries(rss("a", extra="", guid=f"{hour}").encode(), fetched(hour), history=history)
-    assert [isinstance(item, Reject) for item in items] == [False, False, True, True]
-    assert isinstance(items[2], Reject)
-    assert items[2].reason == "2.xml: 1 of its entries are left out, because they or their guids change without end"
+    assert [type(item) for item in items] == [Document, Document, type(None), Reject, type(None), Reject]
+    assert isinstance(items[3], Reject)
+    assert items[3].reason == "2.xml: 1 of its entries are left out, because they or their guids change without end"
 
 
 def test_entries_from_the_future_are_counted_once_a_version():
     history = History()
     late = replace(ENTRY, date=START + 9 * HOUR)
     assert met(history, 0, late) == [(0, 0)]
-    assert met(history, 1, late) == [(0, 0)]
+    assert met(history, 1, late) == []
     assert history.future == {SOURCE: 1}
+
+
+def test_what_a_feed_has_long_been_without_is_forgotten_and_what_it_lists_is_not():
+    history = History(keep=10 * HOUR)
+    other = replace(ENTRY, guid="h")
+    assert met(history, 0, ENTRY, other) == [(0, -1), (1, -1)]
+    assert met(history, 100, other) == []  # nothing was heard of the feed meanwhile: it is missing since now
+    assert met(again(history, keep=10 * HOUR), 109, ENTRY, other) == []
+    assert met(history, 105, other) == met(history, 111, other) == []
+    assert met(history, 112, ENTRY, other) == [(0, -1)]
+
+
+def test_a_fetch_that_was_found_late_makes_nothing_missing():
+    history = History(keep=HOUR)
+    other = replace(ENTRY, guid="h")
+    met(history, 9, ENTRY, other)
+    for hour in (1, 5, 8):
+        assert met(history, hour, ENTRY) == []
+    assert met(history, 10, other) == []
+
+
+def test_what_has_not_changed_need_not_be_kept_again():
+    history = History()
+    met(history, 0, ENTRY)
+    assert list(history.changed()) == [SOURCE] and history.changed() == {}
+    # What is called by its file's name is read once, and not remembered.
+    origin = replace(fetched(0), source="")
+    assert list(history.documents([ENTRY], origin.name, origin)) == [START - HOUR]
+    assert history.changed() == {}
+
+
+def test_the_entries_of_a_feed_met_first_are_an_archive_until_it_is_read_to_its_end():
+    history = History(lateness=HOUR)
+    old = [replace(ENTRY, guid=guid, date=START - 5 * HOUR) for guid in "ab"]
+    begun = history.documents(old, SOURCE, fetched(0))
+    assert next(begun) == START
+    history = again(history, lateness=HOUR)  # a kill in the middle
+    assert met(history, 0, *old) == [(1, 0)]
+    assert met(history, 1, replace(old[0], guid="c")) == [(0, -5)]
 
 
 def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):

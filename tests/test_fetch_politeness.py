@@ -164,3 +164,51 @@ def test_a_clock_that_was_set_back_does_not_keep_us_waiting(server, fetching):
     fetching.clock.time = START
     assert outcomes(fetching.run(second)) == {"new": 1}
     assert fetching.clock.time == START + SECOND
+
+
+# ---------------------------------------------------------------- feeds that have moved to one place
+
+
+def test_feeds_that_moved_to_one_address_are_fetched_there_once(server, fetching):
+    one, two = (server.serve(f"/{name}", b"", 301, Location="/new") for name in ("one", "two"))
+    server.validated("/new", FEED, '"1"')
+    assert outcomes(fetching.run(one, two)) == {"new": 1, "put off": 1}
+    assert sorted(server.paths()) == ["/new", "/one", "/two"]
+    assert [bool(fetching.bodies(url)) for url in (one, two)] == [True, False]
+    aside = fetching.feed(two)
+    assert (aside.address, aside.errors, aside.last_error) == (server.url("/new"), 0, f"fetched as {one}")
+    fetching.later(2 * 3600)
+    assert outcomes(fetching.run()) == {"unchanged": 1, "put off": 1}
+    assert server.paths()[3:] == ["/new"]
+
+
+def test_a_feed_that_moved_to_where_another_is_subscribed_to_is_fetched_as_that(server, fetching):
+    moved = server.serve("/old", b"", 308, Location="/new")
+    direct = server.serve("/new", FEED)
+    assert outcomes(fetching.run(moved)) == {"new": 1}
+    fetching.later(2 * 3600)
+    assert outcomes(fetching.run(moved, direct)) == {"put off": 1, "new": 1}
+    assert server.paths() == ["/old", "/new", "/new"]
+    assert fetching.bodies(direct)
+
+
+def test_what_fails_or_is_gone_leaves_its_place_to_the_next(server, fetching):
+    one, two = (server.serve(f"/{name}", b"", 301, Location="/new") for name in ("one", "two"))
+    server.serve("/new", b"", 500)
+    assert outcomes(fetching.run(one, two)) == {"failed": 1, "put off": 1}
+    server.serve("/new", FEED)
+    fetching.later(2 * 3600)
+    assert outcomes(fetching.run()) == {"new": 1, "put off": 1}
+    server.serve("/new", b"", 410)
+    fetching.later(2 * 3600)
+    assert outcomes(fetching.run()) == {"stopped": 1, "put off": 1}
+    fetching.later(2 * 3600)
+    server.serve("/new", FEED)
+    assert outcomes(fetching.run()) == {"new": 1}
+    assert [len(fetching.bodies(url)) for url in (one, two)] == [1, 1]
+
+
+def test_feeds_that_redirect_for_now_are_fetched_each(server, fetching):
+    urls = [server.serve(f"/{name}", b"", 302, Location="/new") for name in ("one", "two")]
+    server.serve("/new", FEED)
+    assert outcomes(fetching.run(*urls)) == {"new": 2}

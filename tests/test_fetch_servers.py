@@ -54,7 +54,7 @@ def test_nothing_is_asked_before_it_is_due_and_then_with_validators(server, fetc
     fetching.later(3600)
     assert outcomes(fetching.run(url)) == {"new": 1}
     assert fetching.bodies(url) == [FEED.encode(), rss("a", "b", "c").encode()]
-    assert len(list(read_documents([fetching.directory], feeds="item"))) == 5
+    assert len(list(read_documents([fetching.directory], feeds="item"))) == 3
 
 
 def test_last_modified_is_sent_back_as_it_came(server, fetching):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from pathlib import Path
 
 from feeds.fetch.archive import Capture
@@ -57,6 +58,19 @@ class DropArchive:
 
     def close(self) -> None:
         """Nothing: no file stays open."""
+
+
+def remove_read(directory: Path, read: Container[str], before: int) -> None:
+    """Removes the versions, with their sidecars, that were fetched before a time, microseconds, and are among `read`,
+    their names below the directory. The newest of each feed stays."""
+    for source in directory.iterdir() if directory.is_dir() else ():
+        paths = source.glob(f"*{FEED_SUFFIX}") if source.is_dir() else ()
+        versions = sorted((*stem, path) for path in paths if (stem := read_stem(path.stem)) is not None)
+        for fetched, _, path in versions[:-1]:
+            if fetched < before and f"{source.name}/{path.name}" in read:
+                # In this order: a sidecar that nobody needs would stay for ever.
+                path.with_suffix(SIDECAR_SUFFIX).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 def _written(path: Path, data: bytes) -> None:

@@ -25,3 +25,11 @@ class HostPaused(Exception):
     def __init__(self, until: int) -> None:
         super().__init__(f"the host asked to be left alone until {until}")
         self.until = until
+
+
+class FetchedAlready(Exception):
+    """What a feed leads to is fetched as another feed, `url`: nothing more was asked, and nothing failed."""
+
+    def __init__(self, url: str, address: str) -> None:
+        super().__init__(f"fetched as {url}")
+        self.address = address

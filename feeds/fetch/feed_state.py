@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from feeds.fetch.errors import FetchError, Gone
+from feeds.fetch.errors import FetchedAlready, FetchError, Gone
 from feeds.fetch.hints import Hints
 from feeds.fetch.schedule import Pace, after_failure, after_success
 
@@ -93,4 +93,16 @@ def failed(feed: FeedState, error: FetchError, now: int, pace: Pace, random: flo
         errors=errors,
         last_error=str(error),
         stopped=isinstance(error, Gone),
+    )
+
+
+def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, random: float) -> FeedState:
+    """The feed when what it leads to is fetched as another; whether that still holds is looked at later."""
+    return replace(
+        feed,
+        address=already.address,
+        next_check=after_success(now, 0, Hints(), pace, random),
+        checked_at=now,
+        errors=0,
+        last_error=str(already),
     )

@@ -14,6 +14,7 @@ from feeds.fetch.clock import Clock, SystemClock
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.gates import Courtesy, HostGates
 from feeds.fetch.network import Resolve, open_client, resolve
+from feeds.fetch.places import Places
 from feeds.fetch.state import FetchStore
 from feeds.fetch.visit import Outcome, Settings, Visitor
 
@@ -42,6 +43,14 @@ class Report:
             self.failures.pop(feed.url, None)
 
 
+Told = Callable[[Report, FeedState, Outcome], None]
+"""Hears of each visit: what was done so far, the feed as it is now, and what became of the visit."""
+
+
+def nobody_told(report: Report, feed: FeedState, outcome: Outcome) -> None:
+    """Nothing."""
+
+
 async def fetch(
     feeds: Iterable[FeedState],
     store: FetchStore,
@@ -52,26 +61,27 @@ async def fetch(
     allow_private: bool = False,
     watch: bool = False,
     stop: asyncio.Event | None = None,
-    told: Callable[[Report], None] = lambda report: None,
+    told: Told = nobody_told,
     world: World | None = None,
 ) -> Report:
     """Visits the feeds that are due, each once; with `watch` whenever they are due, until `stop` is set.
 
     When it is set, visits that are under way are given up; each of them has been committed or has not happened.
-    `told` hears of every outcome.
+    `told` hears of every visit.
     """
     world = world or World()
     stop = stop or asyncio.Event()
     report = Report()
-    waiting = {feed.url: feed for feed in feeds if not feed.stopped}
+    known = list(feeds)
+    waiting = {feed.url: feed for feed in known if not feed.stopped}
     client = open_client(allow_private, courtesy.concurrency, world.resolve)
     gates = HostGates(store, world.clock, courtesy)
-    visitor = Visitor(client, store, archive, gates, world.clock, world.random, settings)
+    visitor = Visitor(client, store, archive, gates, Places(known), world.clock, world.random, settings)
 
     async def visit(feed: FeedState) -> None:
         after, outcome = await visitor.visit(feed)
         report.add(after, outcome)
-        told(report)
+        told(report, after, outcome)
         if watch and not after.stopped:
             waiting[after.url] = after
 

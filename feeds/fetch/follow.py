@@ -22,11 +22,20 @@ class Answer:
     address: str
 
 
-async def follow(get: Callable[[httpx.URL], Awaitable[Reply]], address: str, hops: int) -> Answer:
-    """Fetches an address and follows its redirects. FetchError for more than `hops` of them, and for a circle."""
+async def follow(
+    get: Callable[[httpx.URL], Awaitable[Reply]],
+    address: str,
+    hops: int,
+    moved: Callable[[str], None] = lambda address: None,
+) -> Answer:
+    """Fetches an address and follows its redirects. FetchError for more than `hops` of them, and for a circle.
+
+    `moved` hears of the address, and of each to which permanent redirects alone lead, before it is asked.
+    """
     url = web_address(address)
     lasting, for_ever = address, True
     met = {url}
+    moved(address)
     while (reply := await get(url)).status in REDIRECTS:
         target = reply.headers.get("Location", "")
         if not target:
@@ -43,4 +52,6 @@ async def follow(get: Callable[[httpx.URL], Awaitable[Reply]], address: str, hop
         met.add(url)
         if len(met) > hops + 1:
             raise FetchError(f"more than {hops} redirects", reply.status)
+        if for_ever:
+            moved(lasting)
     return Answer(reply, lasting)

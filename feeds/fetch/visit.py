@@ -14,12 +14,13 @@ import httpx
 from feeds.fetch.archive import Archive, Capture
 from feeds.fetch.clock import DAY, Clock
 from feeds.fetch.discovery import feeds_of_page
-from feeds.fetch.errors import FetchError, Gone, HostPaused
+from feeds.fetch.errors import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.exchange import Limits, Reply, exchange
-from feeds.fetch.feed_state import FeedState, Success, failed, succeeded
+from feeds.fetch.feed_state import FeedState, Success, failed, put_aside, succeeded
 from feeds.fetch.follow import Answer, follow
 from feeds.fetch.gates import HostGates
 from feeds.fetch.hints import body_hints, fresh_for, retry_after
+from feeds.fetch.places import Places
 from feeds.fetch.robots import Robots
 from feeds.fetch.schedule import Pace
 from feeds.fetch.state import FetchStore
@@ -62,28 +63,34 @@ class Visitor:
         store: FetchStore,
         archive: Archive,
         gates: HostGates,
+        places: Places,
         clock: Clock,
         random: Callable[[], float],
         settings: Settings,
     ) -> None:
         self._client, self._store, self._archive = client, store, archive
-        self._gates, self._clock, self._random, self._settings = gates, clock, random, settings
+        self._gates, self._places, self._clock = gates, places, clock
+        self._random, self._settings = random, settings
         self._robots = Robots(store, clock, self._get_robots) if settings.robots else None
 
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
         """Fetches a feed once and commits what came of it. Nothing is awaited between the answer and the commit, so a
         visit that is cancelled has either happened or not."""
         try:
-            with _failures_of_the_feed():
+            with self._places.visited(feed), _failures_of_the_feed():
                 answer = await self._ask(feed)
                 finding = _judged(feed, answer, self._clock.now())
             after, outcome = self._settle(feed, answer, finding)
         except HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
+        except FetchedAlready as already:
+            after = put_aside(feed, already, self._clock.now(), self._settings.pace, self._random())
+            outcome = Outcome.PUT_OFF
         except FetchError as error:
             after = failed(feed, error, self._clock.now(), self._settings.pace, self._random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
         self._store.commit(after, self._archive.mark)
+        self._places.update(after)
         return after, outcome
 
     async def _ask(self, feed: FeedState) -> Answer:
@@ -95,16 +102,19 @@ class Visitor:
         if self._archive.newest(feed.source) in (None, feed.sha256):
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
-        answer = await self._followed(address, sent)
+        answer = await self._followed(feed, address, sent)
         if answer.reply.status == 200 and kind_of(answer.reply.body) == "page":
             named = feeds_of_page(answer.reply.body, answer.reply.url)
             if not named:
                 raise FetchError("it is a page, and names no feed", 200)
-            answer = await self._followed(named[0], {})
+            answer = await self._followed(feed, named[0], {})
         return answer
 
-    async def _followed(self, address: str, headers: dict[str, str]) -> Answer:
-        answer = await follow(lambda url: self._get(url, headers), address, self._settings.limits.hops)
+    async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> Answer:
+        def moved(place: str) -> None:
+            self._places.claim(feed, place)
+
+        answer = await follow(lambda url: self._get(url, headers), address, self._settings.limits.hops, moved)
         reply = answer.reply
         if reply.status == 410:
             raise Gone("the server says that it is gone for good (410)", 410)
@@ -180,7 +190,7 @@ def _failures_of_the_feed() -> Iterator[None]:
     not."""
     try:
         yield
-    except (FetchError, HostPaused, sqlite3.Error):
+    except (FetchError, FetchedAlready, HostPaused, sqlite3.Error):
         raise
     except Exception as error:
         raise FetchError(f"unexpected {type(error).__name__}: {one_line(str(error))}") from error

@@ -63,6 +63,14 @@ def feeds_option(command: Decorated) -> Decorated:
     )(command)
 
 
+def versions_option(command: Decorated) -> Decorated:
+    """The option --versions."""
+    return click.option(
+        "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
+        help="Whether a feed's entry that has changed is a document again.",
+    )(command)  # fmt: skip
+
+
 def time_xpath_option(command: Decorated) -> Decorated:
     """The option --time-xpath."""
     return click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")(command)

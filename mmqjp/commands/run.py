@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
+from feeds.document import Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
-from feeds.sources import Items, read_documents
-from mmqjp.batches import DOCUMENTS, batches
+from feeds.sources import read_documents
+from mmqjp.batches import BYTES, DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted
+from mmqjp.commands.fetching import DROPS, KEPT, FetchOptions, fetch_once, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.options import (
     debug_option,
@@ -22,15 +28,25 @@ from mmqjp.commands.options import (
     plan_option,
     read_script,
     time_xpath_option,
+    versions_option,
 )
 from mmqjp.commands.sinks import DeadLetters, Sink
-from mmqjp.engine import Counters, Engine
+from mmqjp.engine import NOTHING, Engine
+from mmqjp.notes import Notes
+from mmqjp.retention import ID_RETENTION
+from mmqjp.service.drops import Drops
+from mmqjp.service.intake import Intake
 from mmqjp.text import json_line, one_line
 from mmqjp.watermarks import Timing
 from xscl import Script
 from xscl.garbage import collector_spared
 
 UNLIMITED = Timing()
+
+NOT_KEPT = "without --state nothing is kept"
+
+Batch = tuple[Sequence[Document | Reject], Notes]
+"""Documents, and what is committed along with them."""
 
 
 @click.command()
@@ -46,16 +62,13 @@ UNLIMITED = Timing()
     "--documents",
     "paths",
     metavar="PATH",
-    required=True,
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
     help="Documents: .jsonl[.gz], .xml or a directory of them, .warc[.gz], feeds with --feeds. May be repeated.",
 )
+@fetch_source_options
 @feeds_option
-@click.option(
-    "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
-    help="Whether a feed's entry that has changed is a document again.",
-)  # fmt: skip
+@versions_option
 @time_xpath_option
 @click.option(
     "--output",
@@ -90,6 +103,9 @@ UNLIMITED = Timing()
 def run(
     queries_path: Path,
     paths: tuple[Path, ...],
+    lists: tuple[str, ...],
+    keep_drops: int | None,
+    options: FetchOptions,
     feeds: EntryForm | None,
     versions: Versions,
     time_xpath: str | None,
@@ -107,30 +123,46 @@ def run(
     \b
     Example:
       mmqjp run --queries stories.xscl --documents feeds/ --feeds --output matches.jsonl
+      mmqjp run --queries stories.xscl --fetch subscriptions.opml --state state/ --output matches.jsonl
 
     A second run with the same --state goes on where the first one ended. A document that cannot be read is left out,
     counted, and named on standard error.
     """
     if master is not None and engine != "spark":
         raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
+    if not paths and not lists:
+        raise click.UsageError("name documents with --documents, or feeds with --fetch")
     script = read_script(queries_path)[1]
-    history = History(versions)
+    subscribed = listed_feeds(lists)
+    history, lasting = History(versions), History(versions, lateness=lateness, keep=ID_RETENTION)
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
-    with Sink(target) as sink, open_engine(engine, master, plan, state, Timing(lateness)) as opened:
+    with (
+        Sink(target) as sink,
+        open_engine(engine, master, plan, state, Timing(lateness)) as opened,
+        ExitStack() as here,
+    ):
         try:
+            drops = None
+            if lists:
+                drops = Drops(state / DROPS if state else Path(here.enter_context(TemporaryDirectory())), keep_drops)
+                fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 subscribe(opened, script, queries_path)
                 with collector_spared():
-                    process(opened, documents, batch_size, dead)
+                    process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
+                    if drops is not None:
+                        intake = Intake(opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES)
+                        process(opened, fetched(intake), dead)
+                        drops.sweep(opened)
                 lines = deliver(opened, sink)
         except KeyboardInterrupt:
-            raise Interrupted(_kept(opened.counters(), state)) from None
+            raise Interrupted(_kept(opened.counters().documents, state)) from None
         finally:
             dead.close()
             _report_dead_letters(dead, dead_letters_path)
-            _report_future(history)
+            _report_future(history.future + lasting.future)
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(
@@ -173,11 +205,18 @@ def subscribe(engine: Engine, script: Script, path: Path) -> None:
         raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
 
 
-def process(engine: Engine, documents: Items, batch_size: int, dead: DeadLetters) -> None:
-    """Processes the documents batch by batch, with the count so far on a terminal."""
+def fetched(intake: Intake) -> Iterator[Batch]:
+    """What was fetched and not read yet, with what is noted of it."""
+    for taken in intake.batches():
+        yield taken.items, intake.notes(taken, {})
+        intake.committed(taken)
+
+
+def process(engine: Engine, found: Iterable[Batch], dead: DeadLetters) -> None:
+    """Processes batches, with the count so far on a terminal."""
     live = sys.stderr.isatty()
-    for batch in batches(documents, batch_size):
-        engine.process(batch)
+    for documents, notes in found:
+        engine.process(documents, notes)
         dead.add(engine.last_dead_letters())
         if live:
             seen = engine.counters()
@@ -198,16 +237,16 @@ def deliver(engine: Engine, sink: Sink) -> int:
     return lines
 
 
-def _kept(counters: Counters, state: Path | None) -> str:
+def _kept(documents: int, state: Path | None) -> str:
     if state is None:
-        return "without --state nothing is kept"
-    return f"{counters.documents:,} documents are committed in {state}; the same command goes on from there"
+        return NOT_KEPT
+    return f"{documents:,} documents are committed in {state}; the same command goes on from there"
 
 
-def _report_future(history: History) -> None:
-    """Says which entries claim to be from the future."""
-    for source, count in history.future.most_common(1):
-        total = history.future.total()
+def _report_future(future: Counter[str]) -> None:
+    """Says which entries claim to be from the future, of which each feed has so many."""
+    for source, count in future.most_common(1):
+        total = future.total()
         what = f"{total:,} feed entr{'ies' if total > 1 else 'y'} dated after the fetch"
         click.echo(f"mmqjp: {what}, taken as of then; {count:,} of {one_line(source)}", err=True)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from feeds.entries import EntryForm
+from feeds.history import History, Versions
 from feeds.tail import Tail
 from mmqjp.batches import BYTES, DOCUMENTS
+from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import stopping
 from mmqjp.commands.options import (
     debug_option,
@@ -19,11 +22,15 @@ from mmqjp.commands.options import (
     plan_option,
     read_script,
     time_xpath_option,
+    versions_option,
 )
 from mmqjp.commands.run import open_engine, subscribe
+from mmqjp.engine import Engine
 from mmqjp.service.commands import CommandQueue
+from mmqjp.service.drops import Drops
+from mmqjp.service.fetching import Fetching
 from mmqjp.service.lines import WRITTEN, open_lines
-from mmqjp.service.log import JsonLog, Log, TextLog
+from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
 from mmqjp.service.loop import Service
 from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.spool import Spool
@@ -50,7 +57,6 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "--source",
     "paths",
     metavar="PATH",
-    required=True,
     multiple=True,
     type=click.Path(path_type=Path),
     help="A directory that files are dropped into, or a .jsonl file that grows. May be repeated.",
@@ -69,7 +75,9 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
 )
+@fetch_source_options
 @feeds_option
+@versions_option
 @time_xpath_option
 @click.option(
     "--trigger",
@@ -143,7 +151,11 @@ def stream(
     paths: tuple[Path, ...],
     state: Path,
     queries_path: Path | None,
+    lists: tuple[str, ...],
+    keep_drops: int | None,
+    options: FetchOptions,
     feeds: EntryForm | None,
+    versions: Versions,
     time_xpath: str | None,
     trigger: float | None,
     output: Path | None,
@@ -168,24 +180,40 @@ def stream(
     \b
     Example:
       mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
+      mmqjp stream --engine duckdb --fetch subscriptions.opml --state state/ --output matches.jsonl
 
     What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there.
     """
     if master is not None and engine != "spark":
         raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
+    if not paths and not lists:
+        raise click.UsageError("name what is read with --source, or feeds with --fetch")
     script = None if queries_path is None else read_script(queries_path)[1]
-    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, lateness=lateness) for path in paths]
-    metrics = Metrics(service_log(log_form))
+    history = History(versions, lateness=lateness, keep=keep_ids)
+    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
+    subscribed = listed_feeds(lists)
+    metrics = Metrics(SharedLog(service_log(log_form)))
     target = None if output is None or str(output) == "-" else output
     timing = Timing(lateness, idle_after, max_ahead)
     limited = open_engine(engine, master, plan, state, timing, max_document=max_document, max_matches=max_matches)
-    with limited as opened, stopping() as stop:
+    with limited as opened, stopping() as stop, ExitStack() as fetching:
         if script is not None and queries_path is not None:
             subscribe(opened, script, queries_path)
         lines = open_lines(target, opened.setting(WRITTEN))
         if metrics_port is not None:
             port = metrics.serve(metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
+        drops = None
+        if lists:
+            drops = Drops(state / DROPS, keep_drops)
+            sources.append(drops.tail(feeds or "item", history))
+
+        def drained(engine: Engine) -> None:
+            if metrics_port is not None:
+                metrics.update(status(engine))
+            if drops is not None:
+                drops.sweep(engine)
+
         try:
             service = Service(
                 opened,
@@ -193,15 +221,22 @@ def stream(
                 lines,
                 CommandQueue(Spool(state)),
                 metrics,
+                history=history,
                 batch_size=batch_size,
                 batch_bytes=batch_bytes,
                 keep=keep,
                 keep_ids=keep_ids,
-                drained=None if metrics_port is None else lambda engine: metrics.update(status(engine)),
+                drained=drained,
             )
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
+            if drops is not None:
+                job = options.job(subscribed, drops.directory)
+                fetch = fetching.enter_context(Fetching(job, metrics, stop, watch=trigger is not None))
+                if trigger is None:
+                    fetch.wait()
             with collector_spared():
                 service.run(trigger, stop)
+            fetching.close()
         finally:
             lines.close()
         seen = opened.counters()

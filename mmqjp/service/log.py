@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from threading import Lock
 from typing import Protocol
 
 from feeds.document import Clock, now_us
@@ -50,6 +51,17 @@ class TextLog:
         start = "\r\x1b[K" if self._over else ""
         self._write(f"{start}{_iso(self._now())} {text}" + ("" if over else "\n"))
         self._over = over
+
+
+class SharedLog:
+    """A log that several threads tell, one at a time."""
+
+    def __init__(self, log: Log) -> None:
+        self._log, self._lock = log, Lock()
+
+    def event(self, name: str, /, **fields: object) -> None:
+        with self._lock:
+            self._log.event(name, **fields)
 
 
 def _iso(microseconds: int) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol
 
-from feeds.document import Document, Reject
-from feeds.tail import Offset, Piece, Tail, waiting_files
-from mmqjp.batches import BYTES, DOCUMENTS, size_of
+from feeds.history import History
+from feeds.tail import Tail
+from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.engine import Engine
 from mmqjp.ledger import DELIVERED
 from mmqjp.notes import Notes
 from mmqjp.retention import ID_RETENTION
+from mmqjp.service.intake import Intake, Taken
 from mmqjp.service.lines import WRITTEN, Lines
 from mmqjp.service.log import Log
 
@@ -40,21 +40,6 @@ class Commands(Protocol):
         """Does what is waiting; how many commands that were."""
 
 
-@dataclass(slots=True)
-class Taken:
-    """A batch as it was read: its documents, and the offsets behind them."""
-
-    items: list[Document | Reject] = field(default_factory=list)
-    offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
-    size: int = 0
-
-    def add(self, piece: Piece) -> None:
-        self.offsets[piece.offset.source, piece.offset.file] = piece.offset
-        if piece.item is not None:
-            self.items.append(piece.item)
-            self.size += size_of(piece.item)
-
-
 class Service:
     """An engine that reads sources. Every batch commits its offsets along with its state and outputs."""
 
@@ -66,6 +51,7 @@ class Service:
         commands: Commands,
         log: Log,
         *,
+        history: History | None = None,
         batch_size: int = DOCUMENTS,
         batch_bytes: int = BYTES,
         keep: int | None = None,
@@ -73,12 +59,12 @@ class Service:
         drained: Callable[[Engine], object] | None = None,
     ) -> None:
         """`keep` and `keep_ids`, microseconds, are how long what nobody needs is kept, and the ids of documents; None
-        is for ever. `drained` is told whenever all that had come is processed."""
-        self._engine, self._sources, self._lines, self._commands, self._log = engine, sources, lines, commands, log
-        self._most, self._most_bytes, self._drained = batch_size, batch_bytes, drained
-        self._keep, self._keep_ids = keep, keep_ids
+        is for ever. `history` is the one that the sources share. `drained` is told whenever all that had come is
+        processed."""
+        self._engine, self._lines, self._commands, self._log = engine, lines, commands, log
+        self._intake = Intake(engine, sources, history or History(), batch_size, batch_bytes)
+        self._drained, self._keep, self._keep_ids = drained, keep, keep_ids
         self._unpruned = 0
-        self._positions = engine.offsets()
         self._settings: dict[str, str] = {}
         self._noted: dict[str, str] = {}
         self._written = int(engine.setting(DELIVERED) or -1)
@@ -102,7 +88,7 @@ class Service:
     def drain(self, stop: Stop) -> None:
         """Processes all that has come, batch by batch, or up to the end of a batch once `stop` is set."""
         self._obey()
-        for taken in self._batches():
+        for taken in self._intake.batches():
             self._process(taken)
             if stop.is_set():
                 return
@@ -115,10 +101,8 @@ class Service:
         if self._unpruned < PRUNED:
             return
         self._settle()
-        names = [source.name for source in self._sources]
-        files = {(source.name, file) for source in self._sources for file in source.names()}
-        self._engine.prune(self._keep, self._keep_ids, names, files)
-        self._positions = self._engine.offsets()
+        self._engine.prune(self._keep, self._keep_ids, self._intake.names(), self._intake.files())
+        self._intake.refresh()
         self._unpruned = 0
 
     def _obey(self) -> None:
@@ -133,22 +117,11 @@ class Service:
         self._written = self._engine.batch - 1
         self._delivered()
 
-    def _batches(self) -> Iterator[Taken]:
-        taken = Taken()
-        for waiting in waiting_files(self._sources, self._positions):
-            for piece in waiting.tail.read(waiting, self._positions.get((waiting.source, waiting.file), 0)):
-                taken.add(piece)
-                if len(taken.items) >= self._most or taken.size >= self._most_bytes:
-                    yield taken
-                    taken = Taken()
-        if taken.offsets:
-            yield taken
-
     def _process(self, taken: Taken) -> None:
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
-        outputs = engine.process(taken.items, Notes(tuple(taken.offsets.values()), self._settings))
+        outputs = engine.process(taken.items, self._intake.notes(taken, self._settings))
         self._noted = self._settings
-        self._positions.update({key: offset.position for key, offset in taken.offsets.items()})
+        self._intake.committed(taken)
         if outputs:
             self._lines.write(outputs)
             self._written = engine.batch - 1

@@ -1,0 +1,79 @@
+"""What sources have to read, batch by batch, and what is to be committed with each batch so that it is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from feeds.document import Document, Reject
+from feeds.history import History
+from feeds.tail import Offset, Piece, Tail, waiting_files
+from mmqjp.batches import size_of
+from mmqjp.engine import Engine
+from mmqjp.notes import Notes
+
+HISTORY = "history "
+"""Begins the keys of the settings with what is known of the entries of each feed."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A batch as it was read: its documents, and the offsets behind them."""
+
+    items: list[Document | Reject] = field(default_factory=list)
+    offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, piece: Piece) -> None:
+        self.offsets[piece.offset.source, piece.offset.file] = piece.offset
+        if piece.item is not None:
+            self.items.append(piece.item)
+            self.size += size_of(piece.item)
+
+
+class Intake:
+    """The sources of an engine, which go on where its store says. `history` is that of all of them; it is loaded here.
+
+    A batch must be committed with its `notes` before the next is taken.
+    """
+
+    def __init__(
+        self, engine: Engine, sources: Sequence[Tail], history: History, batch_size: int, batch_bytes: int
+    ) -> None:
+        self._engine, self._sources, self._history = engine, sources, history
+        self._most, self._most_bytes = batch_size, batch_bytes
+        self._positions = engine.offsets()
+        history.load(engine.settings(HISTORY))
+
+    def batches(self) -> Iterator[Taken]:
+        """What there is to read now."""
+        taken = Taken()
+        for waiting in waiting_files(self._sources, self._positions):
+            for piece in waiting.tail.read(waiting, self._positions.get((waiting.source, waiting.file), 0)):
+                taken.add(piece)
+                if len(taken.items) >= self._most or taken.size >= self._most_bytes:
+                    yield taken
+                    taken = Taken()
+        if taken.offsets:
+            yield taken
+
+    def notes(self, taken: Taken, settings: Mapping[str, str]) -> Notes:
+        """What is committed with a batch that was just taken, `settings` among it."""
+        known = {HISTORY + feed: text for feed, text in self._history.changed().items()}
+        return Notes(tuple(taken.offsets.values()), {**settings, **known})
+
+    def committed(self, taken: Taken) -> None:
+        """The batch is committed."""
+        self._positions.update({key: offset.position for key, offset in taken.offsets.items()})
+
+    def names(self) -> list[str]:
+        """What the sources are called in offsets."""
+        return [source.name for source in self._sources]
+
+    def files(self) -> set[tuple[str, str]]:
+        """The files that are there, each with its source's name."""
+        return {(source.name, file) for source in self._sources for file in source.names()}
+
+    def refresh(self) -> None:
+        """Takes over the offsets of the store, from which some were dropped."""
+        self._positions = self._engine.offsets()
