@@ -25,9 +25,10 @@ from mmqjp.opening import open_session, open_store
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.ownership import Ownership
 from mmqjp.records import Records
-from mmqjp.registry import Registry, Subscription
+from mmqjp.registry import Registry
 from mmqjp.retention import ID_RETENTION, prune, prune_offsets
 from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
+from mmqjp.subscriptions import Subscription
 from mmqjp.watermarks import EARLIEST, WATERMARKS, Timing, Watermarks, to_setting
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
@@ -102,7 +103,7 @@ class Engine:
                 if session is None
                 else SparkStage(session, groups, spread=spread_past(session), limits=limits)
             )
-            self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
+            self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
             with collector_paused():
                 self._subscribing = Subscribing(self._store, self._ledger, self._registry, now)
             timing = Timing(lateness, idle_after, max_ahead)
@@ -241,7 +242,7 @@ class Engine:
 
     def added_at(self, qid: int) -> int:
         """When a query was registered, microseconds."""
-        return self._ledger.added_at(qid)
+        return self._ledger.queries.added_at(qid)
 
     def answer_to(self, command: str) -> str | None:
         """What a command was answered that is done; None if it is not."""
