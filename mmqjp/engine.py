@@ -14,7 +14,6 @@ import pyarrow as pa
 from feeds.document import Clock, Document, Reject, now_us
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
-from join_stage.tables import TABLES
 from join_stage.views import CACHE_BYTES
 from mmqjp.admission import Admission
 from mmqjp.answering import Answering
@@ -96,20 +95,7 @@ class Engine:
             self._disown()
             raise
         try:
-            self._ledger = Ledger(self._store, now)
-            groups = self._ledger.groups()
-            self._stage1 = (
-                XPathStage(groups, limits=limits)
-                if session is None
-                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
-            )
-            self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
-            with collector_paused():
-                self._subscribing = Subscribing(self._store, self._ledger, self._registry, now)
-            timing = Timing(lateness, idle_after, max_ahead)
-            greatest = {} if lateness is None else self._ledger.greatest_times()
-            self._watermarks = Watermarks(timing, self._registry.sources, greatest, now())
-            self._admission = Admission(self._store, self._watermarks, now, max_document)
+            self._open(session, Timing(lateness, idle_after, max_ahead), max_document, limits)
         except BaseException:
             self._store.close()
             self._disown()
@@ -119,7 +105,23 @@ class Engine:
         self._counters = Counters()
         self._max_matches = max_matches
         self._last_paused: dict[str, str] = {}
-        self._last_dead_letters = TABLES["dead_letters"].empty_table()
+        self._last_dead_letters: list[dict[str, Any]] = []
+
+    def _open(self, session: SparkSession | None, timing: Timing, max_document: int | None, limits: Limits) -> None:
+        """Takes up what the store has."""
+        with collector_paused():
+            self._ledger = Ledger(self._store, self._now)
+            groups = self._ledger.groups()
+            self._stage1 = (
+                XPathStage(groups, limits=limits)
+                if session is None
+                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
+            )
+            self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
+            self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)
+            greatest = {} if timing.lateness is None else self._ledger.greatest_times()
+            self._watermarks = Watermarks(timing, self._registry.sources, greatest, self._now())
+            self._admission = Admission(self._store, self._watermarks, self._now, max_document)
 
     def __enter__(self) -> Engine:
         return self
@@ -286,7 +288,7 @@ class Engine:
             self._registry.deactivate(subscription)
             subscription.pause(last, reason)
         self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
-        self._last_dead_letters = admitted.dead_letters
+        self._last_dead_letters = admitted.dead_letters.to_pylist()
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -412,8 +414,7 @@ class Engine:
 
     def last_dead_letters(self) -> list[dict[str, Any]]:
         """The dead letters of the last batch that was processed."""
-        found: list[dict[str, Any]] = self._last_dead_letters.to_pylist()
-        return found
+        return self._last_dead_letters
 
     def last_paused(self) -> dict[str, str]:
         """The names of the queries that the last batch paused, with the reasons."""

@@ -36,9 +36,8 @@ def _plain(node: PatternNode) -> list[Any]:
 
 def _node(plain: Any) -> PatternNode:
     axis, kind, uri, local, conditions, children, functions = plain
-    strings = all(isinstance(text, str) for text in (uri, local, *(text for _, text in conditions)))
-    sorts = {sort for sort, _ in conditions}
-    if not (strings and axis in _AXES and kind in _KINDS and sorts <= {"=", "?"} and DERIVED.keys() >= set(functions)):
+    known = axis in _AXES and kind in _KINDS and isinstance(uri, str) and isinstance(local, str)
+    if not known or not DERIVED.keys() >= set(functions):
         raise ValueError(f"{str(plain)[:80]!r} is no tree pattern")
     return PatternNode(
         axis,
@@ -49,6 +48,8 @@ def _node(plain: Any) -> PatternNode:
     )
 
 
-def _condition(plain: tuple[str, str]) -> Condition:
+def _condition(plain: Any) -> Condition:
     sort, text = plain
+    if not isinstance(text, str) or sort not in ("=", "?"):
+        raise ValueError(f"{str(plain)[:80]!r} is no condition")
     return Condition(literal=text) if sort == "=" else Condition(xpath=text)
