@@ -47,6 +47,8 @@ RECORDS = {
     "outputs": _schema(
         query=_TEXT, t0=_INT, t1=_INT, documents=_TEXTS, streams=_TEXTS, nodes=_TEXT, xml=_TEXT, batch=_INT
     ),
+    # When a batch was taken in and committed, and what it brought. Batches that only note something have no row.
+    "batches": _schema(batch=_INT, taken_at=_INT, committed_at=_INT, documents=_INT, dead_letters=_INT, outputs=_INT),
     "match_rows": _schema(match=_INT, template=_INT, docid1=_INT, docid2=_INT, t0=_INT, t1=_INT, bindings=_INTS),
     "match_queries": _schema(match=_INT, query=_TEXT, qid=_INT),
     "added_queries": _schema(

@@ -28,7 +28,16 @@ from mmqjp.registry import Registry
 from mmqjp.retention import ID_RETENTION, prune, prune_offsets
 from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
 from mmqjp.subscriptions import Subscription
-from mmqjp.watermarks import EARLIEST, WATERMARKS, Timing, Watermarks, to_setting
+from mmqjp.watermarks import (
+    EARLIEST,
+    WATERMARKS,
+    Lateness,
+    Timing,
+    Watermarks,
+    by_stream,
+    is_bounded,
+    to_setting,
+)
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -58,7 +67,8 @@ class Engine:
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
-    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`). A document of more
+    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`); `lateness` may be
+    a mapping of streams to their own, in which "*" is for all others. A document of more
     than `max_document` bytes is a dead letter; a query that has more than `max_matches` outputs for a document that
     arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with
     any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL. `limits` bound
@@ -72,7 +82,7 @@ class Engine:
         engine: str | SparkSession = "spark",
         *,
         state: Path | str | None = None,
-        lateness: int | None = None,
+        lateness: Lateness = None,
         idle_after: int | None = None,
         max_ahead: int | None = None,
         max_document: int | None = None,
@@ -119,7 +129,7 @@ class Engine:
             )
             self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
             self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)
-            greatest = {} if timing.lateness is None else self._ledger.greatest_times()
+            greatest = self._ledger.greatest_times() if is_bounded(timing.lateness) else {}
             self._watermarks = Watermarks(timing, self._registry.sources, greatest, self._now())
             self._admission = Admission(self._store, self._watermarks, self._now, max_document)
 
@@ -230,9 +240,11 @@ class Engine:
 
     def _backfill(self, subscriptions: list[Subscription]) -> None:
         """Answers new queries, within the batch that keeps them, over the documents that are kept."""
+        taken_at = self._now()
         outputs = self._answering.backfill(subscriptions, self._admission.fresh)
         self._records.flush()
         self._ledger.save_outputs(outputs)
+        self._ledger.save_batch(taken_at, 0, 0, len(outputs))
         self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
 
     def queries(self) -> dict[str, list[str]]:
@@ -268,6 +280,7 @@ class Engine:
 
     def _process(self, documents: Iterable[Document | Reject], notes: Notes) -> list[Output]:
         self._registry.flush()
+        taken_at = self._now()
         with self._batch(), whole_batch(self._store):
             admitted = self._admission.admit(documents)
             delivery = Delivery(self._registry, self._records, most=self._max_matches)
@@ -283,6 +296,7 @@ class Engine:
             arrived = admitted.greatest()
             greatest = self._watermarks.after(arrived, self._registry.streams(), self._now())
             self._evict(greatest)
+            self._ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         self._watermarks.advance(greatest, arrived, self._now())
         for subscription, reason in reasons.items():
             self._registry.deactivate(subscription)
@@ -308,7 +322,7 @@ class Engine:
     def _evict(self, greatest: Mapping[str, int]) -> None:
         """Drops the join state that nothing can meet any more, and notes why: what is late must stay late."""
         lateness = self._watermarks.timing.lateness
-        if lateness is None:
+        if not is_bounded(lateness):
             return
         self._ledger.save_notes(Notes(settings={WATERMARKS: to_setting(lateness, greatest)}))
         before = self._evictable(self._watermarks.of(self._registry.streams(), greatest))
@@ -385,10 +399,9 @@ class Engine:
     def watermarks(self) -> dict[str, int]:
         """The watermark of each stream from outside that has one; of a store that is opened without lateness, as it
         was with it the last time."""
-        if self._watermarks.timing.lateness is not None:
+        if is_bounded(self._watermarks.timing.lateness):
             return self._watermarks.by_stream()
-        lateness, greatest = self._ledger.noted_watermarks()
-        return {} if lateness is None else {stream: time - lateness for stream, time in sorted(greatest.items())}
+        return by_stream(*self._ledger.noted_watermarks())
 
     def horizon(self) -> tuple[int | None, int | None]:
         """The least watermark of the streams that queries read, and the time before which documents begin that nothing

@@ -20,14 +20,14 @@ from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.preparation import Preparation
 from mmqjp.registry import Registry
 from mmqjp.rows import Rows
-from mmqjp.watermarks import WATERMARKS, from_setting
+from mmqjp.watermarks import WATERMARKS, Lateness, from_setting
 from templates.catalog import Edge
 
 SCHEMA_VERSION = 3
 """The format of a store. Since 2 queries may be paused, and sources have offsets; since 3 it is written where queries
 stand in the catalog. A version that finds another normal form, or other templates, for a query has a new format."""
 
-NUMBERED = ("outputs", "settings", "offsets", "pauses", "commands")
+NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
 
 DELIVERED = "delivered"
@@ -47,7 +47,8 @@ class Ledger:
                 f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
                 "install the version that wrote it, or a newer one"
             )
-        self.batch = max(self._top("batch", table) for table in NUMBERED) + 1
+        tops = " UNION ALL ".join(f"SELECT max(batch) AS top FROM {table}" for table in NUMBERED)
+        self.batch = self._top("top", f"({tops})") + 1
         self.next_docid = self._top("docid", "documents") + 1
         self.next_match = self._top("match", "match_rows") + 1
         self.queries = KeptQueries(store)
@@ -81,7 +82,7 @@ class Ledger:
         """Writes that queries rest for a reason from behind a document on, or, for None, go on."""
         self._append("pauses", [(qid, docid, reason, now, self.batch) for qid in qids])
 
-    def noted_watermarks(self) -> tuple[int | None, dict[str, int]]:
+    def noted_watermarks(self) -> tuple[Lateness, dict[str, int]]:
         """The lateness and the greatest times that were noted last."""
         return from_setting(self._setting(WATERMARKS))
 
@@ -107,6 +108,12 @@ class Ledger:
             "outputs",
             [(o.query, o.t0, o.t1, o.documents, o.streams, _json(o.nodes), o.xml, self.batch) for o in outputs],
         )
+
+    def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
+        """Writes of the batch, if it brought anything, when it was taken in, and that it is committed now."""
+        if documents or dead_letters or outputs:
+            row = (self.batch, taken_at, self._now(), documents, dead_letters, outputs)
+            self._append("batches", [row])
 
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not marked as delivered, in the order of output lines."""

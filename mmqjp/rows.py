@@ -33,7 +33,7 @@ class Rows:
 
     def top(self, column: str, table: str) -> int:
         """The greatest number in a column, -1 if there is none."""
-        rows = self.of(f"SELECT max({column}) AS top FROM {table}")
+        rows = self.of(f"SELECT max({column}) AS top FROM {table} AS kept")
         return max((row["top"] for row in rows if row["top"] is not None), default=-1)
 
 

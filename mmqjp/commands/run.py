@@ -14,9 +14,9 @@ from feeds.sources import Items, read_documents
 from mmqjp.batches import DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.interrupts import interruptible
+from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     debug_option,
-    duration,
     engine_option,
     feeds_option,
     plan_option,
@@ -26,7 +26,7 @@ from mmqjp.commands.options import (
 from mmqjp.commands.sinks import DeadLetters, Sink
 from mmqjp.engine import Counters, Engine
 from mmqjp.text import json_line, one_line
-from mmqjp.watermarks import Timing
+from mmqjp.watermarks import Lateness, Timing
 from xscl import Script
 from xscl.garbage import collector_spared
 
@@ -80,9 +80,7 @@ UNLIMITED = Timing()
     "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
     help="How many documents are processed and committed together.",
 )  # fmt: skip
-@click.option(
-    "--lateness", callback=duration, metavar="DURATION", help="How late a document may come, like 1h. Without it: any."
-)
+@lateness_option("INF")
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
@@ -97,7 +95,7 @@ def run(
     dead_letters_path: Path | None,
     state: Path | None,
     batch_size: int,
-    lateness: int | None,
+    lateness: Lateness,
     plan: str,
     master: str | None,
     engine: str,

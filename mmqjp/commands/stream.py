@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.tail import Tail
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.interrupts import stopping
+from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     debug_option,
     duration,
@@ -28,7 +30,7 @@ from mmqjp.service.loop import Service
 from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
-from mmqjp.watermarks import Timing
+from mmqjp.watermarks import Lateness, Timing, lateness_of
 from xscl.garbage import collector_spared
 
 AVAILABLE_NOW = "available-now"
@@ -85,14 +87,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     help="Where the output lines are appended. Without it, or with -: standard output.",
 )
-@click.option(
-    "--lateness",
-    callback=duration,
-    metavar="DURATION",
-    default=LATENESS,
-    show_default=True,
-    help="How late a document may come; INF: as late as it likes.",
-)
+@lateness_option(LATENESS)
 @click.option(
     "--idle-after", callback=duration, metavar="DURATION", default="1h", show_default=True,
     help="After which silence a stream goes on with the clock; INF: never.",
@@ -147,7 +142,7 @@ def stream(
     time_xpath: str | None,
     trigger: float | None,
     output: Path | None,
-    lateness: int | None,
+    lateness: Lateness,
     idle_after: int | None,
     max_ahead: int | None,
     keep: int | None,
@@ -174,7 +169,8 @@ def stream(
     if master is not None and engine != "spark":
         raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
     script = None if queries_path is None else read_script(queries_path)[1]
-    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, lateness=lateness) for path in paths]
+    archives = lateness_of(lateness, DEFAULT_STREAM)
+    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, lateness=archives) for path in paths]
     metrics = Metrics(service_log(log_form))
     target = None if output is None or str(output) == "-" else output
     timing = Timing(lateness, idle_after, max_ahead)
