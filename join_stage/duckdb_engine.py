@@ -114,7 +114,11 @@ class DuckDBEngine:
         run("SET disabled_optimizers = 'join_order'")
         for name, schema in (BOUND_STATE | RECORDS).items():
             run(f"CREATE TABLE IF NOT EXISTS {name} ({_columns(schema)})")
-        run("ALTER TABLE dead_letters ADD COLUMN IF NOT EXISTS noted_at BIGINT")
+        made = set(run("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
+        for name, schema in (BOUND_STATE | RECORDS).items():
+            for field in schema:
+                if (name, field.name) not in made:  # a column that is younger than the store
+                    run(f"ALTER TABLE {name} ADD COLUMN {field.name} {_TYPES[field.type]}")
         if run("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
             run(_REGROUP)
         for name, schema in STATE.items():

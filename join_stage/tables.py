@@ -47,14 +47,24 @@ RECORDS = {
     "outputs": _schema(
         query=_TEXT, t0=_INT, t1=_INT, documents=_TEXTS, streams=_TEXTS, nodes=_TEXT, xml=_TEXT, batch=_INT
     ),
+    # When a batch was taken in and committed, and what it brought. Batches that only note something have no row.
+    "batches": _schema(batch=_INT, taken_at=_INT, committed_at=_INT, documents=_INT, dead_letters=_INT, outputs=_INT),
     "match_rows": _schema(match=_INT, template=_INT, docid1=_INT, docid2=_INT, t0=_INT, t1=_INT, bindings=_INTS),
     "match_queries": _schema(match=_INT, query=_TEXT, qid=_INT),
     "added_queries": _schema(
         qid=_INT, name=_TEXT, text=_TEXT, occurrence=_INT, template=_INTS, window_us=_INT, added_at=_INT, since=_INT
     ),
-    "placements": _schema(qid=_INT, template=_INT, variables=_INTS, window_us=_INT),
+    # `place` counts the conjunctive queries of a query or of an inner join from 0; `streams` are what it reads.
+    "placements": _schema(
+        qid=_INT, template=_INT, variables=_INTS, window_us=_INT, place=_INT, op=_TEXT, streams=_TEXTS
+    ),
+    # The hidden streams behind a query: those of several queries are there for each.
+    "inner_placements": _schema(
+        qid=_INT, stream=_TEXT, template=_INT, variables=_INTS, window_us=_INT, place=_INT, op=_TEXT, streams=_TEXTS
+    ),
     "removed_queries": _schema(qid=_INT, removed_at=_INT),
-    "variables": _schema(var=_INT, parent=_INT, stream=_TEXT, definition=_TEXT),
+    # `node` is the definition's last step as `xscl.pattern_json` writes it. Of several rows of a variable one has it.
+    "variables": _schema(var=_INT, parent=_INT, stream=_TEXT, definition=_TEXT, node=_TEXT),
     "groups": _schema(grp=pa.int32(), var1=pa.int32(), var2=pa.int32()),
     "templates": _schema(template=_INT, left_nodes=_INT, parents=_INTS, joins=_INTS),
     "settings": _schema(key=_TEXT, value=_TEXT, batch=_INT),

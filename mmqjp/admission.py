@@ -10,8 +10,8 @@ import pyarrow as pa
 from feeds.document import Clock, Document, Reject
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
-from mmqjp.ledger import rows_table
 from mmqjp.records import Record, own_part_id
+from mmqjp.rows import rows_table
 from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
 from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents

@@ -12,7 +12,8 @@ from mmqjp.delivery import Delivery, Match
 from mmqjp.ledger import Ledger
 from mmqjp.outputs import Output
 from mmqjp.records import Record, Records
-from mmqjp.registry import HiddenStream, Registry, Subscription
+from mmqjp.registry import Registry
+from mmqjp.subscriptions import HiddenStream, Subscription
 from xpath_stage.evaluator import XPathStage
 
 MATCH_CHUNK = 2_000
@@ -46,7 +47,7 @@ class Answering:
         self._registry.flush()
         hidden = {stream for s in subscriptions for stream in self._registry.inner_joins(s)}
         owners: set[Subscription | HiddenStream] = {*subscriptions, *hidden}
-        known = known_tuples(self._store, {stream.hidden.stream for stream in hidden})
+        known = known_tuples(self._store, {stream.stream for stream in hidden})
         delivery = Delivery(self._registry, self._records, owners, known)
         outputs: list[Output] = []
         records: list[Record] = []

@@ -10,8 +10,8 @@ from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.engine import JoinEngine, Matches
 from join_stage.plan import TemplateTable
 from mmqjp.records import Records
-from mmqjp.registry import HiddenStream, Registry, Subscription
-from templates.catalog import Change
+from mmqjp.registry import Registry
+from mmqjp.subscriptions import HiddenStream, Subscription
 from templates.witness import R_BIN, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import Arriving
@@ -45,18 +45,11 @@ class Backfill:
         self._registry, self._stage1, self._store, self._records = registry, stage1, store, records
         self._own_stage1, self._own_store = XPathStage(), DuckDBEngine()
         targets = [target for owner in owners for target in owner.targets]
-        self._streams = sorted({side.stream for target in targets for side in target.conjunct.sides()})
-        catalog = registry.catalog
-        placements = [target.placement for target in targets]
-        self._own_stage1.add(
-            Change(
-                tuple(catalog.steps[step] for step in dict.fromkeys(step for p in placements for step in p.steps)),
-                tuple(dict.fromkeys(edge for p in placements for edge in p.edges)),
-                tuple(dict.fromkeys(value for p in placements for value in p.values)),
-            )
-        )
-        for row in {p.row: catalog.row(p.row) for p in placements}.values():
-            self._own_store.put_rows(TemplateTable(row.template, catalog.templates[row.template]), [row])
+        self._streams = sorted({stream for target in targets for stream in target.streams})
+        needs = registry.catalog.needs_of(target.row for target in targets)
+        self._own_stage1.add(needs)
+        for row in needs.rows:
+            self._own_store.put_rows(TemplateTable(row.template, registry.catalog.templates[row.template]), [row])
 
     def matches(self) -> Iterator[Matches]:
         """What the documents complete for the owners, some documents after the other."""

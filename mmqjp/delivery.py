@@ -15,8 +15,9 @@ from lxml import etree
 from mmqjp.output import Value, construct
 from mmqjp.outputs import Output
 from mmqjp.records import Record, Records, own_part_id
-from mmqjp.registry import HiddenStream, Registry, Subscription, Target
+from mmqjp.registry import Registry
 from mmqjp.residual import holds
+from mmqjp.subscriptions import HiddenStream, Subscription, Target
 from templates.witness import plain_node
 from xpath_stage.binder import Node, bindings
 from xscl.normal import Side, Term
@@ -149,11 +150,11 @@ class Delivery:
         values = [Value(*self._resolve(*place[var])) for var in owner.hidden.variables]
         parts = tuple(part for record in inputs for part in record.parts)
         bound = tuple((value.record.docid, value.node) for value in values)
-        if self._first(owner.hidden.stream, parts, bound):
+        if self._first(owner.stream, parts, bound):
             root = etree.Element("tuple")
             for i, value in enumerate(values):
                 etree.SubElement(root, f"v{i}").text = value.text()
-            yield Delivered(None, None, self._document(owner.hidden.stream, "hidden", inputs, root, bound))
+            yield Delivered(None, None, self._document(owner.stream, "hidden", inputs, root, bound))
 
     def _output(
         self, owner: Subscription, inputs: list[Record], place: Mapping[str, tuple[Record, Node]]

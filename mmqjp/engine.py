@@ -14,7 +14,6 @@ import pyarrow as pa
 from feeds.document import Clock, Document, Reject, now_us
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
-from join_stage.tables import TABLES
 from join_stage.views import CACHE_BYTES
 from mmqjp.admission import Admission
 from mmqjp.answering import Answering
@@ -25,10 +24,20 @@ from mmqjp.opening import open_session, open_store
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.ownership import Ownership
 from mmqjp.records import Records
-from mmqjp.registry import Registry, Subscription
+from mmqjp.registry import Registry
 from mmqjp.retention import ID_RETENTION, prune, prune_offsets
 from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
-from mmqjp.watermarks import EARLIEST, WATERMARKS, Timing, Watermarks, to_setting
+from mmqjp.subscriptions import Subscription
+from mmqjp.watermarks import (
+    EARLIEST,
+    WATERMARKS,
+    Lateness,
+    Timing,
+    Watermarks,
+    by_stream,
+    is_bounded,
+    to_setting,
+)
 from templates.catalog import INFINITE, Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -58,7 +67,8 @@ class Engine:
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
-    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`). A document of more
+    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`); `lateness` may be
+    a mapping of streams to their own, in which "*" is for all others. A document of more
     than `max_document` bytes is a dead letter; a query that has more than `max_matches` outputs for a document that
     arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with
     any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL. `limits` bound
@@ -72,7 +82,7 @@ class Engine:
         engine: str | SparkSession = "spark",
         *,
         state: Path | str | None = None,
-        lateness: int | None = None,
+        lateness: Lateness = None,
         idle_after: int | None = None,
         max_ahead: int | None = None,
         max_document: int | None = None,
@@ -95,20 +105,7 @@ class Engine:
             self._disown()
             raise
         try:
-            self._ledger = Ledger(self._store, now)
-            groups = self._ledger.groups()
-            self._stage1 = (
-                XPathStage(groups, limits=limits)
-                if session is None
-                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
-            )
-            self._registry = Registry(self._ledger.catalog(), self._stage1, self._store)
-            with collector_paused():
-                self._subscribing = Subscribing(self._store, self._ledger, self._registry, now)
-            timing = Timing(lateness, idle_after, max_ahead)
-            greatest = {} if lateness is None else self._ledger.greatest_times()
-            self._watermarks = Watermarks(timing, self._registry.sources, greatest, now())
-            self._admission = Admission(self._store, self._watermarks, now, max_document)
+            self._open(session, Timing(lateness, idle_after, max_ahead), max_document, limits)
         except BaseException:
             self._store.close()
             self._disown()
@@ -118,7 +115,23 @@ class Engine:
         self._counters = Counters()
         self._max_matches = max_matches
         self._last_paused: dict[str, str] = {}
-        self._last_dead_letters = TABLES["dead_letters"].empty_table()
+        self._last_dead_letters: list[dict[str, Any]] = []
+
+    def _open(self, session: SparkSession | None, timing: Timing, max_document: int | None, limits: Limits) -> None:
+        """Takes up what the store has."""
+        with collector_paused():
+            self._ledger = Ledger(self._store, self._now)
+            groups = self._ledger.groups()
+            self._stage1 = (
+                XPathStage(groups, limits=limits)
+                if session is None
+                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
+            )
+            self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
+            self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)
+            greatest = self._ledger.greatest_times() if is_bounded(timing.lateness) else {}
+            self._watermarks = Watermarks(timing, self._registry.sources, greatest, self._now())
+            self._admission = Admission(self._store, self._watermarks, self._now, max_document)
 
     def __enter__(self) -> Engine:
         return self
@@ -227,9 +240,11 @@ class Engine:
 
     def _backfill(self, subscriptions: list[Subscription]) -> None:
         """Answers new queries, within the batch that keeps them, over the documents that are kept."""
+        taken_at = self._now()
         outputs = self._answering.backfill(subscriptions, self._admission.fresh)
         self._records.flush()
         self._ledger.save_outputs(outputs)
+        self._ledger.save_batch(taken_at, 0, 0, len(outputs))
         self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
 
     def queries(self) -> dict[str, list[str]]:
@@ -241,7 +256,7 @@ class Engine:
 
     def added_at(self, qid: int) -> int:
         """When a query was registered, microseconds."""
-        return self._ledger.added_at(qid)
+        return self._ledger.queries.added_at(qid)
 
     def answer_to(self, command: str) -> str | None:
         """What a command was answered that is done; None if it is not."""
@@ -265,6 +280,7 @@ class Engine:
 
     def _process(self, documents: Iterable[Document | Reject], notes: Notes) -> list[Output]:
         self._registry.flush()
+        taken_at = self._now()
         with self._batch(), whole_batch(self._store):
             admitted = self._admission.admit(documents)
             delivery = Delivery(self._registry, self._records, most=self._max_matches)
@@ -280,12 +296,13 @@ class Engine:
             arrived = admitted.greatest()
             greatest = self._watermarks.after(arrived, self._registry.streams(), self._now())
             self._evict(greatest)
+            self._ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         self._watermarks.advance(greatest, arrived, self._now())
         for subscription, reason in reasons.items():
             self._registry.deactivate(subscription)
             subscription.pause(last, reason)
         self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
-        self._last_dead_letters = admitted.dead_letters
+        self._last_dead_letters = admitted.dead_letters.to_pylist()
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -305,7 +322,7 @@ class Engine:
     def _evict(self, greatest: Mapping[str, int]) -> None:
         """Drops the join state that nothing can meet any more, and notes why: what is late must stay late."""
         lateness = self._watermarks.timing.lateness
-        if lateness is None:
+        if not is_bounded(lateness):
             return
         self._ledger.save_notes(Notes(settings={WATERMARKS: to_setting(lateness, greatest)}))
         before = self._evictable(self._watermarks.of(self._registry.streams(), greatest))
@@ -386,10 +403,9 @@ class Engine:
     def watermarks(self) -> dict[str, int]:
         """The watermark of each stream from outside that has one; of a store that is opened without lateness, as it
         was with it the last time."""
-        if self._watermarks.timing.lateness is not None:
+        if is_bounded(self._watermarks.timing.lateness):
             return self._watermarks.by_stream()
-        lateness, greatest = self._ledger.noted_watermarks()
-        return {} if lateness is None else {stream: time - lateness for stream, time in sorted(greatest.items())}
+        return by_stream(*self._ledger.noted_watermarks())
 
     def horizon(self) -> tuple[int | None, int | None]:
         """The least watermark of the streams that queries read, and the time before which documents begin that nothing
@@ -415,8 +431,7 @@ class Engine:
 
     def last_dead_letters(self) -> list[dict[str, Any]]:
         """The dead letters of the last batch that was processed."""
-        found: list[dict[str, Any]] = self._last_dead_letters.to_pylist()
-        return found
+        return self._last_dead_letters
 
     def last_paused(self) -> dict[str, str]:
         """The names of the queries that the last batch paused, with the reasons."""

@@ -10,7 +10,8 @@ from join_stage.costs import Cost
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from mmqjp.estimates import Estimates
 from mmqjp.layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
-from mmqjp.registry import HiddenStream, Registry, Subscription, Target
+from mmqjp.registry import Registry
+from mmqjp.subscriptions import HiddenStream, Subscription, Target
 from mmqjp.terms import definition_text, names_of_others, owner_text, stream_text, term_text, window_text
 from templates.catalog import INFINITE
 from templates.conjunctive import conjunctive_query
@@ -58,7 +59,7 @@ class _Explanation:
         self._users: dict[int, list[Target]] = {}
         for owner in registry.owners():
             for target in owner.targets:
-                self._users.setdefault(target.placement.template, []).append(target)
+                self._users.setdefault(target.template, []).append(target)
 
     def query(self, subscription: Subscription) -> Iterator[str]:
         yield from _heading(f"query {subscription.name}")
@@ -119,14 +120,14 @@ class _Explanation:
         yield f"row of R_T{placement.template}"
         sharers = list(self._registry.of_row(placement.row))
         widest = max(other.window for other in sharers)
-        values = [f"var{i} = {variable}" for i, variable in enumerate(_variables(target), 1)]
+        values = [f"var{i} = {variable}" for i, variable in enumerate(target.catalog.variables_of(target.row), 1)]
         values = [f"qid = {placement.row}", *values, f"wl = {_microseconds(widest)}"]
         yield from wrapped(", ".join(values), 2)
         yield from wrapped(f"shared with {names_of_others(sharers, [target.owner]) or 'no other query'}", 2)
         yield from self._template(target, shape)
 
     def _template(self, target: Target, shape: Shape) -> Iterator[str]:
-        number = target.placement.template
+        number = target.template
         yield ""
         yield f"template {number}"
         others = names_of_others(self._users[number], [target.owner])
@@ -145,7 +146,7 @@ class _Explanation:
 
     def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
         """What the row and its template are expected to cost, and what the template did."""
-        number, variables_of = target.placement.template, self._registry.catalog.variables_of
+        number, variables_of = target.template, self._registry.catalog.variables_of
         yield f"  plan {self._plan}"
         guess = self._known.estimates
         if not shape.joins:
@@ -153,8 +154,8 @@ class _Explanation:
         elif guess is None:
             text = "no documents are kept (--state DIR names a store with some)"
         else:
-            row = guess.of_row(shape, variables_of(target.placement.row))
-            rows = {other.placement.row for other in self._users[number]}
+            row = guess.of_row(shape, variables_of(target.row))
+            rows = {other.row for other in self._users[number]}
             total = guess.of_rows(shape, map(variables_of, rows))
             text = (
                 f"for a document like the {guess.documents:,} kept, {row[0] if row else 0:,.1f} pairs of equal nodes "
@@ -201,7 +202,7 @@ def _entry(key: str, value: Term | str) -> str:
 def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
     """The minor's nodes by the template's numbering: node, side, shared variable, name in the query, definition."""
     rows = {}
-    ids = iter(_variables(target))
+    ids = target.catalog.variables_of(target.row)
     for label, side, minor, slots in zip(
         ("left", "right"), target.conjunct.sides(), target.placement.minors, target.placement.slots, strict=False
     ):
@@ -212,17 +213,6 @@ def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
         name, label, here, definition = rows[slot]
         table.append((name, label, f"variable {number}", here, definition_text(definition)))
     return table
-
-
-def _variables(target: Target) -> list[int]:
-    """The shared variables of the row, in the template's numbering: each is the last step of its definition."""
-    placement = target.placement
-    found, end = {}, 0
-    for minor, slots in zip(placement.minors, placement.slots, strict=True):
-        for node, slot in zip(minor.nodes, slots, strict=True):
-            end += len(node.definition)
-            found[slot] = placement.steps[end - 1]
-    return [found[slot] for slot in range(len(found))]
 
 
 def _node_name(side: Side, minor: Minor, index: int) -> str:

@@ -14,20 +14,20 @@ from feeds.document import Clock, now_us
 from feeds.tail import Offset
 from join_stage.costs import Cost
 from join_stage.engine import JoinEngine, StoreError, whole_batch
-from join_stage.tables import TABLES
+from mmqjp.kept_queries import KeptQueries
 from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.preparation import Preparation
-from mmqjp.registry import Registry, Subscription
-from mmqjp.watermarks import WATERMARKS, from_setting
-from templates.catalog import Catalog, Edge
-from templates.template import Shape
-from xscl import parse_script
+from mmqjp.registry import Registry
+from mmqjp.rows import Rows
+from mmqjp.watermarks import WATERMARKS, Lateness, from_setting
+from templates.catalog import Edge
 
-SCHEMA_VERSION = 2
-"""The format of a store. Since 2 queries may be paused, and sources have offsets."""
+SCHEMA_VERSION = 3
+"""The format of a store. Since 2 queries may be paused, and sources have offsets; since 3 it is written where queries
+stand in the catalog. A version that finds another normal form, or other templates, for a query has a new format."""
 
-NUMBERED = ("outputs", "settings", "offsets", "pauses", "commands")
+NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
 
 DELIVERED = "delivered"
@@ -38,123 +38,51 @@ class Ledger:
     """Reads and appends the rows that are not join state. Callers begin and commit batches, except where said."""
 
     def __init__(self, store: JoinEngine, now: Clock = now_us) -> None:
-        """Brings a store of an older format up to date. Raises StoreError for one of a newer format."""
-        self._store, self._now = store, now
-        version = int(self._setting("schema_version") or 0)
+        """Raises StoreError for a store of a newer format."""
+        self._store, self._now, self._table = store, now, Rows(store)
+        self._append, self._rows, self._top = self._table.append, self._table.of, self._table.top
+        self._version = version = int(self._setting("schema_version") or 0)
         if version > SCHEMA_VERSION:
             raise StoreError(
                 f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
                 "install the version that wrote it, or a newer one"
             )
-        self.batch = max(self._top("batch", table) for table in NUMBERED) + 1
-        if version < SCHEMA_VERSION:
-            self._migrate()
+        tops = " UNION ALL ".join(f"SELECT max(batch) AS top FROM {table}" for table in NUMBERED)
+        self.batch = self._top("top", f"({tops})") + 1
         self.next_docid = self._top("docid", "documents") + 1
         self.next_match = self._top("match", "match_rows") + 1
-        self.next_qid = self._top("qid", "added_queries") + 1
-        self._saved_steps = self._top("var", "variables") + 1
-        self._saved_templates = self._top("template", "templates") + 1
-
-    def _migrate(self) -> None:
-        """Notes the format of a store that is new or old. What format 2 has more, tables, the store has made already;
-        what it keeps otherwise, it has rewritten."""
-        with whole_batch(self._store):
-            self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
-        self.batch += 1
-
-    # ------------------------------------------------------------ catalog and queries
-
-    def catalog(self) -> Catalog:
-        """A catalog that hands out the ids that earlier runs did."""
-        shapes = [
-            Shape(
-                row["left_nodes"],
-                tuple(row["parents"]),
-                tuple(zip(row["joins"][::2], row["joins"][1::2], strict=True)),
-            )
-            for row in self._rows("SELECT * FROM templates ORDER BY template")
-        ]
-        steps = {
-            (row["stream"], row["parent"], row["definition"]): row["var"]
-            for row in self._rows("SELECT * FROM variables ORDER BY var")
-        }
-        return Catalog(known_steps=steps, next_step=self._saved_steps, known_templates=shapes)
+        self.queries = KeptQueries(store)
 
     def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
         """The groups of edges that the join state's rows were expanded from."""
         groups: dict[int, set[Edge]] = {}
-        for row in self._rows("SELECT * FROM groups"):
-            groups.setdefault(row["grp"], set()).add((row["var1"], row["var2"]))
+        for number, *edge in self._table.tuples("SELECT grp, var1, var2 FROM groups"):
+            groups.setdefault(number, set()).add((edge[0], edge[1]))
         return ((number, frozenset(edges)) for number, edges in groups.items())
 
-    def subscriptions(self, preparation: Preparation) -> Iterator[Subscription]:
-        """The queries that were added and not removed."""
-        removed = {row["qid"] for row in self._rows("SELECT qid FROM removed_queries")}
-        pauses = self._pauses()
-        for row in self._rows("SELECT * FROM added_queries ORDER BY qid"):
-            if row["qid"] not in removed:
-                script = parse_script(row["text"])
-                ready = preparation.prepared(script.queries[0], script.namespaces)
-                publishes = ready.publish is not None
-                subscription = Subscription(
-                    row["qid"], row["name"], row["text"], row["occurrence"], row["since"], ready.normal, publishes
-                )
-                for docid, reason in pauses.get(row["qid"], ()):
-                    if reason is None:
-                        subscription.resume(docid)
-                    else:
-                        subscription.pause(docid, reason)
-                yield subscription
+    # ------------------------------------------------------------ queries
 
-    def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
-        """When queries were paused, with the reason, and resumed, with none: the documents behind which, in order."""
-        pauses: dict[int, list[tuple[int, str | None]]] = {}
-        for row in self._rows("SELECT * FROM pauses ORDER BY batch"):
-            pauses.setdefault(row["qid"], []).append((row["docid"], row["reason"]))
-        return pauses
+    def migrate(self, registry: Registry, preparation: Preparation) -> bool:
+        """Brings a store of an older format up to date, in a batch of its own: whether there was need to. The queries
+        are registered by the way.
 
-    def query_names(self) -> list[str]:
-        """The names of all queries ever added."""
-        return [row["name"] for row in self._rows("SELECT name FROM added_queries")]
-
-    def added_at(self, qid: int) -> int:
-        """When a query was added, microseconds."""
-        return next(int(row["added_at"]) for row in self._rows(f"SELECT added_at FROM added_queries WHERE qid = {qid}"))
-
-    def save_queries(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
-        """Writes queries with their rows of R_T, and the variables and templates that are new with them."""
-        queries: list[tuple[object, ...]] = []
-        rows: list[tuple[object, ...]] = []
-        for s in subscriptions:
-            placements = [target.placement for target in s.targets]
-            rows += [(s.qid, p.template, registry.catalog.variables_of(p.row), s.normal.window) for p in placements]
-            templates = sorted({p.template for p in placements})
-            queries.append((s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, now, s.since))
-        self._append("added_queries", queries)
-        self._append("placements", rows)
-        self._save_catalog(registry.catalog)
-
-    def queries_saved(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
-        """Takes note that what `save_queries` wrote is committed."""
-        self.next_qid += len(subscriptions)
-        self._saved_steps = catalog.next_step
-        self._saved_templates = len(catalog.templates)
-
-    def save_removals(self, qids: Iterable[int], now: int) -> None:
-        self._append("removed_queries", [(qid, now) for qid in qids])
+        What a format has more, tables and columns, the store has made already; what it keeps otherwise, it has
+        rewritten.
+        """
+        if self._version == SCHEMA_VERSION:
+            return False
+        with whole_batch(self._store):
+            self.queries.place_anew(registry, preparation)
+            self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
+        self.queries.saved((), registry.catalog)
+        self.batch += 1
+        return True
 
     def save_pauses(self, qids: Iterable[int], docid: int, reason: str | None, now: int) -> None:
         """Writes that queries rest for a reason from behind a document on, or, for None, go on."""
         self._append("pauses", [(qid, docid, reason, now, self.batch) for qid in qids])
 
-    def _save_catalog(self, catalog: Catalog) -> None:
-        steps = [catalog.steps[n] for n in range(self._saved_steps, catalog.next_step) if n in catalog.steps]
-        self._append("variables", [(step.id, step.parent, step.stream, str(step.node)) for step in steps])
-        fresh = list(enumerate(catalog.templates))[self._saved_templates :]
-        joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
-        self._append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
-
-    def noted_watermarks(self) -> tuple[int | None, dict[str, int]]:
+    def noted_watermarks(self) -> tuple[Lateness, dict[str, int]]:
         """The lateness and the greatest times that were noted last."""
         return from_setting(self._setting(WATERMARKS))
 
@@ -180,6 +108,12 @@ class Ledger:
             "outputs",
             [(o.query, o.t0, o.t1, o.documents, o.streams, _json(o.nodes), o.xml, self.batch) for o in outputs],
         )
+
+    def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
+        """Writes of the batch, if it brought anything, when it was taken in, and that it is committed now."""
+        if documents or dead_letters or outputs:
+            row = (self.batch, taken_at, self._now(), documents, dead_letters, outputs)
+            self._append("batches", [row])
 
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not marked as delivered, in the order of output lines."""
@@ -281,28 +215,9 @@ class Ledger:
 
     # ------------------------------------------------------------ rows
 
-    def _append(self, table: str, rows: list[tuple[object, ...]]) -> None:
-        if rows:
-            self._store.append(table, rows_table(rows, TABLES[table]))
-
-    def _rows(self, sql: str) -> Iterator[dict[str, Any]]:
-        for chunk in self._store.select(sql).to_batches(max_chunksize=1000):
-            yield from chunk.to_pylist()
-
     def _setting(self, key: str) -> str | None:
         rows = self._rows(f"SELECT value FROM settings WHERE key = '{key}' ORDER BY batch DESC LIMIT 1")
         return next((row["value"] for row in rows), None)
-
-    def _top(self, column: str, table: str) -> int:
-        rows = self._rows(f"SELECT max({column}) AS top FROM {table}")
-        return max((row["top"] for row in rows if row["top"] is not None), default=-1)
-
-
-def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
-    """An Arrow table of rows."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.table(arrays, schema=schema)
 
 
 def _json(nodes: object) -> str:

@@ -3,97 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from join_stage.engine import JoinEngine, Scope
 from join_stage.plan import TemplateTable
-from templates.catalog import INFINITE, Catalog, Placement, Row
+from mmqjp.preparation import inner_join
+from mmqjp.subscriptions import HiddenStream, Owner, Standing, Subscription, Target, is_hidden, width
+from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
-from xscl.normal import Conjunct, Hidden, NormalQuery
+from xscl.normal import Conjunct, Hidden
 from xscl.syntax import JoinOp
-
-
-@dataclass(eq=False)
-class Subscription:
-    """A registered query. `since` is the last document that it does not see; `occurrence` counts equal queries.
-
-    `paused` says why it rests, if it does. Nor does it see the documents of `gaps`, which came while it was paused: a
-    gap is the last one before it and the last one of it.
-    """
-
-    qid: int
-    name: str
-    text: str
-    occurrence: int
-    since: int
-    normal: NormalQuery
-    publishes: bool
-    paused: str | None = None
-    gaps: list[tuple[int, int | None]] = field(default_factory=list)
-    targets: list[Target] = field(default_factory=list)
-
-    @property
-    def active(self) -> bool:
-        """Whether it is answered."""
-        return self.paused is None
-
-    def sees(self, docids: Iterable[int]) -> bool:
-        """Whether all these documents are among those that it is answered for."""
-        if not self.gaps:
-            return min(docids) > self.since
-        return all(
-            docid > self.since and not any(low < docid <= (docid if high is None else high) for low, high in self.gaps)
-            for docid in docids
-        )
-
-    def pause(self, docid: int, reason: str) -> None:
-        """Notes that it rests from behind a document on."""
-        self.paused = reason
-        self.gaps.append((docid, None))
-
-    def resume(self, docid: int) -> None:
-        """Notes that it rested up to a document."""
-        self.paused = None
-        self.gaps.append((self.gaps.pop()[0], docid))
-
-    @property
-    def key(self) -> tuple[str | None, str]:
-        """PUBLISH name, if it has one, and text: what makes two queries the same one."""
-        return (self.name if self.publishes else None), self.text
-
-
-@dataclass(eq=False)
-class HiddenStream:
-    """An inner join whose tuples queries read; `uses` counts the conjunctive queries that do, `calls` those of them
-    that are answered."""
-
-    hidden: Hidden
-    since: int
-    uses: int = 0
-    calls: int = 0
-    targets: list[Target] = field(default_factory=list)
-
-    @property
-    def active(self) -> bool:
-        """Whether its tuples are wanted."""
-        return self.calls > 0
-
-    def sees(self, docids: Iterable[int]) -> bool:
-        """Whether all these documents are among those that it is made of."""
-        return min(docids) > self.since
-
-
-@dataclass(eq=False)
-class Target:
-    """A subscriber of a row of R_T: one conjunctive query of a subscription or of a hidden stream."""
-
-    owner: Subscription | HiddenStream
-    conjunct: Conjunct
-    placement: Placement
-    op: JoinOp | None
-    window: int
 
 
 class Registry:
@@ -163,10 +83,10 @@ class Registry:
     def _made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
         """The streams that the makers of a stream read; none for one that only comes from outside."""
         named = self._by_name.get(stream, ())
-        makers: list[Subscription | HiddenStream] = [s for s in named if s.publishes and s not in without]
+        makers: list[Owner] = [s for s in named if s.publishes and s not in without]
         if stream in self._hidden:
             makers.append(self._hidden[stream])
-        return {side.stream for maker in makers for target in maker.targets for side in target.conjunct.sides()}
+        return {stream for maker in makers for target in maker.targets for stream in target.streams}
 
     def has_readers(self, stream: str) -> bool:
         return self._readers[stream] > 0
@@ -175,17 +95,15 @@ class Registry:
         """The hidden stream of a name, which some registered query reads."""
         return self._hidden[stream]
 
-    def inner_joins(self, owner: Subscription | HiddenStream) -> list[HiddenStream]:
+    def inner_joins(self, owner: Owner) -> list[HiddenStream]:
         """The hidden streams behind a query, each once."""
         found: dict[HiddenStream, None] = {}
         for target in owner.targets:
-            for side in target.conjunct.sides():
-                if side.hidden is not None:
-                    inner = self._hidden[side.hidden.stream]
-                    found |= dict.fromkeys([inner, *self.inner_joins(inner)])
+            for stream in self._inner(target):
+                found |= dict.fromkeys([stream, *self.inner_joins(stream)])
         return list(found)
 
-    def owners(self) -> Iterator[Subscription | HiddenStream]:
+    def owners(self) -> Iterator[Owner]:
         """Everything that has subscribed to rows of R_T."""
         yield from self.subscriptions.values()
         yield from self._hidden.values()
@@ -196,7 +114,7 @@ class Registry:
 
     def template_of(self, row: int) -> int:
         """The template of a row that has subscribers."""
-        return next(self.of_row(row)).placement.template
+        return next(self.of_row(row)).template
 
     def add(self, subscription: Subscription) -> None:
         """Registers a query; if that fails nothing of it is left."""
@@ -206,6 +124,33 @@ class Registry:
         except BaseException:
             self._displace(subscription)
             raise
+        self._enter(subscription)
+
+    def restore(self, subscription: Subscription, own: Sequence[Standing], inner: Mapping[str, list[Standing]]) -> None:
+        """Registers a query of an earlier run whose rows the catalog has taken up: its own conjunctive queries, and
+        those of the hidden streams behind it."""
+
+        def stand(owner: Owner, standing: Iterable[Standing]) -> None:
+            for one in standing:
+                row = self.catalog.subscribe(one.row, one.window, one.op == "FOLLOWED BY")
+                self._stand(Target(owner, self.catalog, *one))
+                self._put((row,))
+                for stream in filter(is_hidden, one.streams):
+                    self._open(
+                        stream,
+                        lambda stream=stream: inner_join(subscription.normal, stream),  # type: ignore[misc]
+                        subscription.since,
+                        lambda made, stream=stream: stand(made, inner[stream]),  # type: ignore[misc]
+                    )
+
+        stand(subscription, own)
+        self._enter(subscription)
+
+    def restored(self, change: Change) -> None:
+        """Gives stage 1 what the rows need that the catalog has taken up."""
+        self._stage1.add(change)
+
+    def _enter(self, subscription: Subscription) -> None:
         self.subscriptions[subscription.qid] = subscription
         self._by_name.setdefault(subscription.name, {})[subscription] = None
         self._by_text.setdefault(subscription.key, {})[subscription] = None
@@ -227,55 +172,62 @@ class Registry:
         self._pending.clear()
 
     def _place(
-        self,
-        owner: Subscription | HiddenStream,
-        conjuncts: tuple[Conjunct, ...],
-        op: JoinOp | None,
-        window: int | None,
-        since: int,
+        self, owner: Owner, conjuncts: tuple[Conjunct, ...], op: JoinOp | None, window: int | None, since: int
     ) -> None:
-        width = INFINITE if window is None and op is not None else window or 0
-        for conjunct in conjuncts:
-            placement, change = self.catalog.add(conjunct, width, op == "FOLLOWED BY")
+        widest = width(op, window)
+        for place, conjunct in enumerate(conjuncts):
+            placement, change = self.catalog.add(conjunct, widest, op == "FOLLOWED BY")
             self._stage1.add(change)
-            for side in conjunct.sides():
-                self._readers[side.stream] += 1
-                if side.hidden is not None:
-                    self._open(side.hidden, since)
-            self._calls[placement.row] += 1
+            streams = tuple(side.stream for side in conjunct.sides())
+            target = Target(owner, self.catalog, place, placement.row, placement.template, op, widest, streams)
+            self._stand(target)
             self._put(change.rows)
-            target = Target(owner, conjunct, placement, op, width)
-            owner.targets.append(target)
-            self._by_row.setdefault(placement.row, {})[target] = None
-            self._windows[width] += 1
-            if conjunct.right is not None:
-                self._joined[conjunct.left.stream, conjunct.right.stream] += 1
+            for side in conjunct.sides():
+                if side.hidden is not None:
+                    self._open_inner(side.hidden, since)
 
-    def deactivate(self, owner: Subscription | HiddenStream) -> None:
+    def _open_inner(self, hidden: Hidden, since: int) -> None:
+        def place(stream: HiddenStream) -> None:
+            self._place(stream, hidden.conjuncts, hidden.op, hidden.window, since)
+
+        self._open(hidden.stream, lambda: hidden, since, place)
+
+    def _stand(self, target: Target) -> None:
+        """Enters a conjunctive query that the catalog knows of."""
+        self._calls[target.row] += 1
+        target.owner.targets.append(target)
+        self._by_row.setdefault(target.row, {})[target] = None
+        self._windows[target.window] += 1
+        for stream in target.streams:
+            self._readers[stream] += 1
+        if len(target.streams) > 1:
+            left, right = target.streams
+            self._joined[left, right] += 1
+
+    def _inner(self, target: Target) -> Iterator[HiddenStream]:
+        """The hidden streams that a conjunctive query reads."""
+        return (self._hidden[stream] for stream in target.streams if is_hidden(stream))
+
+    def deactivate(self, owner: Owner) -> None:
         """Has the rows of R_T that nobody else is answered for taken out of stage 2. What the documents have of the
         owner's patterns is found and kept as before."""
         for target in owner.targets:
-            row = target.placement.row
-            self._calls[row] -= 1
-            if not self._calls[row]:
-                del self._calls[row]
-                self._withdraw(self.catalog.row(row))
-            for side in target.conjunct.sides():
-                if side.hidden is not None:
-                    stream = self._hidden[side.hidden.stream]
-                    stream.calls -= 1
-                    if not stream.active:
-                        self.deactivate(stream)
+            self._calls[target.row] -= 1
+            if not self._calls[target.row]:
+                del self._calls[target.row]
+                self._withdraw(self.catalog.row(target.row))
+            for stream in self._inner(target):
+                stream.calls -= 1
+                if not stream.active:
+                    self.deactivate(stream)
 
-    def activate(self, owner: Subscription | HiddenStream) -> None:
+    def activate(self, owner: Owner) -> None:
         """Brings back what `deactivate` took out."""
         for target in owner.targets:
-            row = target.placement.row
-            self._calls[row] += 1
-            self._put((self.catalog.row(row),))
-            for side in target.conjunct.sides():
-                if side.hidden is not None:
-                    self._call(self._hidden[side.hidden.stream])
+            self._calls[target.row] += 1
+            self._put((self.catalog.row(target.row),))
+            for stream in self._inner(target):
+                self._call(stream)
 
     def _call(self, stream: HiddenStream) -> None:
         stream.calls += 1
@@ -288,40 +240,39 @@ class Registry:
             self._live.discard(row.id)
             self._stage2.drop_rows(self._table(row.template), [row])
 
-    def _displace(self, owner: Subscription | HiddenStream) -> None:
+    def _displace(self, owner: Owner) -> None:
         if owner.active:
             self.deactivate(owner)
         for target in owner.targets:
-            placement = target.placement
-            gone, changed = self.catalog.remove(placement, target.window, target.op == "FOLLOWED BY")
+            gone, changed = self.catalog.remove(target.row, target.window, target.op == "FOLLOWED BY")
             self._stage1.remove(gone)
             self._put(changed.rows)
-            del self._by_row[placement.row][target]
-            if not self._by_row[placement.row]:
-                del self._by_row[placement.row]
+            del self._by_row[target.row][target]
+            if not self._by_row[target.row]:
+                del self._by_row[target.row]
             _decrease(self._windows, target.window)
-            if target.conjunct.right is not None:
-                _decrease(self._joined, (target.conjunct.left.stream, target.conjunct.right.stream))
-            for side in target.conjunct.sides():
-                _decrease(self._readers, side.stream)
-                if side.hidden is not None:
-                    self._close(side.hidden)
+            if len(target.streams) > 1:
+                _decrease(self._joined, target.streams)
+            for stream in target.streams:
+                _decrease(self._readers, stream)
+            for inner in list(self._inner(target)):
+                self._close(inner)
 
-    def _open(self, hidden: Hidden, since: int) -> None:
-        stream = self._hidden.get(hidden.stream)
+    def _open(self, name: str, hidden: Callable[[], Hidden], since: int, place: Callable[[HiddenStream], None]) -> None:
+        """Counts one more reader of a hidden stream; `place` registers one that is new."""
+        stream = self._hidden.get(name)
         if stream is None:
-            stream = self._hidden[hidden.stream] = HiddenStream(hidden, since, calls=1)
-            self._place(stream, hidden.conjuncts, hidden.op, hidden.window, since)
+            stream = self._hidden[name] = HiddenStream(name, hidden, since, calls=1)
+            place(stream)
         else:
             stream.since = min(stream.since, since)
             self._call(stream)
         stream.uses += 1
 
-    def _close(self, hidden: Hidden) -> None:
-        stream = self._hidden[hidden.stream]
+    def _close(self, stream: HiddenStream) -> None:
         stream.uses -= 1
         if not stream.uses:
-            del self._hidden[hidden.stream]
+            del self._hidden[stream.stream]
             self._displace(stream)
 
     def _put(self, rows: tuple[Row, ...]) -> None:

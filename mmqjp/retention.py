@@ -33,6 +33,7 @@ def prune(
     if keep is None:
         return
     store.drop_before("dead_letters", "noted_at", now - keep)
+    store.drop_before("batches", "committed_at", now - keep)
     if horizon <= EARLIEST:
         return
     before = horizon - keep

@@ -13,8 +13,8 @@ DATABASE = "mmqjp"
 
 def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE) -> None:
     """Makes the store in the directory `warehouse` readable in a session: as the tables `documents`, `outputs`,
-    `dead_letters`, `r_bin`, `r_doc`, `r_docts`, the views `queries`, `matches`, `costs` and `r_t_0`, `r_t_1`, ... of a
-    database.
+    `dead_letters`, `batches`, `r_bin`, `r_doc`, `r_docts`, the views `queries`, `matches`, `costs` and `r_t_0`,
+    `r_t_1`, ... of a database.
 
     The database is there for all sessions; which store it shows, each session settles for itself, and may change.
     Each query sees the batches that are committed when it is planned, also those after this call; templates that are

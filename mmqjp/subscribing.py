@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
@@ -12,7 +11,8 @@ from join_stage.engine import JoinEngine, whole_batch
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.preparation import Preparation
-from mmqjp.registry import Registry, Subscription
+from mmqjp.registry import Registry
+from mmqjp.subscriptions import NUMBERED, Subscription
 from xscl import Script
 
 How = Literal["ensure", "add", "replace"]
@@ -24,8 +24,6 @@ Noting = Callable[[list[str]], Notes]
 
 Within = Callable[[list[Subscription]], None]
 """What is done for new queries within the batch that keeps them."""
-
-_NUMBERED = re.compile(r"q([0-9]+)")
 
 
 def nothing_noted(names: list[str]) -> Notes:
@@ -44,11 +42,12 @@ class Subscribing:
         """Registers the queries that the store has."""
         self._store, self._ledger, self._registry, self._now = store, ledger, registry, now
         self._preparation = Preparation()
-        for subscription in ledger.subscriptions(self._preparation):
-            registry.add(subscription)
+        if not ledger.migrate(registry, self._preparation):
+            ledger.queries.restore(registry, self._preparation)
+        for subscription in registry.subscriptions.values():
             if subscription.paused is not None:
                 registry.deactivate(subscription)
-        numbers = map(_NUMBERED.fullmatch, ledger.query_names())
+        numbers = map(NUMBERED.fullmatch, ledger.queries.names())
         self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
 
     def subscribe(
@@ -74,7 +73,7 @@ class Subscribing:
         """Removes all queries of a name. Raises KeyError if there is none."""
         gone = self._named(name)
         with whole_batch(self._store):
-            self._ledger.save_removals([s.qid for s in gone], self._now())
+            self._ledger.queries.save_removals([s.qid for s in gone], self._now())
             self._ledger.save_notes(noting([name]))
         for subscription in gone:
             self._registry.remove(subscription.qid)
@@ -125,7 +124,7 @@ class Subscribing:
         kept: set[Subscription] = set()
         for place, query in enumerate(script.queries, 1):
             ready = self._preparation.prepared(query, script.namespaces)
-            text, normal = ready.text, ready.normal
+            text = ready.text
             key = query.publish, text
             known = () if how == "replace" and since is not None else self._registry.equal(*key)
             # A query without a name has none to be replaced under: it is another one.
@@ -140,12 +139,8 @@ class Subscribing:
             name = query.publish or f"q{max(place, self._highest_number + 1)}"
             if query.publish is None:
                 self._highest_number = int(name[1:])
-            qid = self._ledger.next_qid + len(fresh)
-            fresh.append(
-                Subscription(
-                    qid, name, text, occurrence, last if since is None else since, normal, query.publish is not None
-                )
-            )
+            qid = self._ledger.queries.next_qid + len(fresh)
+            fresh.append(Subscription(qid, name, text, occurrence, last if since is None else since, ready))
             names.append(name)
         return names, fresh, kept
 
@@ -167,15 +162,15 @@ class Subscribing:
             for subscription in added:
                 self._refuse_cycle(subscription, gone)
             with whole_batch(self._store):
-                self._ledger.save_queries(fresh, self._registry, self._now())
-                self._ledger.save_removals([s.qid for s in gone], self._now())
+                self._ledger.queries.save(fresh, self._registry, self._now())
+                self._ledger.queries.save_removals([s.qid for s in gone], self._now())
                 note()
                 within(fresh)
         except BaseException:
             for subscription in added:
                 self._registry.remove(subscription.qid)
             raise
-        self._ledger.queries_saved(fresh, self._registry.catalog)
+        self._ledger.queries.saved(fresh, self._registry.catalog)
         for subscription in gone:
             self._registry.remove(subscription.qid)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from mmqjp.registry import HiddenStream, Subscription, Target
+from mmqjp.subscriptions import HiddenStream, Subscription, Target
 from templates.catalog import INFINITE
 from xscl import to_xscl
 from xscl.normal import Conjunct, Side, Term
@@ -39,7 +39,7 @@ def stream_text(stream: str) -> str:
 
 def owner_text(owner: Subscription | HiddenStream) -> str:
     """Whose a row's subscription is: the query's name, or the hidden stream's."""
-    return owner.name if isinstance(owner, Subscription) else f"inner join {stream_text(owner.hidden.stream)}"
+    return owner.name if isinstance(owner, Subscription) else f"inner join {stream_text(owner.stream)}"
 
 
 def names_of_others(targets: Iterable[Target], own: Collection[Subscription | HiddenStream]) -> str:

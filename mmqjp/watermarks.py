@@ -13,6 +13,24 @@ WATERMARKS = "watermarks"
 """The setting with the lateness, and each stream's greatest time."""
 
 
+OTHERS = "*"
+"""Stands for all streams that a lateness is not said of. No query reads a stream of that name."""
+
+Lateness = int | None | Mapping[str, int | None]
+"""How late documents may come, microseconds, None for as late as they like: on all streams, or on each by its name."""
+
+
+def lateness_of(lateness: Lateness, stream: str) -> int | None:
+    """How late the documents of a stream may come; None: as late as they like."""
+    return lateness.get(stream, lateness.get(OTHERS)) if isinstance(lateness, Mapping) else lateness
+
+
+def is_bounded(lateness: Lateness) -> bool:
+    """Whether documents of some stream may be late."""
+    allowed = lateness.values() if isinstance(lateness, Mapping) else (lateness,)
+    return any(one is not None for one in allowed)
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How time passes, microseconds; None is without limit.
@@ -22,7 +40,7 @@ class Timing:
     `max_ahead` ahead of the clock.
     """
 
-    lateness: int | None = None
+    lateness: Lateness = None
     idle_after: int | None = None
     max_ahead: int | None = None
 
@@ -43,11 +61,12 @@ class Watermarks:
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
         """The time before which what comes on any of these streams is late: the least of the watermarks of the streams
         from outside behind them. EARLIEST if there are none."""
-        if self.timing.lateness is None:
+        lateness = self.timing.lateness
+        if not is_bounded(lateness):
             return EARLIEST
-        known = self._greatest if greatest is None else greatest
+        known = by_stream(lateness, self._greatest if greatest is None else greatest)
         behind = {source for stream in streams for source in self._sources(stream)}
-        return max(min((known.get(s, EARLIEST) for s in behind), default=EARLIEST) - self.timing.lateness, EARLIEST)
+        return max(min((known.get(source, EARLIEST) for source in behind), default=EARLIEST), EARLIEST)
 
     def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
         """The greatest times after a batch: `arrived` has those of the batch, by stream, and `streams` those that are
@@ -69,16 +88,22 @@ class Watermarks:
 
     def by_stream(self) -> dict[str, int]:
         """The watermark of each stream from outside that has one."""
-        lateness = self.timing.lateness
-        return {} if lateness is None else {s: time - lateness for s, time in sorted(self._greatest.items())}
+        return by_stream(self.timing.lateness, self._greatest)
 
 
-def to_setting(lateness: int, greatest: Mapping[str, int]) -> str:
+def by_stream(lateness: Lateness, greatest: Mapping[str, int]) -> dict[str, int]:
+    """The watermark of each stream that has one, given the greatest times."""
+    allowed = ((stream, time, lateness_of(lateness, stream)) for stream, time in sorted(greatest.items()))
+    return {stream: time - late for stream, time, late in allowed if late is not None}
+
+
+def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:
     """What is noted of watermarks."""
-    return json.dumps({"lateness": lateness, "greatest": dict(greatest)}, ensure_ascii=False)
+    allowed = dict(lateness) if isinstance(lateness, Mapping) else lateness
+    return json.dumps({"lateness": allowed, "greatest": dict(greatest)}, ensure_ascii=False)
 
 
-def from_setting(value: str | None) -> tuple[int | None, dict[str, int]]:
+def from_setting(value: str | None) -> tuple[Lateness, dict[str, int]]:
     """The lateness and the greatest times that were noted; None and nothing if there is no note."""
     if value is None:
         return None, {}

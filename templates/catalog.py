@@ -6,19 +6,24 @@ nodes whose string values are wanted) and to stage 2 (rows of R_T) comes back as
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from templates.minor import Minor, minor
-from templates.template import Shape, canonical_row, canonical_shape, shape_of
+from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
+from templates.template import Shape, bound, canonical_shape, shape_of
 from templates.witness import node_id
 from xscl.normal import Conjunct
 from xscl.pattern import PatternNode
 
-INFINITE = 2**63 - 1
-"""The window `INF` as it stands in `wl`, in microseconds."""
+__all__ = ["INFINITE", "Catalog", "Change", "Edge", "Placement", "Row", "Step"]
+
+MAX_PLACED = 20_000
+"""Most conjunctive queries whose places are remembered; past it they are forgotten."""
+
+T = TypeVar("T")
 
 Edge = tuple[int, int]
 
@@ -36,20 +41,6 @@ class Step:
     @property
     def key(self) -> tuple[str, int | None, str]:
         return self.stream, self.parent, str(self.node)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of R_T: the variables of a template's nodes and the largest window of its subscribers.
-
-    `ordered` tells that all of them are FOLLOWED BY.
-    """
-
-    id: int
-    template: int
-    variables: tuple[int, ...]
-    window: int
-    ordered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,49 +64,15 @@ class Placement:
     template: int
     minors: tuple[Minor, ...]
     slots: tuple[tuple[int, ...], ...]
-    steps: tuple[int, ...]
-    edges: tuple[Edge, ...]
-    values: tuple[int, ...]
 
 
 @dataclass(slots=True)
-class _Placed:
-    """A conjunctive query that was added, so often, and where it stands."""
+class _Uses:
+    """How many rows need each step, edge and value; a row that needs one twice counts twice."""
 
-    conjunct: Conjunct
-    placement: Placement
-    count: int = 0
-
-
-class _SharedRow:
-    """A row of R_T with what its subscribers need: their windows and operators, counted."""
-
-    def __init__(self, row_id: int, template: int, variables: tuple[int, ...], slot_at: tuple[int, ...]) -> None:
-        self.id, self.template, self.variables, self.slot_at = row_id, template, variables, slot_at
-        self._windows: Counter[int] = Counter()
-        # The windows that are keys of the counter, negated: one whose last subscriber goes stays till it is on top.
-        self._heap: list[int] = []
-        self._unordered = 0
-        self._subscribers = 0
-
-    def subscribe(self, window: int, ordered: bool) -> None:
-        if window not in self._windows:
-            heapq.heappush(self._heap, -window)
-        self._windows[window] += 1
-        self._unordered += not ordered
-        self._subscribers += 1
-
-    def unsubscribe(self, window: int, ordered: bool) -> bool:
-        """Takes one subscriber away; whether any is left."""
-        self._windows[window] -= 1
-        self._unordered -= not ordered
-        self._subscribers -= 1
-        while self._heap and not self._windows[-self._heap[0]]:
-            del self._windows[-heapq.heappop(self._heap)]
-        return self._subscribers > 0
-
-    def row(self) -> Row:
-        return Row(self.id, self.template, self.variables, -self._heap[0] if self._heap else 0, not self._unordered)
+    steps: Counter[int] = field(default_factory=Counter)
+    edges: Counter[Edge] = field(default_factory=Counter)
+    values: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -129,14 +86,11 @@ class Catalog:
     steps: dict[int, Step] = field(default_factory=dict, init=False)
     templates: list[Shape] = field(default_factory=list, init=False)
     _step_ids: dict[tuple[str, int | None, str], int] = field(default_factory=dict, init=False)
-    _uses: Counter[int | Edge | tuple[str, int]] = field(default_factory=Counter, init=False)
+    _uses: _Uses = field(default_factory=_Uses, init=False)
     _template_of: dict[tuple[object, ...], int] = field(default_factory=dict, init=False)
-    _rows: dict[tuple[object, ...], _SharedRow] = field(default_factory=dict, init=False)
-    _row_keys: dict[int, tuple[object, ...]] = field(default_factory=dict, init=False)
-    _next_row: int = field(default=0, init=False)
+    _rows: SharedRows = field(default_factory=SharedRows, init=False)
     # By identity: two that are equal but not the same have places of their own, with the same row.
-    _placed: dict[int, _Placed] = field(default_factory=dict, init=False)
-    _by_placement: dict[int, _Placed] = field(default_factory=dict, init=False)
+    _placed: dict[int, tuple[Conjunct, Placement]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for shape in self.known_templates:
@@ -147,92 +101,144 @@ class Catalog:
 
         The same object registered again costs a look-up.
         """
-        change = Change()
-        placed = self._placed.get(id(conjunct))
-        if placed is None:
-            placement, change = self._place(conjunct)
-            placed = self._placed[id(conjunct)] = self._by_placement[id(placement)] = _Placed(conjunct, placement)
-        placed.count += 1
-        shared = self._rows[self._row_keys[placed.placement.row]]
+        placement, change = self._place(conjunct)
+        return placement, replace(change, rows=(self.subscribe(placement.row, window, ordered),))
+
+    def subscribe(self, row: int, window: int, ordered: bool) -> Row:
+        """Gives a row that there is one more subscriber: the row as it now is."""
+        shared = self._rows[row]
         shared.subscribe(window, ordered)
-        return placed.placement, replace(change, rows=(shared.row(),))
+        return shared.row()
+
+    def place(self, conjunct: Conjunct) -> Placement:
+        """Where a conjunctive query stands that is registered."""
+        return self._place(conjunct)[0]
+
+    def restore(self, steps: Iterable[tuple[str, Step]], rows: Iterable[RowKey]) -> tuple[dict[RowKey, int], Change]:
+        """Takes up rows of an earlier run, before anything is added: their numbers, and what they need of stage 1.
+
+        `steps` are those that the rows need, each with the text of its node, parents before children. The rows have no
+        subscribers yet.
+        """
+        for definition, step in steps:
+            self.steps[step.id] = step
+            key = step.stream, step.parent, definition
+            self._step_ids[key] = step.id
+            self.known_steps.pop(key, None)
+        numbers = {key: self._rows.restore(*key) for key in dict.fromkeys(rows)}
+        uses = self._uses
+        for template, variables in numbers:
+            edges, leaves = self._needs(template, variables)
+            uses.steps.update(variables)
+            uses.edges.update(edges)
+            uses.values.update(leaves)
+        # A row needs all steps above its variables; ids rise from parents to children.
+        for number in sorted(self.steps, reverse=True):
+            parent = self.steps[number].parent
+            if parent is not None:
+                uses.steps[parent] += uses.steps[number]
+        return numbers, Change(tuple(self.steps.values()), tuple(uses.edges), tuple(uses.values))
 
     def _place(self, conjunct: Conjunct) -> tuple[Placement, Change]:
         """Finds a conjunctive query its place; what is new with it, but for its row."""
+        known = self._placed.get(id(conjunct))
+        if known is not None and known[1].row in self._rows:
+            return known[1], Change()
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
         for term in (*terms[0], *terms[1]):
             node_id(0, 0, term.functions)  # gives the chain of functions its number, or refuses it
         minors = tuple(minor(side.pattern, terms[i]) for i, side in enumerate(conjunct.sides()))
         shape = shape_of(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
-        used: list[int] = []
         fresh: list[Step] = []
         variables: list[int] = []
         for side, reduced in zip(conjunct.sides(), minors, strict=True):
             for node in reduced.nodes:
-                chain = self._chain(side.stream, node.definition, fresh)
-                used += chain
-                variables.append(chain[-1])
-        edges = tuple((variables[parent], variables[child]) for parent, child in shape.binary_rows())
-        leaves = tuple(variables[leaf] for join in shape.joins for leaf in join)
-        shared, slots = self._row(shape, tuple(variables))
+                variables.append(self._variable(side.stream, node.definition, fresh))
+        template = self._template(shape)
+        found = self._rows.find(shape, template, self.templates[template], tuple(variables))
         offset, by_side = 0, []
         for reduced in minors:
-            by_side.append(slots[offset : offset + len(reduced.nodes)])
+            by_side.append(found.slots[offset : offset + len(reduced.nodes)])
             offset += len(reduced.nodes)
-        placement = Placement(shared.id, shared.template, minors, tuple(by_side), tuple(used), edges, leaves)
+        placement = Placement(found.row.id, template, minors, tuple(by_side))
+        if len(self._placed) >= MAX_PLACED:
+            self._placed.clear()
+        # What is kept holds the conjunctive query, whose identity no other can have meanwhile.
+        self._placed[id(conjunct)] = conjunct, placement
+        return placement, self._acquire(found.row, tuple(fresh)) if found.is_new else Change()
+
+    def _acquire(self, shared: SharedRow, fresh: tuple[Step, ...]) -> Change:
+        """Counts what a new row needs: what of it nothing else does."""
+        uses = self._uses
+        edges, leaves = self._needs(shared.template, shared.variables)
         change = Change(
-            tuple(fresh),
-            tuple(edge for edge in dict.fromkeys(edges) if not self._uses[edge]),
-            tuple(leaf for leaf in dict.fromkeys(leaves) if not self._uses["value", leaf]),
+            fresh,
+            tuple(edge for edge in dict.fromkeys(edges) if edge not in uses.edges),
+            tuple(leaf for leaf in dict.fromkeys(leaves) if leaf not in uses.values),
         )
-        self._uses.update(_uses(placement))
-        return placement, change
+        uses.steps.update(self._chains(shared.variables))
+        uses.edges.update(edges)
+        uses.values.update(leaves)
+        return change
 
-    def remove(self, placement: Placement, window: int, ordered: bool) -> tuple[Change, Change]:
-        """Takes a conjunctive query away: what has to be dropped, and the row as it now is if others share it."""
-        key = self._row_keys[placement.row]
-        shared = self._rows[key]
-        is_shared = shared.unsubscribe(window, ordered)
-        placed = self._by_placement[id(placement)]
-        placed.count -= 1
-        if placed.count:
+    def remove(self, row: int, window: int, ordered: bool) -> tuple[Change, Change]:
+        """Takes a subscriber of a row away: what has to be dropped, and the row as it now is if others share it."""
+        shared = self._rows[row]
+        if shared.unsubscribe(window, ordered):
             return Change(), Change(rows=(shared.row(),))
-        del self._by_placement[id(placement)], self._placed[id(placed.conjunct)]
-        gone = self._displace(placement)
-        if is_shared:
-            return gone, Change(rows=(shared.row(),))
-        del self._rows[key], self._row_keys[placement.row]
-        return replace(gone, rows=(shared.row(),)), Change()
-
-    def _displace(self, placement: Placement) -> Change:
-        """Gives back what a placement uses: what nothing uses any more."""
-        uses = _uses(placement)
-        self._uses.subtract(uses)
-        gone = [use for use in dict.fromkeys(uses) if not self._uses[use]]
-        steps = []
-        for use in gone:
-            del self._uses[use]
-            if isinstance(use, int):
-                step = self.steps.pop(use)
-                del self._step_ids[step.key]
-                steps.append(step)
-        edges = tuple(use for use in gone if isinstance(use, tuple) and isinstance(use[0], int))
-        values = tuple(use[1] for use in gone if isinstance(use, tuple) and use[0] == "value")
-        return Change(tuple(steps), edges, values)
+        self._rows.remove(row)
+        uses = self._uses
+        edges, leaves = self._needs(shared.template, shared.variables)
+        steps = [self.steps[step] for step in _released(uses.steps, self._chains(shared.variables))]
+        for step in steps:
+            del self.steps[step.id], self._step_ids[step.key]
+        gone = Change(
+            tuple(steps), tuple(_released(uses.edges, edges)), tuple(_released(uses.values, leaves)), (shared.row(),)
+        )
+        return gone, Change()
 
     def row(self, row: int) -> Row:
         """A shared row as its subscribers make it now."""
-        return self._rows[self._row_keys[row]].row()
+        return self._rows[row].row()
 
     def variables_of(self, row: int) -> tuple[int, ...]:
         """The variables of a shared row, in the order of its template's nodes."""
-        return self._rows[self._row_keys[row]].variables
+        return self._rows[row].variables
 
-    def _chain(self, stream: str, definition: tuple[PatternNode, ...], fresh: list[Step]) -> list[int]:
-        """The ids of a definition's steps, the variable's own last; new ones are appended to `fresh`."""
-        ids: list[int] = []
+    def needs_of(self, rows: Iterable[int]) -> Change:
+        """All that rows need of stage 1, parents before children, and the rows."""
+        shared = [self._rows[row] for row in dict.fromkeys(rows)]
+        needs = [self._needs(row.template, row.variables) for row in shared]
+        steps = dict.fromkeys(step for row in shared for step in self._chains(row.variables))
+        return Change(
+            tuple(self.steps[step] for step in steps),
+            tuple(dict.fromkeys(edge for edges, _ in needs for edge in edges)),
+            tuple(dict.fromkeys(leaf for _, leaves in needs for leaf in leaves)),
+            tuple(row.row() for row in shared),
+        )
+
+    def _needs(self, template: int, variables: Sequence[int]) -> tuple[list[Edge], list[int]]:
+        """The edges and values that a row needs, with repetitions."""
+        edges, leaves = bound(self.templates[template])
+        return [(variables[a], variables[b]) for a, b in edges], [variables[leaf] for leaf in leaves]
+
+    def _chains(self, variables: Iterable[int]) -> list[int]:
+        """The steps down to each of some variables, with repetitions, parents before children."""
+        steps: list[int] = []
+        for variable in variables:
+            chain: list[int] = []
+            step: int | None = variable
+            while step is not None:
+                chain.append(step)
+                step = self.steps[step].parent
+            steps += reversed(chain)
+        return steps
+
+    def _variable(self, stream: str, definition: tuple[PatternNode, ...], fresh: list[Step]) -> int:
+        """The id of a definition's last step; steps that are new are appended to `fresh`."""
+        last: int | None = None
         for node in definition:
-            key = (stream, ids[-1] if ids else None, str(node))
+            key = (stream, last, str(node))
             found = self._step_ids.get(key)
             if found is None:
                 found = self.known_steps.pop(key, None)
@@ -240,32 +246,12 @@ class Catalog:
                     found = self.next_step
                     self.next_step += 1
                 self._step_ids[key] = found
-                self.steps[found] = Step(found, stream, key[1], node)
-            if not self._uses[found] and all(step.id != found for step in fresh):
+                self.steps[found] = Step(found, stream, last, node)
+            if found not in self._uses.steps and all(step.id != found for step in fresh):
                 fresh.append(self.steps[found])
-            ids.append(found)
-        return ids
-
-    def _row(self, shape: Shape, variables: tuple[int, ...]) -> tuple[_SharedRow, tuple[int, ...]]:
-        """The shared row of a conjunctive query, and the slot of each of its nodes there."""
-        canonical = canonical_row(shape, variables)
-        shared = self._rows.get(canonical.key)
-        if shared is None:
-            template = self._template(shape)
-            own = canonical_shape(self.templates[template]).position
-            node_at = {place: node for node, place in enumerate(own)}
-            slots = tuple(node_at[place] for place in canonical_shape(shape).position)
-            if shape == self.templates[template]:
-                slots = tuple(range(len(slots)))  # keeps the query's own order, as in Table 6.4(a)
-            by_slot, slot_at = [0] * len(slots), [0] * len(slots)
-            for node, slot in enumerate(slots):
-                by_slot[slot] = variables[node]
-                slot_at[canonical.position[node]] = slot
-            shared = _SharedRow(self._next_row, template, tuple(by_slot), tuple(slot_at))
-            self._next_row += 1
-            self._rows[canonical.key] = shared
-            self._row_keys[shared.id] = canonical.key
-        return shared, tuple(shared.slot_at[place] for place in canonical.position)
+            last = found
+        assert last is not None, "a definition has a step"
+        return last
 
     def _template(self, shape: Shape) -> int:
         key = canonical_shape(shape).key
@@ -276,5 +262,10 @@ class Catalog:
         return number
 
 
-def _uses(placement: Placement) -> list[int | Edge | tuple[str, int]]:
-    return [*placement.steps, *placement.edges, *(("value", leaf) for leaf in placement.values)]
+def _released(uses: Counter[T], given_back: Sequence[T]) -> list[T]:
+    """Counts some uses less: what nothing uses any more, and is forgotten."""
+    uses.subtract(given_back)
+    gone = [use for use in dict.fromkeys(given_back) if not uses[use]]
+    for use in gone:
+        del uses[use]
+    return gone

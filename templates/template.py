@@ -38,6 +38,13 @@ class Shape:
         return sorted(rows, key=lambda row: row[1])
 
 
+@lru_cache(maxsize=65536)
+def bound(shape: Shape) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """What a row of a template needs to be found in documents: the rows of R_bin that bind its nodes, and the leaves
+    whose values are joined, one for each end of a join."""
+    return tuple(shape.binary_rows()), tuple(leaf for join in shape.joins for leaf in join)
+
+
 def shape_of(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Term]]) -> Shape:
     """The shape of a conjunctive query's join graph, its nodes numbered as they stand in the minors."""
     count = len(left.nodes)

@@ -25,11 +25,10 @@ def state(catalog: Catalog) -> object:
     return (
         dict(catalog.steps),
         dict(catalog._step_ids),
-        +catalog._uses,
-        {key: (row.variables, row.row()) for key, row in catalog._rows.items()},
-        dict(catalog._row_keys),
-        {number: placed.count for number, placed in catalog._placed.items()},
-        len(catalog._by_placement),
+        *(+uses for uses in (catalog._uses.steps, catalog._uses.edges, catalog._uses.values)),
+        {key: (row.variables, row.row()) for key, row in catalog._rows._by_key.items()},
+        dict(catalog._rows._by_number),
+        dict(catalog._rows._restored),
     )
 
 
@@ -76,7 +75,7 @@ def test_removal_takes_back_exactly_what_adding_brought(found: list[tuple[Script
         before = state(catalog)
         placement, change = catalog.add(query, window, ordered)
         if rng.random() < 0.3:
-            catalog.remove(placement, window, ordered)
+            catalog.remove(placement.row, window, ordered)
             assert state(catalog) == before
             continue
         books.add(change)
@@ -86,7 +85,7 @@ def test_removal_takes_back_exactly_what_adding_brought(found: list[tuple[Script
     while standing:
         check_books(catalog, books, standing)
         placement, window, ordered = standing.pop()
-        books.remove(*catalog.remove(placement, window, ordered))
+        books.remove(*catalog.remove(placement.row, window, ordered))
     check_books(catalog, books, [])
     assert state(catalog) == state(Catalog())
 
@@ -119,9 +118,10 @@ def definition(catalog: Catalog, variable: int | None) -> list[str]:
 
 def check_books(catalog: Catalog, books: Books, standing: list[tuple[Placement, int, bool]]) -> None:
     """The stages hold what the standing queries need and no more; rows have the subscribers' windows."""
-    assert books.steps == {step for placement, _, _ in standing for step in placement.steps} == set(catalog.steps)
-    assert books.edges == {edge for placement, _, _ in standing for edge in placement.edges}
-    assert books.values == {value for placement, _, _ in standing for value in placement.values}
+    needs = catalog.needs_of(placement.row for placement, _, _ in standing)
+    assert books.steps == {step.id for step in needs.steps} == set(catalog.steps)
+    assert books.edges == set(needs.edges)
+    assert books.values == set(needs.values)
     windows: dict[int, list[int]] = {}
     orders: dict[int, list[bool]] = {}
     for placement, window, ordered in standing:
@@ -140,11 +140,11 @@ def test_a_row_s_window_is_the_largest_of_those_that_are_left():
         catalog.add(query, window, True)
     seen = []
     for window in (9, 5, 9, 7):
-        gone, changed = catalog.remove(placement, window, True)
+        gone, changed = catalog.remove(placement.row, window, True)
         assert gone == Change()
         seen.append(changed.rows[0].window)
     assert seen == [9, 9, 7, 5]
-    gone, changed = catalog.remove(placement, 5, True)
+    gone, changed = catalog.remove(placement.row, 5, True)
     assert [row.id for row in gone.rows] == [placement.row]
     assert changed == Change()
 
@@ -156,10 +156,39 @@ def test_known_steps_and_templates_keep_their_numbers():
     known = {step.key: step.id for step in first.steps.values()}
     again = Catalog(known, first.next_step, first.templates)
     placement = again.add(conjunct("S//a->x JOIN {x = y, 1 h} S//b->y"), 1, True)[0]
-    assert (placement.template, placement.steps) == (other.template, other.steps)
-    assert again.add(conjunct(Q1), 1, True)[0].steps == kept.steps
+    assert placement.template == other.template
+    assert again.variables_of(placement.row) == first.variables_of(other.row)
+    assert again.variables_of(again.add(conjunct(Q1), 1, True)[0].row) == first.variables_of(kept.row)
     new = again.add(conjunct("S//c->x JOIN {x = y, 1 h} S//c->y"), 1, True)[0]
-    assert min(new.steps) >= first.next_step
+    assert min(again.variables_of(new.row)) >= first.next_step
+
+
+@given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object]], rng: Random):
+    queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
+    first, books = Catalog(), Books()
+    rows = [first.add(query, 1, True)[0].row for query in queries]
+    steps = [(str(step.node), step) for _, step in sorted(first.steps.items())]
+    again = Catalog({step.key: step.id for _, step in steps}, first.next_step, first.templates)
+    keys = [(first.row(row).template, first.variables_of(row)) for row in rows]
+    numbers, change = again.restore(steps, keys)
+    books.add(change)
+    standing = [(query, numbers[key]) for query, key in zip(queries, keys, strict=True)]
+    for _, row in standing:
+        books.add(Change(rows=(again.subscribe(row, 1, True),)))
+    rng.shuffle(standing)
+    for query, row in standing:
+        if rng.random() < 0.5:
+            placement = again.place(query)
+            assert placement.row == row
+            check_placement(again, query, placement)
+        if rng.random() < 0.5:  # another that is equal finds the row, if it is still there
+            placement, change = again.add(replace(query), 1, True)
+            assert change == Change(rows=(again.row(row),))
+            again.remove(row, 1, True)
+        books.remove(*again.remove(row, 1, True))
+    assert not (books.steps or books.edges or books.values or books.rows)
+    assert state(again) == state(Catalog())
 
 
 # ---------------------------------------------------------------- cost
@@ -196,7 +225,7 @@ def test_adding_and_removing_a_query_costs_the_same_among_a_hundred_and_among_ma
         return placement
 
     def remove(i: int, placement: Placement) -> None:
-        stage.remove(catalog.remove(placement, 1 + i, True)[0])
+        stage.remove(catalog.remove(placement.row, 1 + i, True)[0])
 
     def cost(i: int) -> int:
         kept: list[Placement] = []
@@ -219,8 +248,8 @@ def test_windows_that_come_and_go_under_a_larger_one_leave_nothing_behind():
     def renew(times: int) -> int:
         for _ in range(times):
             catalog.add(query, 50, True)
-            catalog.remove(placement, 50, True)
-        found = calls(lambda: catalog.remove(placement, 100, True))
+            catalog.remove(placement.row, 50, True)
+        found = calls(lambda: catalog.remove(placement.row, 100, True))
         catalog.add(query, 100, True)
         return found
 

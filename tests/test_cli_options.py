@@ -9,6 +9,7 @@ from mmqjp.commands import check as check_module
 from mmqjp.commands import run as run_module
 from mmqjp.commands.configuration import configured
 from mmqjp.commands.errors import Failure
+from mmqjp.watermarks import Timing
 from tests.cli_support import LINES, write_documents, write_queries
 from tests.cli_support import mmqjp as call
 
@@ -82,6 +83,48 @@ def test_missing_options_and_unknown_commands(files):
 @pytest.mark.parametrize("lateness", ["0", "90", "1.5 h", "30min", "2w", "infinity"])
 def test_durations_are_written_as_in_queries(files, lateness):
     assert call(*files, "--engine", "duckdb", "--lateness", lateness).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "configured", "lateness"),
+    [
+        ([], "", None),
+        (["1s"], "", 1_000_000),
+        (["T=2s"], "", {"*": None, "T": 2_000_000}),
+        (["T=INF", "1s", "news=of=1ms"], "", {"*": 1_000_000, "T": None, "news=of": 1_000}),
+        ([], 'lateness = "1s"', 1_000_000),
+        ([], 'lateness = ["1s", "T=2s"]', {"*": 1_000_000, "T": 2_000_000}),
+        ([], 'lateness = { "*" = "1s", T = 2 }', {"*": 1_000_000, "T": 2_000_000}),
+        ([], '[run.lateness]\nT = "2s"', {"*": None, "T": 2_000_000}),
+        (["3s"], 'lateness = { T = "2s" }', 3_000_000),
+    ],
+)
+def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, arguments, configured, lateness):
+    (tmp_path / "mmqjp.toml").write_text(configured)
+    seen = []
+
+    def opened(engine: str, master: object, plan: str, state: object, timing: Timing) -> None:
+        seen.append(timing)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("mmqjp.commands.run.open_engine", opened)
+    call(*files, "--engine", "duckdb", *(part for one in arguments for part in ("--lateness", one)))
+    assert [timing.lateness for timing in seen] == [lateness]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('lateness = { T = "soon" }', "has lateness = 'T=soon': 'soon' is no duration"),
+        ("lateness = { T = [1] }", "is no duration"),
+        ('lateness = ["1s", "2s"]', "a stream has it once"),
+        ('engine = { T = "1s" }', "write a text"),
+    ],
+)
+def test_a_configured_lateness_that_is_none(files, tmp_path, text, message):
+    (tmp_path / "mmqjp.toml").write_text(text)
+    result = call(*files, "--engine", "duckdb")
+    assert result.exit_code == 2 and message in result.stderr and len(result.stderr.splitlines()) <= 3
 
 
 # ---------------------------------------------------------------- which engine
@@ -181,9 +224,9 @@ def test_every_option_may_be_configured(tmp_path, monkeypatch):
     path.write_text(CONFIGURATION)
     found = configured(main, path)
     assert found["run"] == {
-        "engine": "duckdb", "lateness": "2h", "paths": ["one.jsonl", "two.jsonl"], "batch_size": "7"
+        "engine": "duckdb", "lateness": ["2h"], "paths": ["one.jsonl", "two.jsonl"], "batch_size": "7"
     }  # fmt: skip
-    assert found["stream"] == {"engine": "duckdb", "lateness": "1h"}
+    assert found["stream"] == {"engine": "duckdb", "lateness": ["1h"]}
     assert found["subscribe"] == {"engine": "duckdb", "add": True} and found["list"] == {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from itertools import count as count_up
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,8 @@ def test_all_tables_say_what_the_engine_says(spark: SparkSession, reader: SparkS
         engine.process([doc(n, str(n % 2)) for n in range(5)] + [Document("bad", "<a>")])
         attach(reader, tmp_path)
         for table in (
-            "documents", "queries", "matches", "outputs", "dead_letters", "r_bin", "r_doc", "r_docts", "r_t_0",
+            "documents", "queries", "matches", "outputs", "dead_letters", "batches", "r_bin", "r_doc", "r_docts",
+            "r_t_0",
         ):  # fmt: skip
             ours = sorted(map(repr, engine.sql(f"SELECT * FROM {table}").to_pylist()))
             theirs = sorted(repr(row.asDict()) for row in reader.sql(f"SELECT * FROM mmqjp.{table}").collect())
@@ -93,7 +95,8 @@ def test_the_questions_in_the_readme_are_answered(spark: SparkSession, reader: S
         xml = f"<item><channel_url>http://feed{number}</channel_url><title>{title}</title></item>"
         return Document(f"d{number}", xml, "S", number * 1_000_000)
 
-    with Engine(spark, state=tmp_path) as engine:
+    clock = count_up(1, 250_000)
+    with Engine(spark, state=tmp_path, now=lambda: next(clock)) as engine:
         engine.subscribe("FROM S//item->x[./title->y] FOLLOWED BY {y = z, 1 h} S//item->w[./title->z] PUBLISH same")
         engine.subscribe("S//item[./title = 'never'] PUBLISH never")
         engine.process([item(1, "a"), item(2, "b"), item(3, "a")])
@@ -105,3 +108,6 @@ def test_the_questions_in_the_readme_are_answered(spark: SparkSession, reader: S
     assert answers[1] == [("http://feed1", "http://feed3", 1)]
     assert [(template, queries) for template, _, queries in answers[2]] == [(0, 1)]
     assert [name for name, _ in answers[3]] == ["never"]
+    taken_at, committed_at = reader.sql("SELECT taken_at, committed_at FROM mmqjp.batches").collect()[0]
+    seconds = (committed_at - taken_at) / 1e6
+    assert seconds > 0 and answers[4] == [("same", [seconds] * 3)]

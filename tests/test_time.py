@@ -58,7 +58,9 @@ def assert_any_order(engine: object, seed: int, queries: int, documents: int) ->
     unique = list({(d.stream, d.id): d for d in samples}.values())
     found = []
     for batches in (arriving(unique, seed, lateness), [[d] for d in sorted(unique, key=lambda d: d.t1)]):
-        with Engine(engine, lateness=lateness) as opened:  # type: ignore[arg-type]
+        # That of a stream is a bound like that of all.
+        allowed = {"*": lateness, "S": lateness + seed} if seed % 2 else lateness
+        with Engine(engine, lateness=allowed) as opened:  # type: ignore[arg-type]
             opened.ensure(script)
             found.append(comparable(as_row(o) for batch in batches for o in opened.process(batch)))
             assert opened.counters().dead_letters == 0
@@ -107,6 +109,35 @@ def test_a_silent_stream_goes_on_with_the_clock():
         late = doc(600, "T")
         assert engine.process([late]) == [] and [row["id"] for row in engine.dead_letters()] == ["T600"]
         assert len(engine.process([doc(7191, "T")])) == 1
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_each_stream_may_have_a_lateness_of_its_own(reopened: bool, tmp_path: Path):
+    lateness = {"*": 5 * SECOND, "T": HOUR, "U": None}
+    engine = Engine("duckdb", state=tmp_path, lateness=lateness)
+    engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
+    engine.process([doc(100), doc(100, "T"), doc(100, "U")])
+    if reopened:
+        engine.close()
+        with Engine("duckdb", state=tmp_path) as asked:  # as `mmqjp status` does
+            assert asked.watermarks() == {"S": NOW + 95 * SECOND, "T": NOW + 100 * SECOND - HOUR}
+            assert asked.horizon()[0] == NOW + 100 * SECOND - HOUR
+        engine = Engine("duckdb", state=tmp_path, lateness=lateness)
+    with engine:
+        assert engine.watermarks() == {"S": NOW + 95 * SECOND, "T": NOW + 100 * SECOND - HOUR}
+        engine.process([doc(94), doc(96), doc(94, "T"), doc(-1e6, "U")])
+        assert [row["id"] for row in engine.dead_letters()] == ["S94"]
+        engine.process([doc(1000, "T")])
+        assert kept(engine) == 6  # S is behind, and waited for
+        assert engine.process([doc(5000), doc(5000, "T")]) != [] and kept(engine) == 2
+
+
+def test_a_stream_of_any_lateness_holds_all_back_that_is_joined_with_it():
+    with Engine("duckdb", lateness={"*": 0, "T": None}) as engine:
+        engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
+        for seconds in (0, 1000, 2000):
+            engine.process([doc(seconds), doc(seconds, "T")])
+        assert kept(engine) == 6 and engine.horizon() == (None, None) and "T" not in engine.watermarks()
 
 
 def test_without_idleness_a_stream_that_never_comes_holds_all_back():

@@ -27,7 +27,7 @@ class Stage:
 
     def remove(self, index: int) -> None:
         _, placement = self.standing.pop(index)
-        self.stage.remove(self.catalog.remove(placement, 1, True)[0])
+        self.stage.remove(self.catalog.remove(placement.row, 1, True)[0])
 
     def evaluate(self, documents: Iterable[StreamDocument]) -> Witnessed:
         return Witnessed(self.stage.evaluate(documents), self.groups)

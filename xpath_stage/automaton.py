@@ -57,7 +57,7 @@ class Automaton:
     def add(self, change: Change) -> None:
         """Adds steps (parents before children), edges and wanted values."""
         for step in change.steps:
-            required = 0 if step.node.axis == "." else self._filters.require(step.node)
+            required = () if step.node.axis == "." else self._filters.require(step.node)
             self._steps.add(step, required, self._filters.selective)
             if step.node.test.kind == "attribute":
                 self._owners.add(self._steps.owner_test(step))
@@ -216,10 +216,10 @@ class Automaton:
         return found
 
     def _parts(self, above: State, mask: int, approaches: frozenset[Approach]) -> tuple[State, ...]:
-        reached: dict[int, set[tuple[int, Way]]] = {}
+        reached: dict[frozenset[int], set[tuple[int, Way]]] = {}
         for depth, matched, context, index in approaches:
             for step, required in index.satisfied_with(mask):
-                same = reached.setdefault(required & self._filters.selective, set())
+                same = reached.setdefault(frozenset(self._filters.selective.intersection(required)), set())
                 same.add((step, (depth, matched, context)))
         together = list(reached.values()) if len(reached) <= MOST_PARTS else [set().union(*reached.values())]
         found = []

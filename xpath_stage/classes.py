@@ -18,6 +18,7 @@ from lxml import etree
 from xpath_stage.columns import Columns
 from xpath_stage.conditions import holds
 from xpath_stage.filters import AtName, FilterBank
+from xpath_stage.masks import bits
 from xpath_stage.names import Memo, Vocabulary
 from xscl.syntax import NodeKind
 
@@ -51,24 +52,25 @@ class NodeClass:
 
 
 class _Marked:
-    """An element that is told apart from others of its tag by its own value, the literals in `own`, or by what its
-    attributes satisfy."""
+    """An element that is told apart from others of its tag by its own value, which equals the literal of the bit `own`,
+    or by what its attributes satisfy."""
 
     __slots__ = ("attributes", "own", "tag")
 
-    def __init__(self, tag: str, own: int, attributes: _Upward) -> None:
+    def __init__(self, tag: str, own: int | None, attributes: _Upward) -> None:
         self.tag, self.own, self.attributes = tag, own, attributes
 
 
 class _Attribute:
-    """Attributes of one name: their classes by the literals that their values equal, `plain` if they equal none."""
+    """Attributes of one name: their classes by the bits of literals that their values equal, `plain` if they equal
+    none."""
 
-    __slots__ = ("by_literals", "literals", "name", "plain", "xpaths")
+    __slots__ = ("by_literal", "literals", "name", "plain", "xpaths")
 
     def __init__(self, name: AtName, plain: NodeClass) -> None:
         self.name, self.plain = name, plain
         self.literals, self.xpaths = name.literals, name.xpaths
-        self.by_literals: dict[int, NodeClass] = {}
+        self.by_literal: dict[int | None, NodeClass] = {}
 
 
 class _Below(dict[_Upward, "_Below"]):
@@ -101,7 +103,7 @@ class Classes:
         attributes: Memo[str, _Attribute] = Memo(self._attribute, maxsize)
         self._elements: Memo[str, AtName] = Memo(lambda tag: elements[canonical(tag)], self._limit)
         self._attributes: Memo[str, _Attribute] = Memo(lambda name: attributes[canonical(name)], self._limit)
-        self._marked: Memo[tuple[str, int, _Upward], _Marked] = Memo(lambda marks: _Marked(*marks), self._limit)
+        self._marked: Memo[tuple[str, int | None, _Upward], _Marked] = Memo(lambda marks: _Marked(*marks), self._limit)
         self._upward: dict[tuple[int, int], _Upward] = {}
         self._by_upward: dict[tuple[int, int], _Below] = {}
         self._interned: dict[tuple[NodeKind, str, int, _Upward], NodeClass] = {}
@@ -151,22 +153,22 @@ class Classes:
         labels: list[str | _Marked] = list(tags)
         for number in own.keys() | below.keys():
             upward = below[number].upward if number in below else nothing
-            labels[number] = self._marked[tags[number], own.get(number, 0), upward]
+            labels[number] = self._marked[tags[number], own.get(number), upward]
         return labels
 
     def _satisfied_literals(self, columns: Columns) -> dict[int, int]:
-        """The literals, as a mask, that the values of elements equal, where there are some."""
+        """The bits of the literals that the values of elements equal, where they do."""
         tags, texts, names, literals = columns.tags, columns.texts, self._elements, self._bank.element_literals
         columns.string_values(number for number in tuple(columns.unread) if names[tags[number]].literals)
-        masks: dict[int, int] = {}
+        found: dict[int, int] = {}
         for number in compress(count(), map(literals.__contains__, texts)):
-            if mask := names[tags[number]].literals.get(texts[number] or ""):
-                masks[number] = mask
+            if (bit := names[tags[number]].literals.get(texts[number] or "")) is not None:
+                found[number] = bit
         if "" in literals:
             for number in compress(count(), map(not_, texts)):
-                if mask := names[tags[number]].literals.get(""):
-                    masks[number] = mask
-        return masks
+                if (bit := names[tags[number]].literals.get("")) is not None:
+                    found[number] = bit
+        return found
 
     def joined(self, below: _Below, child: _Upward) -> _Below:
         """What `child` makes of `below`; remembered there."""
@@ -181,8 +183,8 @@ class Classes:
         if isinstance(label, _Marked):
             name, own, joined = self._elements[label.tag], label.own, below[label.attributes]
         else:
-            name, own, joined = self._elements[label], 0, below
-        mask = joined.upward.child | joined.upward.any | own
+            name, own, joined = self._elements[label], None, below
+        mask = joined.upward.child | joined.upward.any | _mask(own)
         if name.xpaths:
             return self._intern(name, self._own(name, mask, columns.element(number), 0), joined.upward.any)
         node = self._intern(name, mask, joined.upward.any)
@@ -202,21 +204,21 @@ class Classes:
             if own is None and not name.xpaths:
                 found.append(name.plain)
             else:
-                found.append(self._attribute_class(name, own or 0, columns, len(found)))
+                found.append(self._attribute_class(name, own, columns, len(found)))
         return found
 
     def _attribute(self, label: str) -> _Attribute:
         name = self._bank.at("attribute", label)
         return _Attribute(name, self._intern(name, 0, 0))
 
-    def _attribute_class(self, attribute: _Attribute, own: int, columns: Columns, number: int) -> NodeClass:
+    def _attribute_class(self, attribute: _Attribute, own: int | None, columns: Columns, number: int) -> NodeClass:
         name = attribute.name
         if name.xpaths:
-            own = self._own(name, own, columns.element(columns.owners[number]), columns.places[number])
-            return self._intern(name, own, 0)
-        node = attribute.by_literals.get(own)
+            mask = self._own(name, _mask(own), columns.element(columns.owners[number]), columns.places[number])
+            return self._intern(name, mask, 0)
+        node = attribute.by_literal.get(own)
         if node is None:
-            node = attribute.by_literals[own] = self._intern(name, own, 0)
+            node = attribute.by_literal[own] = self._intern(name, _mask(own), 0)
         return node
 
     # ------------------------------------------------------------ both
@@ -245,7 +247,7 @@ class Classes:
         key = (name.kind, name.name, mask & name.need, upward)
         found = self._interned.get(key)
         if found is None:
-            found = NodeClass(*key, bool(mask & name.need & self._bank.selective))
+            found = NodeClass(*key, not self._bank.selective.isdisjoint(bits(mask & name.need)))
             if self.made < self._limit:
                 self._interned[key] = found
                 self.made += 1
@@ -259,3 +261,7 @@ class Classes:
                 self._by_upward[child, any_] = found
                 self.made += 1
         return found
+
+
+def _mask(bit: int | None) -> int:
+    return 0 if bit is None else 1 << bit

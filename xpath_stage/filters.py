@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from xpath_stage.masks import MaskIndex
+from xpath_stage.masks import Bits, MaskIndex, mask_of
 from xpath_stage.names import Tags, Vocabulary, decrease, owner_test
 from xscl.pattern import PatternNode, Test
 from xscl.syntax import NodeKind
@@ -21,11 +21,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch as a filter of the node it hangs off: `required` is what its own top node needs."""
+    """A branch as a filter of the node it hangs off."""
 
     bit: int
     axis: str
-    required: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Guarded:
     """A condition in XPath, with the other filters that a pattern requires of the same node."""
 
     xpath: str
-    guard: int
+    guard: Bits
 
 
 @dataclass(slots=True)
@@ -41,6 +40,7 @@ class AtName:
     """What matters at nodes of one kind and name: conditions to test, branches whose top they may be.
 
     A condition in XPath is worth its evaluation only where all else that some pattern asks of the node holds.
+    `literals` have the numbers of their bits.
     """
 
     kind: NodeKind
@@ -64,13 +64,13 @@ class FilterBank:
         self._branches: dict[Test, MaskIndex[Branch]] = {}
         self._literals: dict[Test, Counter[str]] = {}
         self._guarded: dict[Test, Counter[Guarded]] = {}
-        self._needs: dict[Test, int] = {}
+        self._needs: dict[Test, set[int]] = {}
         self.element_literals: Counter[str | None] = Counter()
         """Literals that some filter asks for the values of elements."""
         self.owners = Tags()
         """Elements of which some filter reads the attributes."""
-        self.selective = 0
-        """The filters that depend on values, as a mask: each tells apart what other filters leave together."""
+        self.selective: set[int] = set()
+        """The filters that depend on values: each tells apart what other filters leave together."""
 
     def __bool__(self) -> bool:
         return bool(self._bit_of)
@@ -89,31 +89,33 @@ class FilterBank:
 
     # ------------------------------------------------------------ registration
 
-    def require(self, node: PatternNode) -> int:
-        """The mask that a node must have to pass `node`'s conditions and branches; registers what is new."""
-        mask = 0
+    def require(self, node: PatternNode) -> Bits:
+        """The bits that a node must have to pass `node`'s conditions and branches; registers what is new."""
         self._vocabulary.add(node.test)
+        if not node.children and not node.conditions:
+            return ()
+        found: set[int] = set()
         for child in node.children:
             name = str(child)
             required = self.require(child)
             if child.test.kind == "attribute":
                 self.owners.add(owner_test(node.test, child.axis))
-            bit = self._acquire("branch", name, selective=bool(required & self.selective))
+            bit = self._acquire("branch", name, selective=not self.selective.isdisjoint(required))
             if name not in self._branch_of:
-                branch = self._branch_of[name] = Branch(bit, child.axis, required)
+                branch = self._branch_of[name] = Branch(bit, child.axis)
                 self._branches.setdefault(child.test, MaskIndex()).add(branch, required)
-            mask |= 1 << bit
+            found.add(bit)
         for literal in _literals(node):
             self._literals.setdefault(node.test, Counter())[literal] += 1
             if node.test.kind == "element":
                 self.element_literals[literal] += 1
-            mask |= 1 << self._acquire("literal", literal, selective=True)
-        guard = mask
+            found.add(self._acquire("literal", literal, selective=True))
+        guard = tuple(sorted(found))
         for xpath in _xpaths(node):
             self._guarded.setdefault(node.test, Counter())[Guarded(xpath, guard)] += 1
-            mask |= 1 << self._acquire("xpath", xpath, selective=True)
-        self._needs[node.test] = self._needs.get(node.test, 0) | mask
-        return mask
+            found.add(self._acquire("xpath", xpath, selective=True))
+        self._needs.setdefault(node.test, set()).update(found)
+        return tuple(sorted(found))
 
     def release(self, node: PatternNode) -> None:
         """Gives back what `require` registered for the node."""
@@ -134,20 +136,18 @@ class FilterBank:
                 self._branches[child.test].remove(self._branch_of.pop(str(child)))
         self._vocabulary.remove(node.test)
 
-    def _guard(self, node: PatternNode) -> int:
-        """The mask of a registered node's branches and literals."""
-        mask = 0
-        for child in node.children:
-            mask |= 1 << self._bit_of["branch", str(child)]
-        for literal in _literals(node):
-            mask |= 1 << self._bit_of["literal", literal]
-        return mask
+    def _guard(self, node: PatternNode) -> Bits:
+        """The bits of a registered node's branches and literals."""
+        found = {self._bit_of["branch", str(child)] for child in node.children}
+        found.update(self._bit_of["literal", literal] for literal in _literals(node))
+        return tuple(sorted(found))
 
     def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
         key = (kind, name)
         if key not in self._bit_of:
             bit = self._bit_of[key] = self._free.pop() if self._free else len(self._bit_of)
-            self.selective |= selective << bit
+            if selective:
+                self.selective.add(bit)
         self._uses[key] = self._uses.get(key, 0) + 1
         return self._bit_of[key]
 
@@ -158,7 +158,7 @@ class FilterBank:
             return False
         del self._uses[key]
         bit = self._bit_of.pop(key)
-        self.selective &= ~(1 << bit)
+        self.selective.discard(bit)
         self._free.append(bit)
         return True
 
@@ -169,14 +169,13 @@ class FilterBank:
         made = AtName(kind, name)
         for literals in _accepting(self._literals, kind, name):
             for literal in literals:
-                made.literals[literal] = made.literals.get(literal, 0) | 1 << self._bit_of["literal", literal]
+                made.literals[literal] = self._bit_of["literal", literal]
         for guarded in _accepting(self._guarded, kind, name):
             for item in guarded:
                 if item not in made.xpaths:
                     made.xpaths.add(item, item.guard)
         made.branches += _accepting(self._branches, kind, name)
-        for need in _accepting(self._needs, kind, name):
-            made.need |= need
+        made.need = mask_of(bit for need in _accepting(self._needs, kind, name) for bit in need)
         made.reads_attributes = kind == "element" and name in self.owners
         return made
 

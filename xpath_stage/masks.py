@@ -1,11 +1,18 @@
-"""Items that each require a set of filters, as bit masks, indexed so that the satisfied ones are found quickly."""
+"""Items that each require a set of filters, indexed so that the satisfied ones are found quickly.
+
+What holds at a node is a mask with a bit for each filter. What an item requires are numbers of bits: a few among very
+many.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+Bits = tuple[int, ...]
+"""Numbers of bits, ascending."""
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -16,42 +23,79 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
+def mask_of(numbers: Iterable[int]) -> int:
+    """The mask with these bits, in time linear in its length and their number."""
+    known = list(numbers)
+    octets = bytearray(max(known, default=-1) // 8 + 1)
+    for number in known:
+        octets[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(octets, "little")
+
+
 class MaskIndex(Generic[T]):
-    """Items keyed under one of the bits they require: look-up touches only items under satisfied bits."""
+    """Items keyed under one of the bits they require: look-up touches only items under satisfied bits.
+
+    They are sorted in when something is looked up first: most of very many items are in documents that never come.
+    """
+
+    __slots__ = ("_bit_of", "_by_bit", "_items", "_need")
 
     def __init__(self) -> None:
-        self.need = 0
-        """All bits that some item requires (or required: it never shrinks)."""
-        self._by_bit: dict[int, dict[T, int]] = {}
+        self._items: dict[T, Bits] = {}
+        self._by_bit: dict[int, dict[T, Bits]] | None = None
         self._bit_of: dict[T, int] = {}
+        self._need = 0
+
+    @property
+    def need(self) -> int:
+        """All bits that some item requires (or required: it does not shrink)."""
+        self._index()
+        return self._need
 
     def __contains__(self, item: T) -> bool:
-        return item in self._bit_of
+        return item in self._items
 
     def __bool__(self) -> bool:
-        return bool(self._bit_of)
+        return bool(self._items)
 
-    def add(self, item: T, required: int) -> None:
-        self.need |= required
-        # The least crowded bit: a literal that few patterns ask for, rather than a branch that most do.
-        bit = min(bits(required), key=lambda b: len(self._by_bit.get(b, ())), default=-1)
-        self._by_bit.setdefault(bit, {})[item] = required
-        self._bit_of[item] = bit
+    def add(self, item: T, required: Bits) -> None:
+        self._items[item] = required
+        if self._by_bit is not None:
+            self._need |= mask_of(required)
+            self._sort_in(item, required, self._by_bit)
 
     def remove(self, item: T) -> None:
-        bit = self._bit_of.pop(item)
-        del self._by_bit[bit][item]
-        if not self._by_bit[bit]:
-            del self._by_bit[bit]
+        del self._items[item]
+        if self._by_bit is not None:
+            bit = self._bit_of.pop(item)
+            del self._by_bit[bit][item]
+            if not self._by_bit[bit]:
+                del self._by_bit[bit]
 
     def satisfied(self, mask: int) -> Iterator[T]:
         """The items whose required bits are all in `mask`."""
         return (item for item, _ in self.satisfied_with(mask))
 
-    def satisfied_with(self, mask: int) -> Iterator[tuple[T, int]]:
+    def satisfied_with(self, mask: int) -> Iterator[tuple[T, Bits]]:
         """The same with what they require."""
-        yield from self._by_bit.get(-1, {}).items()
-        for bit in bits(mask & self.need):
-            for item, required in self._by_bit.get(bit, {}).items():
-                if required & ~mask == 0:
+        by_bit = self._index()
+        yield from by_bit.get(-1, {}).items()
+        held = frozenset(bits(mask & self._need))
+        for bit in sorted(held):
+            for item, required in by_bit.get(bit, {}).items():
+                if held.issuperset(required):
                     yield item, required
+
+    def _index(self) -> dict[int, dict[T, Bits]]:
+        if self._by_bit is None:
+            self._by_bit = {}
+            self._need = mask_of(bit for required in self._items.values() for bit in required)
+            for item, required in self._items.items():
+                self._sort_in(item, required, self._by_bit)
+        return self._by_bit
+
+    def _sort_in(self, item: T, required: Bits, by_bit: dict[int, dict[T, Bits]]) -> None:
+        # The least crowded bit: a literal that few patterns ask for, rather than a branch that most do.
+        bit = min(required, key=lambda b: len(by_bit.get(b, ())), default=-1)
+        by_bit.setdefault(bit, {})[item] = required
+        self._bit_of[item] = bit

@@ -57,7 +57,7 @@ class _Tested:
         texts = columns.texts
         if columns.unread:
             columns.string_values([number for number, _ in self.values])
-        return *columns.owners, *columns.names, *[literals.get(texts[i] or "", 0) for i, literals in self.values]
+        return *columns.owners, *columns.names, *[literals.get(texts[i] or "") for i, literals in self.values]
 
 
 class ShapeCache:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from templates.catalog import Step
-from xpath_stage.masks import MaskIndex
+from xpath_stage.masks import Bits, MaskIndex
 from xpath_stage.names import decrease, owner_test, split_name
 from xscl.pattern import Test
 from xscl.syntax import NodeKind
@@ -37,18 +37,21 @@ class StepIndex:
     def __getitem__(self, step_id: int) -> Step:
         return self._steps[step_id]
 
-    def add(self, step: Step, required: int, selective: int) -> None:
-        """Adds a step, whose parent is there already; a node must have the filters of the mask `required`; those that
-        depend on values are in `selective`."""
+    def add(self, step: Step, required: Bits, selective: set[int]) -> None:
+        """Adds a step, whose parent is there already; a node must have the filters `required`; those that depend on
+        values are in `selective`."""
         self._steps[step.id] = step
         if step.node.axis == ".":
             self._on_self.setdefault(_parent(step), set()).add(step.id)
             return
-        apart = step.node.test.kind == "element" and bool(required & selective)
+        apart = step.node.test.kind == "element" and not selective.isdisjoint(required)
         if apart:
             self.selective.add(step.id)
         by_parent = self._below[apart].setdefault((step.stream, step.node.axis, step.node.test), {})
-        by_parent.setdefault(step.parent, MaskIndex()).add(step.id, required)
+        below = by_parent.get(step.parent)
+        if below is None:
+            below = by_parent[step.parent] = MaskIndex()
+        below.add(step.id, required)
         if step.node.test.kind == "attribute":
             self._attributes[_way(step)] += 1
 

@@ -13,7 +13,8 @@ from mmqjp.commands.console import console
 from mmqjp.commands.errors import FAILED, Failure
 from mmqjp.commands.options import debug_option, read_script
 from mmqjp.engine import Engine
-from mmqjp.registry import HiddenStream, Registry, Subscription
+from mmqjp.registry import Registry
+from mmqjp.subscriptions import HiddenStream, Subscription
 from mmqjp.terms import leaf_sides, names_of_others
 from xscl import Script
 
@@ -68,8 +69,8 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
     blocks = list(leaf_sides(normal.conjuncts[0]))
     kind = f"chain of {len(blocks)}" if len(blocks) > 2 else normal.op or "filter"
     joins = sorted({len(conjunct.joins) for conjunct in normal.conjuncts})
-    templates = sorted({target.placement.template for owner in owners for target in owner.targets})
-    sharers = (t for owner in owners for target in owner.targets for t in registry.of_row(target.placement.row))
+    templates = sorted({target.template for owner in owners for target in owner.targets})
+    sharers = (t for owner in owners for target in owner.targets for t in registry.of_row(target.row))
     return (
         subscription.name,
         kind,

@@ -18,6 +18,8 @@ from typing import Any
 
 import click
 
+from mmqjp.commands.lateness import Allowed
+
 NAME = "mmqjp.toml"
 
 DefaultMap = dict[str, dict[str, Any]]
@@ -57,7 +59,7 @@ def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path) -> De
     for key, value in settings.items():
         if isinstance(value, dict) and key in parameters:
             continue
-        if key not in known or isinstance(value, dict):
+        if key not in known:
             raise _unknown(path, key, [*known, *parameters])
         for name, keys in parameters.items():
             if key in keys:
@@ -78,6 +80,9 @@ def _parameters(command: click.Command) -> dict[str, click.Option]:
 
 def _value(path: Path, key: str, option: click.Option, value: Any) -> Any:
     """A value as if it had been written on the command line."""
+    if isinstance(option.type, Allowed):
+        entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
+        value = entries if isinstance(entries, list) else [entries]
     values = value if isinstance(value, list) else [value]
     if any(not isinstance(one, str | int | float) for one in values) or (option.multiple != isinstance(value, list)):
         wanted = "a list of texts" if option.multiple else "a text, a number or a truth value"

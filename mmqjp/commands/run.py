@@ -20,9 +20,9 @@ from mmqjp.batches import BYTES, DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.fetching import DROPS, KEPT, FetchOptions, fetch_once, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import interruptible
+from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     debug_option,
-    duration,
     engine_option,
     feeds_option,
     plan_option,
@@ -37,7 +37,7 @@ from mmqjp.retention import ID_RETENTION
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
 from mmqjp.text import json_line, one_line
-from mmqjp.watermarks import Timing
+from mmqjp.watermarks import Lateness, Timing
 from xscl import Script
 from xscl.garbage import collector_spared
 
@@ -93,9 +93,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
     help="How many documents are processed and committed together.",
 )  # fmt: skip
-@click.option(
-    "--lateness", callback=duration, metavar="DURATION", help="How late a document may come, like 1h. Without it: any."
-)
+@lateness_option("INF")
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
@@ -113,7 +111,7 @@ def run(
     dead_letters_path: Path | None,
     state: Path | None,
     batch_size: int,
-    lateness: int | None,
+    lateness: Lateness,
     plan: str,
     master: str | None,
     engine: str,

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import click
 
+from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import stopping
+from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     debug_option,
     duration,
@@ -35,7 +37,7 @@ from mmqjp.service.loop import Service
 from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
-from mmqjp.watermarks import Timing
+from mmqjp.watermarks import Lateness, Timing, lateness_of
 from xscl.garbage import collector_spared
 
 AVAILABLE_NOW = "available-now"
@@ -93,14 +95,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     help="Where the output lines are appended. Without it, or with -: standard output.",
 )
-@click.option(
-    "--lateness",
-    callback=duration,
-    metavar="DURATION",
-    default=LATENESS,
-    show_default=True,
-    help="How late a document may come; INF: as late as it likes.",
-)
+@lateness_option(LATENESS)
 @click.option(
     "--idle-after", callback=duration, metavar="DURATION", default="1h", show_default=True,
     help="After which silence a stream goes on with the clock; INF: never.",
@@ -159,7 +154,7 @@ def stream(
     time_xpath: str | None,
     trigger: float | None,
     output: Path | None,
-    lateness: int | None,
+    lateness: Lateness,
     idle_after: int | None,
     max_ahead: int | None,
     keep: int | None,
@@ -189,7 +184,7 @@ def stream(
     if not paths and not lists:
         raise click.UsageError("name what is read with --source, or feeds with --fetch")
     script = None if queries_path is None else read_script(queries_path)[1]
-    history = History(versions, lateness=lateness, keep=keep_ids)
+    history = History(versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))

@@ -10,11 +10,11 @@ from feeds.document import Clock, now_us
 from join_stage.reading import refuse_writes
 from mmqjp.engine import Engine
 from mmqjp.notes import Notes
-from mmqjp.registry import Subscription
 from mmqjp.service.log import Log
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.service.status import status
 from mmqjp.subscribing import Noting
+from mmqjp.subscriptions import Subscription
 
 SHELF_LIFE = 24 * 3600 * 1_000_000
 """How long, microseconds, an answer waits for whoever asked."""
@@ -122,7 +122,7 @@ def _show(engine: Engine, arguments: Mapping[str, Any]) -> object:
             "paused": query.paused,
             "added_at": engine.added_at(query.qid),
             "sees_documents_after": query.since,
-            "templates": sorted({target.placement.template for target in query.targets}),
+            "templates": sorted({target.template for target in query.targets}),
             "text": query.text,
         }
         for query in queries

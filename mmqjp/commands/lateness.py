@@ -1,0 +1,52 @@
+"""The option --lateness: one for all streams, and one for each stream that has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from mmqjp.commands.options import duration
+from mmqjp.watermarks import OTHERS, Lateness
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Allowed(click.ParamType[tuple[str, int | None]]):
+    """`1h`, for all streams, or `STREAM=2h`; in a configuration also a table."""
+
+    name = "lateness"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[str, int | None]:
+        """The stream, OTHERS for all, and microseconds, None for INF."""
+        if isinstance(value, tuple):  # click may convert twice
+            return value
+        assert parameter is not None and context is not None, "click names what it converts"
+        stream, _, text = str(value).rpartition("=")
+        return stream or OTHERS, duration(context, parameter, text)
+
+
+def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
+    """The option --lateness, `default` for streams of which nothing is said."""
+
+    def together(
+        context: click.Context, parameter: click.Parameter, values: tuple[tuple[str, int | None], ...]
+    ) -> Lateness:
+        found = dict(values)
+        if len(found) < len(values):
+            raise click.BadParameter("a stream has it once; write it once for all streams, and STREAM=DURATION for one")
+        others = found.pop(OTHERS, duration(context, parameter, default))
+        return {OTHERS: others, **found} if found else others
+
+    return click.option(
+        "--lateness",
+        metavar="[STREAM=]DURATION",
+        multiple=True,
+        type=Allowed(),
+        callback=together,
+        help="How late a document may come, like 1h, or on one stream, like news=2h; INF: as late as it likes. "
+        f"Without it, {default}. May be repeated.",
+    )

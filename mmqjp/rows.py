@@ -1,0 +1,44 @@
+"""The rows of a store's tables, as Python has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from join_stage.engine import JoinEngine
+from join_stage.tables import TABLES
+
+
+class Rows:
+    """Appends rows to the tables of a store, and reads them."""
+
+    def __init__(self, store: JoinEngine) -> None:
+        self._store = store
+
+    def append(self, table: str, rows: Sequence[Sequence[object]]) -> None:
+        """Appends rows, if there are any."""
+        if rows:
+            self._store.append(table, rows_table(rows, TABLES[table]))
+
+    def of(self, sql: str) -> Iterator[dict[str, Any]]:
+        """The rows of a query, as dicts."""
+        for chunk in self._store.select(sql).to_batches(max_chunksize=1000):
+            yield from chunk.to_pylist()
+
+    def tuples(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query with many, as tuples."""
+        return zip(*(column.to_pylist() for column in self._store.select(sql).columns), strict=True)
+
+    def top(self, column: str, table: str) -> int:
+        """The greatest number in a column, -1 if there is none."""
+        rows = self.of(f"SELECT max({column}) AS top FROM {table} AS kept")
+        return max((row["top"] for row in rows if row["top"] is not None), default=-1)
+
+
+def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
+    """An Arrow table of rows."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)

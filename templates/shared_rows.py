@@ -1,0 +1,148 @@
+"""The rows of R_T that queries share, found by what they say: identical conjunctive queries have one row."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from templates.template import Canonical, Shape, canonical_row, canonical_shape
+
+INFINITE = 2**63 - 1
+"""The window `INF` as it stands in `wl`, in microseconds."""
+
+RowKey = tuple[int, tuple[int, ...]]
+"""A row as it is written down: its template, and the variables in the order of the template's nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of R_T: the variables of a template's nodes and the largest window of its subscribers.
+
+    `ordered` tells that all of them are FOLLOWED BY.
+    """
+
+    id: int
+    template: int
+    variables: tuple[int, ...]
+    window: int
+    ordered: bool
+
+
+class SharedRow:
+    """A row of R_T with what its subscribers need: their windows and operators, counted."""
+
+    __slots__ = ("_heap", "_unordered", "_windows", "id", "key", "slot_at", "subscribers", "template", "variables")
+
+    def __init__(self, row_id: int, template: int, variables: tuple[int, ...]) -> None:
+        self.id, self.template, self.variables = row_id, template, variables
+        self.key: tuple[object, ...] = ()
+        """What all identical conjunctive queries have, by which a row is found; empty if it was not looked for."""
+        self.slot_at: tuple[int, ...] = ()
+        """The template's node at each place of the canonical order."""
+        self._windows: Counter[int] = Counter()
+        # The windows that are keys of the counter, negated: one whose last subscriber goes stays till it is on top.
+        self._heap: list[int] = []
+        self._unordered = 0
+        self.subscribers = 0
+
+    def subscribe(self, window: int, ordered: bool) -> None:
+        if window not in self._windows:
+            heapq.heappush(self._heap, -window)
+        self._windows[window] += 1
+        self._unordered += not ordered
+        self.subscribers += 1
+
+    def unsubscribe(self, window: int, ordered: bool) -> bool:
+        """Takes one subscriber away; whether any is left."""
+        self._windows[window] -= 1
+        self._unordered -= not ordered
+        self.subscribers -= 1
+        while self._heap and not self._windows[-self._heap[0]]:
+            del self._windows[-heapq.heappop(self._heap)]
+        return self.subscribers > 0
+
+    def row(self) -> Row:
+        return Row(self.id, self.template, self.variables, -self._heap[0] if self._heap else 0, not self._unordered)
+
+
+class Found(NamedTuple):
+    """The row of a conjunctive query, whether it is new, and the slot of each of the query's nodes in the template."""
+
+    row: SharedRow
+    is_new: bool
+    slots: tuple[int, ...]
+
+
+class SharedRows:
+    """The rows by number. Those of an earlier run get their keys when one of the same variables is looked for."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, SharedRow] = {}
+        self._by_key: dict[tuple[object, ...], SharedRow] = {}
+        self._restored: dict[RowKey, list[SharedRow]] = {}
+        self._next = 0
+
+    def __getitem__(self, number: int) -> SharedRow:
+        return self._by_number[number]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
+    def restore(self, template: int, variables: tuple[int, ...]) -> int:
+        """Takes up a row of an earlier run: its number."""
+        shared = self._new(template, variables)
+        self._restored.setdefault(_same_variables(template, variables), []).append(shared)
+        return shared.id
+
+    def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> Found:
+        """The row of a conjunctive query of a shape, whose template has a number and may have its nodes in another
+        order; it is made if there is none."""
+        for restored in self._restored.pop(_same_variables(number, variables), ()):
+            self._index(restored, canonical_row(template, restored.variables), range(len(variables)))
+        canonical = canonical_row(shape, variables)
+        shared = self._by_key.get(canonical.key)
+        is_new = shared is None
+        if shared is None:
+            own = canonical_shape(template).position
+            node_at = {place: node for node, place in enumerate(own)}
+            slots = tuple(node_at[place] for place in canonical_shape(shape).position)
+            if shape == template:
+                slots = tuple(range(len(slots)))  # keeps the query's own order, as in Table 6.4(a)
+            by_slot = [0] * len(slots)
+            for node, slot in enumerate(slots):
+                by_slot[slot] = variables[node]
+            shared = self._new(number, tuple(by_slot))
+            self._index(shared, canonical, slots)
+        return Found(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
+
+    def remove(self, number: int) -> None:
+        """Forgets a row."""
+        shared = self._by_number.pop(number)
+        if shared.key:
+            del self._by_key[shared.key]
+            return
+        same = _same_variables(shared.template, shared.variables)
+        self._restored[same].remove(shared)
+        if not self._restored[same]:
+            del self._restored[same]
+
+    def _new(self, template: int, variables: tuple[int, ...]) -> SharedRow:
+        shared = self._by_number[self._next] = SharedRow(self._next, template, variables)
+        self._next += 1
+        return shared
+
+    def _index(self, shared: SharedRow, canonical: Canonical, slots: Sequence[int]) -> None:
+        """Lets a row be found by its canonical form; `slots` are those of the nodes that the form is of."""
+        slot_at = [0] * len(slots)
+        for node, slot in enumerate(slots):
+            slot_at[canonical.position[node]] = slot
+        shared.key, shared.slot_at = canonical.key, tuple(slot_at)
+        self._by_key[shared.key] = shared
+
+
+def _same_variables(template: int, variables: tuple[int, ...]) -> RowKey:
+    """What rows have in common that may be identical."""
+    return template, tuple(sorted(variables))

@@ -1,0 +1,55 @@
+"""Tree patterns as JSON, so that a store can keep them: `[axis, kind, uri, name, conditions, children, functions]`.
+
+A condition is `["=", literal]` or `["?", xpath]`. Variables are left out: what is shared by queries has none.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from xscl.functions import DERIVED
+from xscl.pattern import Condition, PatternNode, Test
+
+_AXES = ("/", "//", ".")
+_KINDS = ("element", "attribute")
+
+
+def to_json(node: PatternNode) -> str:
+    """The text of a pattern without variables."""
+    return json.dumps(_plain(node), ensure_ascii=False, separators=(",", ":"))
+
+
+def from_json(text: str) -> PatternNode:
+    """The pattern that a text stands for. Raises ValueError if it is none."""
+    try:
+        return _node(json.loads(text))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"{text[:80]!r} is no tree pattern") from error
+
+
+def _plain(node: PatternNode) -> list[Any]:
+    conditions = [["?", c.xpath] if c.literal is None else ["=", c.literal] for c in node.conditions]
+    children = [_plain(child) for child in node.children]
+    return [node.axis, node.test.kind, node.test.uri, node.test.local, conditions, children, list(node.functions)]
+
+
+def _node(plain: Any) -> PatternNode:
+    axis, kind, uri, local, conditions, children, functions = plain
+    known = axis in _AXES and kind in _KINDS and isinstance(uri, str) and isinstance(local, str)
+    if not known or not DERIVED.keys() >= set(functions):
+        raise ValueError(f"{str(plain)[:80]!r} is no tree pattern")
+    return PatternNode(
+        axis,
+        Test(kind, uri, local),
+        tuple(map(_condition, conditions)),
+        tuple(map(_node, children)),
+        functions=tuple(functions),
+    )
+
+
+def _condition(plain: Any) -> Condition:
+    sort, text = plain
+    if not isinstance(text, str) or sort not in ("=", "?"):
+        raise ValueError(f"{str(plain)[:80]!r} is no condition")
+    return Condition(literal=text) if sort == "=" else Condition(xpath=text)
