@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from feeds.document import Document, Reject
+from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
@@ -37,7 +37,7 @@ from mmqjp.retention import ID_RETENTION
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
 from mmqjp.text import json_line, one_line
-from mmqjp.watermarks import Lateness, Timing
+from mmqjp.watermarks import Lateness, Timing, lateness_of
 from xscl import Script
 from xscl.garbage import collector_spared
 
@@ -132,7 +132,8 @@ def run(
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
     script = read_script(queries_path)[1]
     subscribed = listed_feeds(lists)
-    history, lasting = History(versions), History(versions, lateness=lateness, keep=ID_RETENTION)
+    archives = lateness_of(lateness, DEFAULT_STREAM)
+    history, lasting = History(versions), History(versions, lateness=archives, keep=ID_RETENTION)
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
