@@ -43,7 +43,7 @@ from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.spark import SparkStage, spread_past
 from xscl import Script, parse_script
-from xscl.garbage import collector_paused
+from xscl.garbage import collector_passes_over, collector_paused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,7 +123,7 @@ class Engine:
 
     def _open(self, session: SparkSession | None, timing: Timing, max_document: int | None, limits: Limits) -> None:
         """Takes up what the store has."""
-        with collector_paused():
+        with collector_passes_over():
             self._ledger = Ledger(self._store, self._now)
             groups = self._ledger.groups()
             self._stage1 = (
