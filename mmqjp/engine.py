@@ -43,13 +43,16 @@ from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.spark import SparkStage, spread_past
 from xscl import Script, parse_script
-from xscl.garbage import collector_paused
+from xscl.garbage import collector_passes_over, collector_paused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NOTHING = Notes()
 """No notes."""
+
+LOOKS = 60
+"""How often, in the time after which a stream is silent, it is looked whether time has made state superfluous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +117,13 @@ class Engine:
         self._answering = Answering(self._stage1, self._store, self._ledger, self._registry, self._records)
         self._counters = Counters()
         self._max_matches = max_matches
+        self._evicted, self._looked = EARLIEST, now()
         self._last_paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
 
     def _open(self, session: SparkSession | None, timing: Timing, max_document: int | None, limits: Limits) -> None:
         """Takes up what the store has."""
-        with collector_paused():
+        with collector_passes_over():
             self._ledger = Ledger(self._store, self._now)
             groups = self._ledger.groups()
             self._stage1 = (
@@ -328,6 +332,32 @@ class Engine:
         before = self._evictable(self._watermarks.of(self._registry.streams(), greatest))
         if before > EARLIEST:
             self._store.evict(before)
+            self._evicted = before
+
+    def pass_time(self) -> bool:
+        """Lets silent streams go on with the clock although no document comes. What nothing can meet any more for that
+        leaves the join state, in a batch of its own; whether there was anything."""
+        timing, streams, now = self._watermarks.timing, self._registry.streams(), self._now()
+        if timing.idle_after is None or not is_bounded(timing.lateness):
+            return False
+        greatest = self._watermarks.after({}, streams, now)
+        # To look into the join state takes long on Spark: it is done so often in the time that makes a stream silent.
+        found = now - self._looked >= timing.idle_after // LOOKS and self._has_evictable(greatest)
+        if found:
+            with self._batch(), whole_batch(self._store):
+                self._evict(greatest)
+        self._watermarks.advance(greatest, (), now)
+        return found
+
+    def _has_evictable(self, greatest: Mapping[str, int]) -> bool:
+        """Whether documents in the join state begin before the time up to which none is needed, but not before that up
+        to which they were dropped as far as it was practical."""
+        self._looked = self._now()
+        before = self._evictable(self._watermarks.of(self._registry.streams(), greatest))
+        if before <= self._evicted:
+            return False
+        found = self._store.select(f"SELECT docid FROM r_docts WHERE t0 >= {self._evicted} AND t0 < {before} LIMIT 1")
+        return len(found) > 0
 
     def _evictable(self, horizon: int) -> int:
         """The time before which documents begin that nothing can meet any more; EARLIEST if there is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeVar
 
 from templates.minor import Minor, minor
@@ -127,11 +128,10 @@ class Catalog:
             self.known_steps.pop(key, None)
         numbers = {key: self._rows.restore(*key) for key in dict.fromkeys(rows)}
         uses = self._uses
-        for template, variables in numbers:
-            edges, leaves = self._needs(template, variables)
-            uses.steps.update(variables)
-            uses.edges.update(edges)
-            uses.values.update(leaves)
+        needs = [self._needs(*key) for key in numbers]
+        uses.steps.update(chain.from_iterable(variables for _, variables in numbers))
+        uses.edges.update(chain.from_iterable(edges for edges, _ in needs))
+        uses.values.update(chain.from_iterable(leaves for _, leaves in needs))
         # A row needs all steps above its variables; ids rise from parents to children.
         for number in sorted(self.steps, reverse=True):
             parent = self.steps[number].parent
@@ -226,12 +226,12 @@ class Catalog:
         """The steps down to each of some variables, with repetitions, parents before children."""
         steps: list[int] = []
         for variable in variables:
-            chain: list[int] = []
+            above: list[int] = []
             step: int | None = variable
             while step is not None:
-                chain.append(step)
+                above.append(step)
                 step = self.steps[step].parent
-            steps += reversed(chain)
+            steps += reversed(above)
         return steps
 
     def _variable(self, stream: str, definition: tuple[PatternNode, ...], fresh: list[Step]) -> int:

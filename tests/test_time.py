@@ -23,7 +23,7 @@ from mmqjp.service.status import status
 from tests.agreement import as_row
 from tests.cli_support import mmqjp
 from tests.oracle import comparable
-from tests.service_support import PAIRS, Directory, Events
+from tests.service_support import PAIRS, Directory, Events, StopAfter
 from tests.strategies import random_case
 
 if TYPE_CHECKING:
@@ -109,6 +109,46 @@ def test_a_silent_stream_goes_on_with_the_clock():
         late = doc(600, "T")
         assert engine.process([late]) == [] and [row["id"] for row in engine.dead_letters()] == ["T600"]
         assert len(engine.process([doc(7191, "T")])) == 1
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_silence_lets_go_of_state_without_a_document(spread: bool, tmp_path: Path, request: pytest.FixtureRequest):
+    time, made = Time(), "S/a->x JOIN {x = y, 10} T/a->y PUBLISH P; P/match->p JOIN {p = q, 5} U/a->q"
+    engine = request.getfixturevalue("spark") if spread else "duckdb"
+    options = {"lateness": 60 * SECOND, "idle_after": HOUR, "now": time}
+    with Engine(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
+        opened.subscribe(made)
+        opened.process([doc(0), doc(0, "T"), doc(0, "U")])
+        opened.process([doc(1000)])
+        batch, before = opened.batch, kept(opened)
+        time.now += HOUR - 1
+        assert not opened.pass_time() and opened.watermarks()["S"] == NOW + 940 * SECOND
+        time.now += 2 * 60 * SECOND
+        # All are silent: T and U have come as far as an hour ago, and S is ahead of that.
+        assert opened.pass_time() and kept(opened) < before and opened.batch == batch + 1
+        assert opened.watermarks()["T"] == time.now - HOUR - 60 * SECOND
+        assert opened.horizon()[0] == opened._watermarks.of({"P"}) == time.now - HOUR - 60 * SECOND
+        time.now += HOUR // 60 - 1
+        assert not opened.pass_time()  # nothing more to let go of
+        time.now += 2000 * SECOND
+        assert opened.pass_time() and kept(opened) == 0 and not opened.pass_time()
+        assert opened.process([doc(900)]) == [] and opened.counters().dead_letters == 1
+    with Engine(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
+        opened.process([doc(900, id="again")])
+        assert opened.counters().dead_letters == 1  # late for good
+
+
+def test_a_service_lets_time_pass(tmp_path: Path):
+    place, time = Directory(tmp_path), Time()
+    place.drop("1.jsonl", range(NOW // SECOND, NOW // SECOND + 3))
+    with Engine("duckdb", state=place.state, lateness=0, idle_after=HOUR, now=time) as engine:
+        engine.subscribe(PAIRS)
+
+        def later(_: Engine) -> None:
+            time.now += HOUR
+
+        place.service(engine, drained=later).run(0, StopAfter(12))
+        assert kept(engine) == 0 and len(place.pairs()) == 3
 
 
 @pytest.mark.parametrize("reopened", [False, True])

@@ -13,7 +13,7 @@ from mmqjp.watermarks import OTHERS, Lateness
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-class Allowed(click.ParamType[tuple[str, int | None]]):
+class Allowed(click.ParamType):  # type: ignore[type-arg]  # which it has in the newest click only
     """`1h`, for all streams, or `STREAM=2h`; in a configuration also a table."""
 
     name = "lateness"

@@ -75,6 +75,8 @@ class Service:
         while not stop.is_set():
             started = perf_counter()
             self.drain(stop)
+            if self._engine.pass_time():
+                self._prune()
             if self._drained is not None:
                 self._drained(self._engine)
             if trigger is None:
