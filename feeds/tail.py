@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -16,8 +15,8 @@ from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
 from feeds.history import History
 from feeds.jsonl import follow_jsonl, read_jsonl
-from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, fetch_time, read_sidecar, read_stem
-from feeds.warc import first_date, read_warc
+from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, fetch_time, read_sidecar
+from feeds.warc import archive_time, read_warc
 from feeds.xml_files import TimeReader, read_xml_file, time_reader
 
 ALL_READ = -1
@@ -168,11 +167,7 @@ class Tail:
 
     def _fetched(self, path: Path) -> int:
         """When the file was fetched: as its name, its sidecar or its first record says, else when it was written."""
-        if _kind(path).startswith(_WARC) and read_stem(path.name.partition(".")[0]) is None:
-            with suppress(OSError):
-                if (first := first_date(path)) is not None:
-                    return first
-        return fetch_time(path)
+        return archive_time(path) if _kind(path).startswith(_WARC) else fetch_time(path)
 
 
 def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[Waiting]:

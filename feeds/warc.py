@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +16,7 @@ from feeds.entries import EntryForm, Item, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
 from feeds.history import History
 from feeds.item import Origin
+from feeds.layout import fetch_time, read_stem
 from feeds.sniff import kind_of
 from feeds.text import one_line
 
@@ -55,6 +57,16 @@ def first_date(path: Path) -> int | None:
             return parse_iso(record.rec_headers.get_header("WARC-Date") or "")
         except Exception:  # damage shows as any kind of exception
             return None
+
+
+def archive_time(path: Path) -> int:
+    """When what an archive holds was fetched, microseconds: as its name says, else its first record, else when it was
+    written; 0 for one that has gone."""
+    if read_stem(path.name.partition(".")[0]) is None:
+        with suppress(OSError):
+            if (first := first_date(path)) is not None:
+                return first
+    return fetch_time(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A store's tables in any Spark session: `SELECT ... FROM mmqjp.matches`, while a pipeline writes."""
+"""For any Spark session: a store's tables, while a pipeline writes, and the sources of documents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from feeds.spark.drops import drops
+from feeds.spark.live import FeedSource
+from feeds.spark.warc import WarcSource
 from join_stage.spark.reading import attach as _attach
+
+__all__ = ["attach", "drops", "register"]
 
 DATABASE = "mmqjp"
 
@@ -23,3 +28,10 @@ def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE)
     Raises StoreError if the directory holds no store, or the database a table that is not ours.
     """
     _attach(spark, Path(warehouse), database)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the data sources `mmqjp_warc` (WARC files) and `mmqjp_feeds` (live feeds) known to a session, for
+    `spark.read` and `spark.readStream`. Executors need this package."""
+    for source in (WarcSource, FeedSource):
+        spark.dataSource.register(source)

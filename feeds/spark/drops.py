@@ -1,0 +1,52 @@
+"""A drop directory as a stream of Spark: files found by `binaryFile`, parsed on the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from feeds.crawl import read_feed_file
+from feeds.entries import EntryForm, Item
+from feeds.files import name_below
+from feeds.layout import FEED_SUFFIXES
+from feeds.spark.rows import COLUMNS, local_path, row_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
+
+
+def drops(
+    session: SparkSession, directory: Path | str, feeds: EntryForm = "item", most_files: int | None = None
+) -> DataFrame:
+    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.rows`; at most
+    `most_files` files a batch.
+
+    Sidecars are read by path: the directory is one that driver and executors have in common. Each file is read by
+    itself: an entry that the next version of its feed still lists comes again, with the same id.
+    """
+    root = local_path(str(directory))
+    suffixes = ",".join(sorted(suffix.removeprefix(".") for suffix in FEED_SUFFIXES))
+    stream = session.readStream.format("binaryFile").schema(_FILE)
+    stream = stream.option("recursiveFileLookup", "true").option("pathGlobFilter", f"*.{{{suffixes}}}")
+    if most_files is not None:
+        stream = stream.option("maxFilesPerTrigger", most_files)
+    # The bytes are read where the sidecar is, by the path: what is not selected, Spark does not read.
+    return stream.load(str(root)).select("path").mapInArrow(partial(_entries, root=str(root), form=feeds), COLUMNS)
+
+
+def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> Iterator[pa.RecordBatch]:
+    """The rows of the files that rows name."""
+
+    def items() -> Iterator[Item]:
+        for batch in batches:
+            for address in batch.column("path").to_pylist():
+                path = Path(address.removeprefix("file:"))  # not escaped, as an address would be
+                yield from read_feed_file(path, name_below(path, Path(root)), form)
+
+    return row_batches(items())

@@ -1,0 +1,95 @@
+"""Documents, and what could not be made one, as rows of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from lxml import etree
+
+from feeds.document import Document, Reject
+from feeds.entries import EntryForm, Item
+from feeds.errors import SourceError
+from feeds.xml_files import safe_parser
+
+COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
+"""Of a document `reason` and `raw` are null; of what is none `xml` is, and what else is not known. Times are
+microseconds of UTC."""
+
+_TEXT, _INT = pa.string(), pa.int64()
+SCHEMA = pa.schema(
+    {"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _TEXT, "reason": _TEXT, "raw": pa.binary()}
+)
+"""The same for Arrow."""
+
+ROWS, BYTES = 1_000, 8 * 1024 * 1024
+"""A batch ends with so many rows, or the one that brings it to so many characters."""
+
+
+def row_batches(items: Iterable[Item]) -> Iterator[pa.RecordBatch]:
+    """The rows of what files hold, in its order."""
+    rows: list[tuple[object, ...]] = []
+    size = 0
+    for item in items:
+        if item is None:
+            continue
+        rows.append(_row(item))
+        size += len(item.xml if isinstance(item, Document) else item.raw)
+        if len(rows) >= ROWS or size >= BYTES:
+            yield _batch(rows)
+            rows, size = [], 0
+    if rows:
+        yield _batch(rows)
+
+
+def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
+def _row(item: Document | Reject) -> tuple[object, ...]:
+    if isinstance(item, Reject):
+        return _rejected(item)
+    try:
+        text = _text(item)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: not well-formed: {error}", item.xml))
+    return item.id, item.stream, item.t0, item.t1, text, None, None
+
+
+def _rejected(item: Reject) -> tuple[object, ...]:
+    raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
+    return item.id, item.stream, item.time, item.time, None, item.reason, raw
+
+
+def _text(document: Document) -> str:
+    """The document as text that says nothing of an encoding: what is not plainly UTF-8 is parsed and written anew."""
+    data = document.xml_bytes()
+    if not data.lstrip().startswith(b"<?xml"):
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            pass
+    return etree.tostring(etree.fromstring(data, safe_parser()), encoding="unicode")
+
+
+def local_path(address: str) -> Path:
+    """A path, or the place that a `file:` address names. SourceError for any other scheme: files are read by path."""
+    parts = urlsplit(address)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    if parts.scheme and "://" in address:
+        hint = "name a directory that the driver and the executors have in common"
+        raise SourceError(address, f"what is at {parts.scheme}: cannot be read", hint)
+    return Path(address).absolute()
+
+
+def entry_form(value: str | None) -> EntryForm | None:
+    """The form of entries that an option names; None for none. SourceError for what is none."""
+    if value not in (None, "item", "raw"):
+        raise SourceError(str(value), "no form of entries", "write item or raw")
+    return cast("EntryForm | None", value)

@@ -1,0 +1,132 @@
+"""`spark.read.format("mmqjp_warc")` and `spark.readStream`: the documents of WARC files, a partition a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+
+from feeds.entries import EntryForm
+from feeds.errors import SourceError
+from feeds.files import files_below, name_below
+from feeds.history import History
+from feeds.spark.rows import COLUMNS, entry_form, local_path, row_batches
+from feeds.warc import archive_time, read_warc
+
+NAME = "mmqjp_warc"
+
+_SUFFIXES = (".warc", ".warc.gz")
+
+
+@dataclass
+class _File(InputPartition):
+    path: str
+
+
+@dataclass(frozen=True)
+class _Archives:
+    """WARC files below a directory, or one, and what is read of them."""
+
+    path: Path
+    form: EntryForm | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> _Archives:
+        if not options.get("path"):
+            raise SourceError(NAME, "no path", 'name a directory or a file: .load("crawl/")')
+        archives = cls(local_path(options["path"]), entry_form(options.get("feeds")))
+        if not archives.path.exists():
+            raise SourceError(str(archives.path), "no such file or directory", "check the path")
+        return archives
+
+    def sizes(self) -> dict[str, int]:
+        """The files that are there, by their names in the order of their fetches, and their sizes."""
+        if self.path.is_file():
+            return {self.path.name: self.path.stat().st_size}
+        found = files_below(self.path, frozenset({".warc", ".gz"}))
+        # Whoever writes one renames it when it is whole.
+        paths = [path for path in found if path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".")]
+        names = sorted((archive_time(path), name_below(path, self.path), path) for path in paths)
+        return {name: path.stat().st_size for _, name, path in names}
+
+    def partition(self, name: str) -> _File:
+        return _File(str(self.path if self.path.is_file() else self.path / name))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, _File):  # where there is none, Spark makes one of its own
+            yield from row_batches(read_warc(Path(partition.path), self.form, history=History()))
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, archives: _Archives) -> None:
+        self._archives = archives
+
+    def partitions(self) -> list[InputPartition]:
+        return [self._archives.partition(name) for name in self._archives.sizes()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._archives.read(partition)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An offset has the names, with the sizes, of the files that were read and are still there: each is read once."""
+
+    def __init__(self, archives: _Archives, most: int | None) -> None:
+        self._archives, self._most = archives, most
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name, as those that follow
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._most is None else ReadMaxFiles(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._archives.sizes()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        there = self._archives.sizes() if self._target is None else self._target
+        new = [name for name in there if name not in start]
+        if isinstance(limit, ReadMaxFiles):
+            new = new[: limit.max_files]
+        if not new:
+            return start
+        kept = {name: size for name, size in start.items() if name in there}
+        return kept | {name: there[name] for name in new}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        new = [self._archives.partition(name) for name in end if name not in start]
+        return [*sorted(new, key=lambda file: (archive_time(Path(file.path)), file.path))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._archives.read(partition)
+
+
+class WarcSource(DataSource):
+    """Options: the path, `feeds` (item or raw; without it each XML body is a document), and for a stream
+    `maxFilesPerTrigger`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def reader(self, schema: object) -> _Reader:
+        return _Reader(_Archives.of(self.options))
+
+    def streamReader(self, schema: object) -> _StreamReader:  # noqa: N802
+        most = self.options.get("maxFilesPerTrigger")
+        if most is not None and not (most.isascii() and most.isdecimal() and int(most)):
+            raise SourceError(f"maxFilesPerTrigger {most}", "no number of files", "write 1 or more")
+        return _StreamReader(_Archives.of(self.options), None if most is None else int(most))
