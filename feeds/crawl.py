@@ -51,6 +51,16 @@ def read_feed_file(
     yield from read_entries(data, origin, form, history)
 
 
+def feed_name(path: Path, name: str) -> str:
+    """What the feed of a file is known by: the address in its sidecar, else the file's name."""
+    beside = path.with_suffix(SIDECAR_SUFFIX)
+    try:
+        sidecar = read_sidecar(beside) if beside != path and beside.is_file() else None
+    except (ValueError, OSError):  # whoever reads the file says so
+        return name
+    return (sidecar.url if sidecar else "") or name
+
+
 def _is_sidecar(path: Path) -> bool:
     """Whether a JSON file notes a fetch: by its name (its feed may not have been renamed yet), else by the feed beside
     it and what it holds."""

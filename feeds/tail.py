@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from feeds.crawl import read_feed_file
+from feeds.crawl import feed_name, read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
 from feeds.entries import EntryForm
 from feeds.errors import SourceError
@@ -109,11 +109,23 @@ class Tail:
         """The names of the files that are there."""
         return {self._name(path) for path in self._files()}
 
-    def read(self, waiting: Waiting, position: int) -> Iterator[Piece]:
-        """A file's items from a position on."""
+    def new_feed(self, waiting: Waiting) -> str | None:
+        """The mark of the feed that a file is of, if it would be met for the first time; None where nobody asks."""
+        kind = _kind(waiting.path)
+        if self._lateness is None or not self._feeds or kind.startswith((_JSONL, _WARC)):
+            return None
+        mark = _FEED_MET + feed_name(waiting.path, waiting.file)
+        return None if mark in self._met else mark
+
+    def meet(self, marks: Iterable[str]) -> None:
+        """Takes note of feeds that were met."""
+        self._met.update(marks)
+
+    def read(self, waiting: Waiting, position: int, stop: int | None = None) -> Iterator[Piece]:
+        """A file's items from a position on; no JSON lines that begin at byte `stop` or behind it."""
         to = partial(Offset, self.name, waiting.file)
         if _kind(waiting.path) == _JSONL:
-            for item, end in follow_jsonl(waiting.path, position, self._now):
+            for item, end in follow_jsonl(waiting.path, position, self._now, stop=stop):
                 yield Piece(item, to(end))
             return
         feeds: list[str] = []

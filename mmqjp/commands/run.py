@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,10 +26,14 @@ from mmqjp.commands.options import (
 )
 from mmqjp.commands.sinks import DeadLetters, Sink
 from mmqjp.engine import Counters, Engine
+from mmqjp.opening import open_session
 from mmqjp.text import json_line, one_line
 from mmqjp.watermarks import Timing
 from xscl import Script
 from xscl.garbage import collector_spared
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 UNLIMITED = Timing()
 
@@ -140,8 +145,16 @@ def run(
         )
 
 
+def start_session(master: str | None) -> SparkSession:
+    """The session of Spark that the options describe."""
+    try:
+        return open_session("spark", master)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
 def open_engine(
-    engine: str,
+    engine: str | SparkSession,
     master: str | None,
     plan: str,
     state: Path | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,7 +21,7 @@ from mmqjp.commands.options import (
     read_script,
     time_xpath_option,
 )
-from mmqjp.commands.run import open_engine, subscribe
+from mmqjp.commands.run import open_engine, start_session, subscribe
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import JsonLog, Log, TextLog
@@ -32,7 +33,16 @@ from mmqjp.watermarks import Timing
 from xscl.garbage import collector_spared
 
 AVAILABLE_NOW = "available-now"
+CHECKPOINT, FILES = "checkpoint", "files"
 LATENESS = "1d"
+
+
+def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Options of a source, by their names."""
+    for value in values:
+        if not value.partition("=")[1]:
+            raise click.BadParameter(f"write KEY=VALUE, not {value!r}")
+    return {key: value for key, _, value in (value.partition("=") for value in values)}
 
 
 def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
@@ -50,13 +60,22 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "--source",
     "paths",
     metavar="PATH",
-    required=True,
     multiple=True,
     type=click.Path(path_type=Path),
     help="A directory that files are dropped into, or a .jsonl file that grows. May be repeated.",
 )
 @click.option(
+    "--source-format", metavar="NAME",
+    help="In place of --source, a streaming source of Spark's, like kafka, whose values are documents.",
+)  # fmt: skip
+@click.option(
+    "--source-option", "source_options", metavar="KEY=VALUE", multiple=True, callback=key_values,
+    help="An option of that source. May be repeated.",
+)  # fmt: skip
+@click.option(
     "--state",
+    "--warehouse",
+    "state",
     metavar="DIR",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
@@ -69,6 +88,10 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
 )
+@click.option(
+    "--checkpoint", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Where Spark keeps the state of its query. Without it, in the directory of --state.",
+)  # fmt: skip
 @feeds_option
 @time_xpath_option
 @click.option(
@@ -141,8 +164,11 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
 @debug_option
 def stream(
     paths: tuple[Path, ...],
+    source_format: str | None,
+    source_options: dict[str, str],
     state: Path,
     queries_path: Path | None,
+    checkpoint: Path | None,
     feeds: EntryForm | None,
     time_xpath: str | None,
     trigger: float | None,
@@ -171,14 +197,22 @@ def stream(
 
     What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there.
     """
-    if master is not None and engine != "spark":
-        raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
+    only_spark = {"--master": master, "--checkpoint": checkpoint, "--source-format": source_format}
+    for name in (name for name, value in only_spark.items() if value is not None and engine != "spark"):
+        raise click.UsageError(f"{name} is for the engine spark, and the engine is {engine}")
+    if bool(paths) == (source_format is not None):
+        raise click.UsageError("say what is read, either with --source or with --source-format")
+    if source_options and source_format is None:
+        raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, lateness=lateness) for path in paths]
     metrics = Metrics(service_log(log_form))
     target = None if output is None or str(output) == "-" else output
     timing = Timing(lateness, idle_after, max_ahead)
-    limited = open_engine(engine, master, plan, state, timing, max_document=max_document, max_matches=max_matches)
+    session = start_session(master) if engine == "spark" else None
+    limited = open_engine(
+        session or engine, None, plan, state, timing, max_document=max_document, max_matches=max_matches
+    )
     with limited as opened, stopping() as stop:
         if script is not None and queries_path is not None:
             subscribe(opened, script, queries_path)
@@ -187,18 +221,29 @@ def stream(
             port = metrics.serve(metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         try:
-            service = Service(
-                opened,
-                sources,
-                lines,
-                CommandQueue(Spool(state)),
-                metrics,
-                batch_size=batch_size,
-                batch_bytes=batch_bytes,
-                keep=keep,
-                keep_ids=keep_ids,
-                drained=None if metrics_port is None else lambda engine: metrics.update(status(engine)),
-            )
+            parts = opened, sources, lines, CommandQueue(Spool(state)), metrics
+            options: dict[str, Any] = {
+                "batch_size": batch_size,
+                "batch_bytes": batch_bytes,
+                "keep": keep,
+                "keep_ids": keep_ids,
+                "drained": None if metrics_port is None else lambda engine: metrics.update(status(engine)),
+            }
+            if session is None:
+                service = Service(*parts, **options)
+            else:
+                from mmqjp.service.streaming import StreamingService
+                from mmqjp.streaming.files import FileSource
+                from mmqjp.streaming.frames import ValueSource, streaming_frame
+
+                source = (
+                    FileSource(paths, feeds, time_xpath, lateness, batch_size, batch_bytes, max_document)
+                    if source_format is None
+                    else ValueSource(source_format, source_options, max_document)
+                )
+                place = checkpoint or state / CHECKPOINT / (source_format or FILES)
+                frame = streaming_frame(session, source, state, place)
+                service = StreamingService(*parts, frame=frame, checkpoint=place, **options)
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
             with collector_spared():
                 service.run(trigger, stop)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
 from feeds.document import Document, Reject
 from feeds.tail import Offset, Piece, Tail, waiting_files
+from mmqjp.admission import Found
 from mmqjp.batches import BYTES, DOCUMENTS, size_of
 from mmqjp.engine import Engine
 from mmqjp.ledger import DELIVERED
@@ -42,17 +43,30 @@ class Commands(Protocol):
 
 @dataclass(slots=True)
 class Taken:
-    """A batch as it was read: its documents, and the offsets behind them."""
+    """A batch as it was read: its documents, the offsets behind them, and what was found in them elsewhere."""
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
     size: int = 0
+    found: Found | None = None
 
     def add(self, piece: Piece) -> None:
         self.offsets[piece.offset.source, piece.offset.file] = piece.offset
         if piece.item is not None:
             self.items.append(piece.item)
             self.size += size_of(piece.item)
+
+
+def batches(pieces: Iterable[Piece], most: int, most_bytes: int) -> Iterator[Taken]:
+    """Batches of at most `most` documents; one ends early with the document that brings it to `most_bytes` of XML."""
+    taken = Taken()
+    for piece in pieces:
+        taken.add(piece)
+        if len(taken.items) >= most or taken.size >= most_bytes:
+            yield taken
+            taken = Taken()
+    if taken.offsets:
+        yield taken
 
 
 class Service:
@@ -102,7 +116,7 @@ class Service:
     def drain(self, stop: Stop) -> None:
         """Processes all that has come, batch by batch, or up to the end of a batch once `stop` is set."""
         self._obey()
-        for taken in self._batches():
+        for taken in batches(self._pieces(), self._most, self._most_bytes):
             self._process(taken)
             if stop.is_set():
                 return
@@ -133,20 +147,13 @@ class Service:
         self._written = self._engine.batch - 1
         self._delivered()
 
-    def _batches(self) -> Iterator[Taken]:
-        taken = Taken()
+    def _pieces(self) -> Iterator[Piece]:
         for waiting in waiting_files(self._sources, self._positions):
-            for piece in waiting.tail.read(waiting, self._positions.get((waiting.source, waiting.file), 0)):
-                taken.add(piece)
-                if len(taken.items) >= self._most or taken.size >= self._most_bytes:
-                    yield taken
-                    taken = Taken()
-        if taken.offsets:
-            yield taken
+            yield from waiting.tail.read(waiting, self._positions.get((waiting.source, waiting.file), 0))
 
     def _process(self, taken: Taken) -> None:
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
-        outputs = engine.process(taken.items, Notes(tuple(taken.offsets.values()), self._settings))
+        outputs = engine.process(taken.items, Notes(tuple(taken.offsets.values()), self._settings), taken.found)
         self._noted = self._settings
         self._positions.update({key: offset.position for key, offset in taken.offsets.items()})
         if outputs:
