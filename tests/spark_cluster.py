@@ -23,7 +23,7 @@ from join_stage.spark.java import java_home
 ROOT = Path(__file__).parent.parent
 HOST = "127.0.0.1"
 SPARK = Path(pyspark.__file__).parent
-PATIENCE = 240.0
+PATIENCE = 300.0
 """Seconds after which what has not come is taken for lost."""
 
 

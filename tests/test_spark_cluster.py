@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import mmqjp.spark_job
 from mmqjp import Engine
 from tests.service_support import Directory, stream
-from tests.spark_cluster import Application, kill, running_cluster, wait_until
+from tests.spark_cluster import PATIENCE, Application, kill, running_cluster, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ def test_killed_executors_and_drivers_lose_nothing_and_repeat_nothing(spark: Spa
         finally:
             driver.kill()
         last = started("second", "available-now")
-        assert last.process.wait(240) == 0, last.said()
+        assert last.process.wait(PATIENCE) == 0, last.said()
         ran = cluster.workers_by_stage()
     assert outcome(place, spark) == outcome(local, spark)
     lines, kept, ids, dead = outcome(place, spark)

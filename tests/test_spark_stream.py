@@ -10,10 +10,18 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
+from feeds.tail import Tail
+from join_stage.spark.tables import spark_columns
 from mmqjp import Engine
-from mmqjp.service.lines import GrowingFile
-from mmqjp.service.streaming import MICRO_BATCHES, StreamingService
+from mmqjp.service.commands import CommandQueue
+from mmqjp.service.lines import GrowingFile, Pipe
+from mmqjp.service.loop import Service
+from mmqjp.service.spool import Spool
+from mmqjp.service.streaming import MICRO_BATCHES, StreamingService, cause
+from mmqjp.streaming.errors import StreamFailed
+from mmqjp.streaming.rows import ROWS
 from mmqjp.watermarks import Timing
 from tests.service_support import PAIRS, Directory, Events, stream, streaming
 
@@ -176,12 +184,6 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
     assert totals(events)["documents"] >= 4
     with Engine(spark, state=place.state) as engine:
         ours = kept(engine)
-    from feeds.tail import Tail
-    from mmqjp.service.commands import CommandQueue
-    from mmqjp.service.lines import Pipe
-    from mmqjp.service.loop import Service
-    from mmqjp.service.spool import Spool
-
     with Engine("duckdb", state=tmp_path / "other", lateness=day, max_document=500) as engine:
         engine.subscribe("S//item")
         tail = Tail(place.drops, feeds="item", lateness=day)
@@ -230,3 +232,34 @@ def test_a_micro_batch_that_begins_after_a_stop_comes_again(spark: SparkSession,
         assert len(events.named("batch")) == 1
     assert totals(stream(place, spark)) == {"documents": 4, "outputs": 14, "duplicates": 0, "dead_letters": 0}
     assert set(place.pairs()) == all_pairs(range(6)) and len(place.pairs()) == 15
+
+
+def test_why_executors_cannot_go_on_is_told_in_a_line(spark: SparkSession, place: Directory):
+    def fail(batches: Any) -> Any:
+        raise ValueError("no such luck")
+
+    rows = spark_columns(ROWS)
+    (place.drops / "1.txt").write_text("<a/>")
+    frame = spark.readStream.text(str(place.drops)).mapInArrow(fail, rows)
+    with pytest.raises(StreamFailed, match=r"^ValueError: no such luck$"):
+        stream(place, spark, frame=frame)
+    with Engine(spark, state=place.state) as engine:
+        assert engine.batch > 0, "the store is free and whole"
+
+
+def test_what_a_process_of_sparks_said_last_is_the_cause():
+    planner = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when the source performed latestOffset
+Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+feeds.errors.SourceError: drops: no such file or directory; make it
+
+    at org.apache.spark.sql.Source.latest(Source.scala:84)
+"""
+    assert cause(PySparkException(planner)) == "SourceError: drops: no such file or directory; make it"
+    assert cause(PySparkException("Job aborted\n  at x")) == "Job aborted"
+    assert cause(PySparkException("")) == "PySparkException"
+
+
+def test_only_an_engine_on_spark_evaluates_data_frames():
+    with Engine("duckdb") as engine, pytest.raises(TypeError, match="on Spark"):
+        engine.evaluated(None)  # type: ignore[arg-type]

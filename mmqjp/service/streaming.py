@@ -81,6 +81,8 @@ class StreamingService(Service):
             pass  # told below
         finally:
             query.stop()
+        if isinstance(self._failure, PySparkException):
+            raise StreamFailed(cause(self._failure)) from self._failure
         if self._failure is not None:
             raise self._failure
         if (error := query.exception()) is not None and not stop.is_set():
@@ -151,5 +153,8 @@ class StreamingService(Service):
 def cause(error: PySparkException) -> str:
     """Why a query failed, in a line: what a Python process said last, else what Spark says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))]
-    return one_line((said or lines or [type(error).__name__])[-1 if said else 0])
+    said = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    if not said:
+        return one_line(next(iter(lines), type(error).__name__))
+    name, colon, text = said[-1].partition(":")
+    return one_line(name.rpartition(".")[2] + colon + text)

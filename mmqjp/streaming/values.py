@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,8 +36,9 @@ def values_frame(session: SparkSession, source: str, options: Mapping[str, str],
     """
     try:
         frame = session.readStream.format(source).options(**options).load()
-    except PySparkException as error:
-        cause = str(error).strip().splitlines()[0]
+    except (PySparkException, Py4JJavaError) as error:
+        said = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+        cause = said.strip().splitlines()[0].rstrip(".")
         raise SourceError(source, cause, "is its connector among the packages of this application?") from None
     return rows_frame(frame, source, most)
 
