@@ -12,6 +12,9 @@ from feeds.tail import ALL_READ, Positions, Waiting
 GRAIN = 64 << 10
 """So many bytes are worth a task of their own."""
 
+UNREADABLE = -2
+"""The end of a part of a file that cannot be opened now."""
+
 PACKED = 8
 """How many times more than its bytes a compressed file is taken to hold."""
 
@@ -50,7 +53,7 @@ def parts_of(waiting: Waiting, positions: Positions, most: int, most_bytes: int,
     try:
         start, ends = line_ends(waiting.path, known, most, most_bytes)
     except OSError:  # whoever reads it says so
-        yield Part(*place, known, known + 1, False, 1, 0)
+        yield Part(*place, known, UNREADABLE, False, 1, 0)
         return
     begin, lines = start, 0
     for end in ends:

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds.document import Document, Reject
-from feeds.parts import Part
+from feeds.parts import UNREADABLE, Part
 from feeds.tail import ALL_READ, Offset, Piece, Tail, waiting_files
+from mmqjp import spark_job
 from mmqjp.streaming.files import FileReader, FileSource, Share
 from mmqjp.streaming.plans import Plan, PlanFiles, next_plan, shares
 from mmqjp.streaming.rows import ROWS, numbered, row_of, to_batches, uncommitted
@@ -129,6 +130,22 @@ def test_a_file_that_has_gone_meanwhile_is_a_dead_letter_and_no_end_of_all(tmp_p
     assert all("No such file" in row["reason"] for row in rows if row["reason"])
 
 
+def test_lines_that_cannot_be_read_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*given: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    driver = Driver(tmp_path)
+    (driver.drops / "1.jsonl").write_text(line("a"))
+    with monkeypatch.context() as patched:
+        patched.setattr("feeds.parts.line_ends", refuse)
+        patched.setattr("os.access", lambda path, mode: False)
+        (share,) = driver.planned()
+        assert [part.end for part in share.parts] == [UNREADABLE]
+        driver.start = driver.end
+        assert driver.planned() == []
+    assert driver.step() == ["a"]
+
+
 def test_shares_have_about_the_same_weight():
     def part(weight: int) -> Part:
         return Part("s", "f", "/f", 0, 0, ALL_READ, False, 1, weight)
@@ -178,3 +195,10 @@ def test_rows_without_offsets_are_numbered_within_their_micro_batch():
 def test_a_document_that_is_too_large_is_not_sent():
     row = row_of(0, 0, Piece(Document("d", "<a>12345</a>", time=1), Offset("s", "f", 1)), 8)
     assert dict(zip(ROWS.names, row, strict=True))["reason"] == "12 bytes, and 8 are allowed"
+
+
+def test_the_application_for_spark_submit_takes_the_options_of_the_service(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        spark_job.main(["--state", "nowhere"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("mmqjp: error: say what is read, either with --source or")

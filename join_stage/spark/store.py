@@ -9,14 +9,12 @@ files, for readers that have opened them, and the last of them for as long as it
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from itertools import count, groupby, pairwise
 from pathlib import Path
 
@@ -25,9 +23,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.spark.manifests import (
+    EMPTY,
+    DataFile,
+    Files,
+    directory_to_disk,
+    read_manifest,
+    read_rows,
+    to_disk,
+    write_manifest,
+)
 from join_stage.tables import STATE, TABLES
 
-FORMAT = 1
 MERGE = 16
 """So many small files of one level of a table become one of the next, lest a store of many batches be slow to read."""
 
@@ -37,25 +44,6 @@ MERGED_BYTES = 64 << 20
 
 GRACE = 600 * 1_000_000
 """How long, microseconds, files stay that are superseded: a query that was planned before may be long."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A Parquet file of a table. `level` counts how often its rows were merged; `first` and `last` are, in the tables
-    of the join state, the least and greatest time at which one of its documents begins."""
-
-    name: str
-    rows: int
-    size: int
-    level: int = 0
-    first: int | None = None
-    last: int | None = None
-
-
-Files = Mapping[str, tuple[DataFile, ...]]
-"""The files of each table, oldest first."""
-
-_EMPTY: Files = dict.fromkeys(TABLES, ())
 
 
 class TableStore:
@@ -84,9 +72,9 @@ class TableStore:
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
         try:
-            kept = {batch: _read_manifest(self._manifest(batch)) for batch in sorted(self._batches())}
+            kept = {batch: read_manifest(self._manifest(batch)) for batch in sorted(self._batches())}
             self._batch = max(kept, default=0)
-            self._committed = kept.get(self._batch, _EMPTY)
+            self._committed = kept.get(self._batch, EMPTY)
             self.files: Files = self._committed
             """The files of each table as the current batch sees them."""
             self._superseded: deque[tuple[int, list[Path]]] = deque()
@@ -172,7 +160,7 @@ class TableStore:
         batch = self._batch + 1
         files = {name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in TABLES}
         if files != self._committed or not self._batch:
-            _write_manifest(self._manifest(batch), files)
+            write_manifest(self._manifest(batch), files)
             if self._batch:
                 self._supersede(self._batch, self._committed, files)
             self._committed = self.files = files
@@ -217,9 +205,9 @@ class TableStore:
         with path.open("wb") as file:
             pq.write_table(rows, file)
             self._drafts.append(path)
-            _to_disk(file.fileno())
+            to_disk(file.fileno())
             size = file.tell()
-        _directory_to_disk(path.parent)
+        directory_to_disk(path.parent)
         return DataFile(path.name, len(rows), size, level, first, last)
 
     def _supersede(self, batch: int, older: Files, newer: Files) -> None:
@@ -261,19 +249,6 @@ class TableStore:
         return (int(path.stem) for path in (self.directory / SPARK_MANIFESTS).glob("*.json"))
 
 
-def newest_files(directory: Path) -> Files:
-    """The files of each table of a store that a process may be writing at this moment, as of its last batch.
-
-    Raises StoreError if the directory holds no store.
-    """
-    while True:
-        batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]
-        if not batches:
-            raise StoreError(f"{directory} holds no store of the engine spark")
-        with suppress(FileNotFoundError):  # it was the oldest of those that are kept, and newer ones have come
-            return _read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json")
-
-
 def _locked(path: Path) -> int:
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -282,45 +257,3 @@ def _locked(path: Path) -> int:
         os.close(handle)
         raise StoreError(f"the store in {path.parent} is in use by another process") from None
     return handle
-
-
-def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
-    """A file's rows; a column that is younger than the file is null."""
-    file = pq.ParquetFile(path)
-    rows = file.read([name for name in file.schema_arrow.names if name in schema.names])
-    columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema]
-    return pa.table(columns, schema=schema)
-
-
-def _read_manifest(path: Path) -> Files:
-    try:
-        content = json.loads(path.read_text())
-        if content["format"] != FORMAT:
-            raise StoreError(f"{path} has format {content['format']}; this version of mmqjp reads format {FORMAT}")
-        tables = content["tables"]
-        return {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is no manifest of mmqjp: {error}") from error
-
-
-def _write_manifest(path: Path, files: Files) -> None:
-    tables = {name: [asdict(file) for file in found] for name, found in files.items() if found}
-    draft = path.with_suffix(".tmp")
-    with draft.open("w") as file:
-        json.dump({"format": FORMAT, "tables": tables}, file)
-        file.flush()
-        _to_disk(file.fileno())
-    draft.replace(path)
-    _directory_to_disk(path.parent)
-
-
-def _to_disk(handle: int) -> None:
-    os.fsync(handle)
-
-
-def _directory_to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        _to_disk(handle)
-    finally:
-        os.close(handle)

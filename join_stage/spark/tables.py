@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.spark.store import DataFile, TableStore
+from join_stage.spark.manifests import DataFile
+from join_stage.spark.store import TableStore
 from join_stage.tables import TABLES
 
 _TYPES = {

@@ -17,6 +17,7 @@ from mmqjp.commands.options import (
     duration,
     engine_option,
     feeds_option,
+    key_values,
     plan_option,
     read_script,
     time_xpath_option,
@@ -35,14 +36,6 @@ from xscl.garbage import collector_spared
 AVAILABLE_NOW = "available-now"
 CHECKPOINT, FILES = "checkpoint", "files"
 LATENESS = "1d"
-
-
-def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Options of a source, by their names."""
-    for value in values:
-        if not value.partition("=")[1]:
-            raise click.BadParameter(f"write KEY=VALUE, not {value!r}")
-    return {key: value for key, _, value in (value.partition("=") for value in values)}
 
 
 def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:

@@ -57,7 +57,7 @@ class Taken:
             self.size += size_of(piece.item)
 
 
-def batches(pieces: Iterable[Piece], most: int, most_bytes: int) -> Iterator[Taken]:
+def in_batches(pieces: Iterable[Piece], most: int, most_bytes: int) -> Iterator[Taken]:
     """Batches of at most `most` documents; one ends early with the document that brings it to `most_bytes` of XML."""
     taken = Taken()
     for piece in pieces:
@@ -116,7 +116,7 @@ class Service:
     def drain(self, stop: Stop) -> None:
         """Processes all that has come, batch by batch, or up to the end of a batch once `stop` is set."""
         self._obey()
-        for taken in batches(self._pieces(), self._most, self._most_bytes):
+        for taken in in_batches(self._pieces(), self._most, self._most_bytes):
             self._process(taken)
             if stop.is_set():
                 return

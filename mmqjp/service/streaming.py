@@ -23,7 +23,7 @@ from join_stage.spark.tables import file_urls
 from mmqjp.engine import Engine
 from mmqjp.service.lines import Lines
 from mmqjp.service.log import Log
-from mmqjp.service.loop import POLL, Commands, Service, Stop, Taken, batches
+from mmqjp.service.loop import POLL, Commands, Service, Stop, Taken, in_batches
 from mmqjp.streaming.errors import StreamFailed
 from mmqjp.streaming.rows import numbered, pieces, uncommitted
 from mmqjp.text import one_line
@@ -133,7 +133,7 @@ class StreamingService(Service):
             rows = numbered(rows, done.source, done.file, number)
         rows = uncommitted(rows, self._positions)
         items = rows.filter(rows["id"].is_valid())
-        found = list(batches(pieces(rows), self._most, self._most_bytes)) or [Taken()]
+        found = list(in_batches(pieces(rows), self._most, self._most_bytes)) or [Taken()]
         found[-1].offsets[done.source, done.file] = done
         first = 0
         for taken in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from feeds.document import Clock, Reject, now_us
 from feeds.entries import EntryForm
-from feeds.parts import GRAIN, Part
+from feeds.parts import GRAIN, UNREADABLE, Part
 from feeds.tail import ALL_READ, Offset, Piece, Positions, Tail, Waiting, waiting_files
 from join_stage.spark.tables import spark_columns
 from mmqjp.batches import size_of
@@ -71,6 +72,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tails: list[Tail] = []
         self._waiting: list[Waiting] = []
         self._only: set[tuple[str, str]] | None = None
+        self._unreadable: set[tuple[str, str]] = set()
         self._last = -1
 
     # ------------------------------------------------------------ on the driver
@@ -87,6 +89,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = next_plan(self._waiting, positions, self._now(), source.most, source.most_bytes, source.grain)
         if not plan.parts:
             return start
+        self._unreadable |= {(part.source, part.file) for part in plan.parts if part.end == UNREADABLE}
         self._plans.write(number + 1, plan)
         self._last = number + 1
         return {_PLAN: number + 1}
@@ -97,8 +100,14 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _list(self, positions: Positions) -> list[Waiting]:
         self._tails = self._tails or self._source.tails()
-        found = waiting_files(self._tails, positions)
-        return found if self._only is None else [w for w in found if (w.source, w.file) in self._only]
+        return [waiting for waiting in waiting_files(self._tails, positions) if self._is_wanted(waiting)]
+
+    def _is_wanted(self, waiting: Waiting) -> bool:
+        """Whether it is not out of the question: come too late, or told already that it cannot be read."""
+        file = waiting.source, waiting.file
+        if file in self._unreadable and not os.access(waiting.path, os.R_OK):
+            return False
+        return self._only is None or file in self._only
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [
@@ -134,7 +143,7 @@ def _read(tail: Tail, part: Part) -> Iterator[Piece]:
     waiting = Waiting(0, part.source, part.file, Path(part.path), tail)
     size = 0
     try:
-        for piece in tail.read(waiting, part.start, None if part.end == ALL_READ else part.end):
+        for piece in tail.read(waiting, part.start, part.end if part.end >= 0 else None):
             yield piece
             size += 0 if piece.item is None else size_of(piece.item)
             if size >= LARGE:

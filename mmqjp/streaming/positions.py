@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from feeds.tail import Positions
-from join_stage.spark.store import DataFile, newest_files, read_rows
+from join_stage.spark.manifests import DataFile, newest_files, read_rows
 from join_stage.tables import TABLES
 
 
