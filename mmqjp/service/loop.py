@@ -43,12 +43,14 @@ class Commands(Protocol):
 
 @dataclass(slots=True)
 class Taken:
-    """A batch as it was read: its documents, the offsets behind them, and what was found in them elsewhere."""
+    """A batch as it was read: its documents, the offsets behind them, and what was found in them elsewhere, in so many
+    `seconds`."""
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
     size: int = 0
     found: Found | None = None
+    seconds: float = 0.0
 
     def add(self, piece: Piece) -> None:
         self.offsets[piece.offset.source, piece.offset.file] = piece.offset
@@ -160,7 +162,7 @@ class Service:
             self._lines.write(outputs)
             self._written = engine.batch - 1
         self._delivered()
-        after, seconds = engine.counters(), perf_counter() - started
+        after, seconds = engine.counters(), taken.seconds + perf_counter() - started
         documents = after.documents - before.documents
         self._log.event(
             "batch",

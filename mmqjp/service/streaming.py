@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
+from time import perf_counter
 from typing import Any
 
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -127,7 +128,9 @@ class StreamingService(Service):
         done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
         if self._positions.get((done.source, done.file), 0) >= done.position:
             return
+        started = perf_counter()
         evaluated = self._engine.evaluated(frame)
+        seconds = perf_counter() - started
         rows = evaluated.rows.sort_by("place")
         if len(rows) and not rows["source"][0].as_py():
             rows = numbered(rows, done.source, done.file, number)
@@ -135,6 +138,7 @@ class StreamingService(Service):
         items = rows.filter(rows["id"].is_valid())
         found = list(in_batches(pieces(rows), self._most, self._most_bytes)) or [Taken()]
         found[-1].offsets[done.source, done.file] = done
+        found[0].seconds = seconds
         first = 0
         for taken in found:
             taken.found = evaluated.of(items.slice(first, len(taken.items)))
