@@ -8,12 +8,14 @@ from pathlib import Path
 from feeds.document import DEFAULT_STREAM, Reject
 from feeds.entries import EntryForm, Item, read_entries
 from feeds.files import TooLargeError, modified_us, read_file
-from feeds.history import History
+from feeds.history import History, Unsettled
 from feeds.item import Origin
 from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, Sidecar, read_sidecar, read_stem
 
 
-def read_feed_file(path: Path, name: str, form: EntryForm, history: History | None = None) -> Iterator[Item]:
+def read_feed_file(
+    path: Path, name: str, form: EntryForm, history: History | Unsettled | None = None
+) -> Iterator[Item]:
     """The entries of a feed file, as `read_entries` gives them; nothing for a file that is another feed's sidecar."""
     try:
         if path.suffix.lower() == SIDECAR_SUFFIX and _is_sidecar(path):

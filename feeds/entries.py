@@ -9,10 +9,11 @@ from feeds.charset import as_told
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.feed import Feed, is_url, parse_feed
 from feeds.files import RAW_KEPT
-from feeds.history import History
+from feeds.history import History, Unsettled
 from feeds.item import Origin, entry_id, item_xml
 from feeds.json_feed import json_feed_to_atom, load_json_feed
 from feeds.raw import raw_entries
+from feeds.sightings import Fetch, Listed, SeenEntry, sightings
 
 EntryForm = Literal["item", "raw"]
 
@@ -23,7 +24,7 @@ _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
 
 def read_entries(
-    data: bytes, origin: Origin, form: EntryForm = "item", history: History | None = None
+    data: bytes, origin: Origin, form: EntryForm = "item", history: History | Unsettled | None = None
 ) -> Iterator[Item]:
     """The entries of a feed as documents of stream S, in the feed's order, None for each that is none; one Reject where
     it cannot be read.
@@ -37,15 +38,13 @@ def read_entries(
         when = origin.modified if origin.fetched is None else origin.fetched
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
         return
-    source = origin.source or feed.self_url or origin.name
+    fetch = Fetch(origin.source or feed.self_url or origin.name, origin.name, origin.modified, origin.fetched)
     history = history or History()
-    before = history.endless[source]
-    times = history.documents(feed.entries, source, origin)
-    for entry, body, time in zip(feed.entries, bodies, times, strict=True):
-        yield None if time is None else Document(entry_id(entry, source), body, DEFAULT_STREAM, time)
-    if count := history.endless[source] - before:
-        cause = f"{count} of its entries are left out, because they or their guids change without end"
-        yield Reject(origin.name, DEFAULT_STREAM, origin.fetched, f"{origin.name}: {cause}", b"")
+    seen = sightings(feed.entries)
+    for entry, body, sighting in zip(feed.entries, bodies, seen, strict=True):
+        yield history.judge(SeenEntry(entry_id(entry, fetch.feed), body, fetch, sighting))
+    if (last := history.judge(Listed(fetch, [sighting.key for sighting in seen]))) is not None:
+        yield last
 
 
 def _read(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Literal
 
-from feeds.item import Entry, Origin, entry_identity, entry_time, entry_version
+from feeds.document import Document, Reject
+from feeds.item import Entry, Origin
+from feeds.sightings import Fetch, Listed, SeenEntry, Sighting, sightings
 
 Versions = Literal["keep", "ignore"]
 """Whether an entry that has changed is a document again."""
@@ -77,6 +78,8 @@ class History:
         the fetch: else they would be late. What a feed has been without for `keep` microseconds is forgotten."""
         self._versions, self._most, self._lateness, self._keep = versions, most, lateness, keep
         self._feeds: dict[str, _Feed] = {}
+        self._files: dict[str, _Feed] = {}
+        self._left_out: Counter[str] = Counter()
         self._changed: set[str] = set()
         self.future: Counter[str] = Counter()
         self.endless: Counter[str] = Counter()
@@ -99,70 +102,88 @@ class History:
         The first version has the entry's time; a later one that of its change, as far as the feed tells it, else that
         of the fetch. What is met counts as soon as it is given. What is called by its file's name is met once only.
         """
-        feed = _Feed() if source == origin.name else self._feeds.setdefault(source, _Feed())
-        fetched = origin.modified if origin.fetched is None else origin.fetched
-        archive = None if self._lateness is None or feed.listed is not None else fetched - self._lateness
-        keys = list(_keys(entries))
-        for entry, key in zip(entries, keys, strict=True):
-            yield self._time(feed, entry, key, source, origin, archive)
-        self._listed(feed, set(keys), fetched)
-        if feed is self._feeds.get(source):
-            self._changed.add(source)
+        fetch = Fetch(source, origin.name, origin.modified, origin.fetched)
+        seen = sightings(entries)
+        for sighting in seen:
+            yield self._time(fetch, sighting)
+        self._listed(fetch, {sighting.key for sighting in seen})
 
-    def _time(
-        self, feed: _Feed, entry: Entry, key: str, source: str, origin: Origin, archive: int | None
-    ) -> int | None:
-        version = _hash(entry_version(entry))
-        met = feed.entries.get(key)
-        if met is not None and version in met.versions:
+    def judge(self, item: Document | Reject) -> Document | Reject | None:
+        """What comes of an item, all those of a fetch being given in their order: of an entry as of `documents`."""
+        if isinstance(item, SeenEntry):
+            time = self._time(item.fetch, item.sighting)
+            return None if time is None else item.at(time)
+        if isinstance(item, Listed):
+            fetch = item.fetch
+            self._listed(fetch, item.keys)
+            if count := self._left_out.pop(fetch.feed, 0):
+                cause = f"{count} of its entries are left out, because they or their guids change without end"
+                return Reject(item.id, item.stream, item.time, f"{fetch.name}: {cause}", b"")
             return None
-        if met is not None and self._versions == "ignore":
+        return item
+
+    def _feed(self, fetch: Fetch) -> _Feed:
+        known = self._files if fetch.is_known_by_file else self._feeds
+        return known.setdefault(fetch.feed, _Feed())
+
+    def _time(self, fetch: Fetch, sighting: Sighting) -> int | None:
+        feed, source = self._feed(fetch), fetch.feed
+        key, version, date, _ = sighting
+        met = feed.entries.get(key)
+        if met is not None and (version in met.versions or self._versions == "ignore"):
             return None
         if len(met.versions if met else ()) >= self._most or feed.alike[version] >= self._most:
             self.endless[source] += 1
+            self._left_out[source] += 1
             return None
-        time = entry_time(entry, origin, archive) if met is None else _changed(entry, origin, met.time)
+        if met is None:
+            archive = None if self._lateness is None or feed.listed is not None else fetch.time - self._lateness
+            time = _first_time(date, fetch, archive)
+        else:
+            time = _changed(sighting, fetch, met.time)
         feed.add(key, version, time)
-        if feed is self._feeds.get(source):
+        if not fetch.is_known_by_file:
             self._changed.add(source)
-        if origin.fetched is not None and entry.date is not None and entry.date > origin.fetched:
+        if fetch.fetched is not None and date is not None and date > fetch.fetched:
             self.future[source] += 1
         return time
 
-    def _listed(self, feed: _Feed, keys: set[str], fetched: int) -> None:
+    def _listed(self, fetch: Fetch, keys: Collection[str]) -> None:
         """A fetch is read to its end: notes what the feed is without, and forgets what it has long been without."""
-        if feed.listed is not None and fetched < feed.listed:
+        if fetch.is_known_by_file:
+            self._files.pop(fetch.feed, None)
+            return
+        feed = self._feed(fetch)
+        self._changed.add(fetch.feed)
+        if feed.listed is not None and fetch.time < feed.listed:
             return  # an older one that was found late tells nothing of what is there now
-        feed.listed = fetched
+        feed.listed = fetch.time
+        there = set(keys)
         for key, met in list(feed.entries.items()):
-            if key in keys:
+            if key in there:
                 met.missing = None
             elif met.missing is None:
-                met.missing = fetched
-            elif self._keep is not None and met.missing < fetched - self._keep:
+                met.missing = fetch.time
+            elif self._keep is not None and met.missing < fetch.time - self._keep:
                 feed.drop(key)
 
 
-def _changed(entry: Entry, origin: Origin, before: int) -> int:
+class Unsettled:
+    """In place of a history: leaves all to one that is asked later."""
+
+    def judge(self, item: Document | Reject) -> Document | Reject | None:
+        return item
+
+
+def _first_time(date: int | None, fetch: Fetch, archive: int | None) -> int:
+    """The entry's date, else that of the fetch, and never after that. An entry from before `archive` was old when its
+    feed was met first, and has the time of the fetch."""
+    if date is None or (archive is not None and date < archive):
+        return fetch.time
+    return date if fetch.fetched is None else min(date, fetch.fetched)
+
+
+def _changed(sighting: Sighting, fetch: Fetch, before: int) -> int:
     """When an entry changed whose last version has the time `before`."""
-    latest = origin.modified if origin.fetched is None else origin.fetched
-    told = [date for date in (entry.updated, entry.date) if date is not None and before < date <= latest]
-    return max(told, default=latest)
-
-
-def _keys(entries: Sequence[Entry]) -> Iterator[str]:
-    """What each entry is known by within its feed: its identity; where a feed repeats one, its link too, and then its
-    place among those, counted from the oldest, because feeds grow at the top."""
-    identities = [entry_identity(entry) for entry in entries]
-    repeated = Counter(identities)
-    left = Counter((identity, entry.item_url) for identity, entry in zip(identities, entries, strict=True))
-    for identity, entry in zip(identities, entries, strict=True):
-        if repeated[identity] == 1:
-            yield _hash(identity)
-        else:
-            left[identity, entry.item_url] -= 1
-            yield _hash(identity, entry.item_url, str(left[identity, entry.item_url]))
-
-
-def _hash(*parts: str) -> str:
-    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    dates = sighting.updated, sighting.date
+    return max((date for date in dates if date is not None and before < date <= fetch.time), default=fetch.time)

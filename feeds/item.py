@@ -97,13 +97,5 @@ def _dated(entry: Entry) -> str:
     return entry.date_text if entry.date is None else iso_utc(entry.date)
 
 
-def entry_time(entry: Entry, origin: Origin, archive: int | None = None) -> int:
-    """The entry's date, else when the feed was fetched, else when the file was written; never after the fetch. An entry
-    from before `archive` was old when its feed was met first, and has the time of the fetch."""
-    if entry.date is None or (archive is not None and entry.date < archive):
-        return origin.modified if origin.fetched is None else origin.fetched
-    return entry.date if origin.fetched is None else min(entry.date, origin.fetched)
-
-
 def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:12]

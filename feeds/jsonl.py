@@ -27,19 +27,20 @@ def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Do
                 if isinstance(line, TooLargeError):
                     yield Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
                 elif line.strip():
-                    yield _document(line, where, now)
+                    yield read_line(line, where, now)
         except (OSError, EOFError, zlib.error) as error:
             where = f"{name}:{number + 1}"
             yield Reject(where, DEFAULT_STREAM, None, f"{where}: the file cannot be read further: {error}", b"")
 
 
 def follow_jsonl(
-    path: Path, start: int, now: Clock, max_line: int = MAX_BYTES
+    path: Path, start: int, now: Clock, max_line: int = MAX_BYTES, stop: int | None = None
 ) -> Iterator[tuple[Document | Reject | None, int]]:
     """The documents of a `.jsonl` file that grows, from byte `start` on, each with the byte behind its line.
 
     A blank line gives None. A last line that is not ended yet is left for later, unless it is a whole object. A file
-    that is shorter than `start` was written anew, and is read from its beginning.
+    that is shorter than `start` was written anew, and is read from its beginning. No line is read that begins at byte
+    `stop` or behind it.
     """
     name = printable(str(path))
     end = start
@@ -49,6 +50,8 @@ def follow_jsonl(
                 end = 0
             file.seek(end)
             for line in _lines(file, max_line):
+                if stop is not None and end >= stop:
+                    return
                 where = f"{name}: byte {end}"
                 if isinstance(line, TooLargeError):
                     end = file.tell()
@@ -56,12 +59,31 @@ def follow_jsonl(
                 elif not line.strip() and line.endswith(b"\n"):
                     yield None, (end := end + len(line))
                 else:
-                    item = _document(line, where, now) if line.strip() else None
+                    item = read_line(line, where, now) if line.strip() else None
                     if not line.endswith(b"\n") and not isinstance(item, Document):
                         return
                     yield item, (end := end + len(line))
     except OSError as error:
         yield Reject(name, DEFAULT_STREAM, None, f"{name}: cannot be read: {error.strerror or error}", b""), end
+
+
+def line_ends(path: Path, start: int, most: int, most_bytes: int, max_line: int = MAX_BYTES) -> tuple[int, list[int]]:
+    """Where the next lines end that `follow_jsonl` would read of a file, from where on: at most `most` lines, and no
+    more once they have `most_bytes`. Lines are not read further than that. Raises OSError."""
+    ends: list[int] = []
+    with path.open("rb") as file:
+        begin = start if file.seek(0, os.SEEK_END) >= start else 0
+        file.seek(begin)
+        end = begin
+        for line in _lines(file, max_line):
+            whole = isinstance(line, TooLargeError) or line.endswith(b"\n")
+            if not whole and not isinstance(read_line(cast(bytes, line), "", lambda: 0), Document):
+                break
+            end = file.tell()
+            ends.append(end)
+            if len(ends) >= most or end - begin >= most_bytes:
+                break
+    return begin, ends
 
 
 def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
@@ -74,7 +96,8 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
             line = file.readline(_BLOCK)
 
 
-def _document(line: bytes, where: str, now: Clock) -> Document | Reject:
+def read_line(line: bytes, where: str, now: Clock) -> Document | Reject:
+    """The document of a line; `where` says in words where that stands, and is the id of what has none."""
     found: dict[str, Any] = {}
     try:
         found = _object(line)

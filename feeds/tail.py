@@ -13,7 +13,7 @@ from feeds.document import DEFAULT_STREAM, Clock, now_us
 from feeds.entries import EntryForm, Item
 from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
-from feeds.history import History
+from feeds.history import History, Unsettled
 from feeds.jsonl import follow_jsonl, read_jsonl
 from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, fetch_time, read_sidecar
 from feeds.warc import archive_time, read_warc
@@ -74,7 +74,7 @@ class Tail:
         *,
         feeds: EntryForm | None = None,
         time_xpath: str | None = None,
-        history: History | None = None,
+        history: History | Unsettled | None = None,
         name: str = "",
         now: Clock = now_us,
     ) -> None:
@@ -104,11 +104,12 @@ class Tail:
         """The names of the files that are there."""
         return {self._name(path) for path in self._files()}
 
-    def read(self, waiting: Waiting, position: int) -> Iterator[Piece]:
-        """A file's items from a position on, at which the history must be as it was there."""
+    def read(self, waiting: Waiting, position: int, stop: int | None = None) -> Iterator[Piece]:
+        """A file's items from a position on, at which the history must be as it was there; no JSON lines that begin at
+        byte `stop` or behind it."""
         to = partial(Offset, self.name, waiting.file)
         if _kind(waiting.path) == _JSONL:
-            for item, end in follow_jsonl(waiting.path, position, self._now):
+            for item, end in follow_jsonl(waiting.path, position, self._now, stop=stop):
                 yield Piece(item, to(end))
             return
         items = islice(self._items(waiting.path, waiting.file), position, None)

@@ -14,7 +14,7 @@ from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm, Item, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
-from feeds.history import History
+from feeds.history import History, Unsettled
 from feeds.item import Origin
 from feeds.layout import fetch_time, read_stem
 from feeds.sniff import kind_of
@@ -27,7 +27,7 @@ _HEAD = 64 * 1024
 
 
 def read_warc(
-    path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES, history: History | None = None
+    path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES, history: History | Unsettled | None = None
 ) -> Iterator[Item]:
     """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
 
@@ -108,7 +108,7 @@ def _succeeded(record: Any) -> bool:
 
 
 def _documents(
-    body: _Body, name: str, feeds: EntryForm | None, max_bytes: int, history: History | None
+    body: _Body, name: str, feeds: EntryForm | None, max_bytes: int, history: History | Unsettled | None
 ) -> Iterator[Item]:
     id = f"{body.address} {body.date}".strip()
     cause = ""

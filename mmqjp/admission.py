@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
+from mmqjp.batches import size_refusal
 from mmqjp.records import Record, own_part_id
 from mmqjp.rows import rows_table
 from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
+from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """A document that was parsed elsewhere, as it was read."""
+
+    text: str
+
+    def xml(self) -> str:
+        return self.text
+
+
+class Found(Protocol):
+    """What stage 1 found elsewhere in the documents of a batch, by their places in it."""
+
+    def read(self, place: int) -> Text | DocumentError:
+        """A document as it was read, or why it cannot be."""
+
+    def witnesses(self, places: Sequence[int], first_docid: int) -> Witnesses:
+        """The witnesses of the documents at these places, which get docids from `first_docid` on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
-    """The documents of a batch that enter, not yet numbered; the dead letters; how many were met before."""
+    """The documents of a batch that enter, not yet numbered, and their places in it; the dead letters; how many were
+    met before."""
 
     records: list[Record]
+    places: list[int]
     dead_letters: pa.Table
     duplicates: int
 
@@ -40,13 +65,15 @@ class Admission:
         """A document has at most `max_document` bytes; None: as many as can be parsed."""
         self._store, self._watermarks, self._now, self._most = store, watermarks, now, max_document
 
-    def admit(self, documents: Iterable[Document | Reject]) -> Admitted:
-        """Sorts a batch into records and dead letters."""
+    def admit(self, documents: Iterable[Document | Reject], found: Found | None = None) -> Admitted:
+        """Sorts a batch into records and dead letters. With `found` its documents were read elsewhere, and those that
+        were too large refused."""
         dead: list[tuple[object, ...]] = []
         items = list(documents)
         known = self._known({(item.stream, item.id) for item in items if isinstance(item, Document)})
-        trees = self._read(items, known)
+        trees = self._read(items, known, found)
         records: list[Record] = []
+        places: list[int] = []
         duplicates, now = 0, self._now()
         for place, item in enumerate(items):
             if isinstance(item, Reject):
@@ -57,8 +84,9 @@ class Admission:
                 dead.append((item.id, item.stream, item.t0, str(tree), _bytes(item.xml), now))
             else:
                 records.append(_record(item, tree))
+                places.append(place)
                 known.add((item.stream, item.id))
-        return Admitted(records, rows_table(dead, TABLES["dead_letters"]), duplicates)
+        return Admitted(records, places, rows_table(dead, TABLES["dead_letters"]), duplicates)
 
     def fresh(self, records: list[Record]) -> list[Record]:
         """Those of records of our own making that are not in the store: not those of a published stream and a known
@@ -78,15 +106,19 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
         return set(zip(found["stream"].to_pylist(), found["id"].to_pylist(), strict=True))
 
     def _read(
-        self, items: Iterable[Document | Reject], known: Container[tuple[str, str]]
-    ) -> dict[int, ParsedDocument | DocumentError]:
+        self, items: Iterable[Document | Reject], known: Container[tuple[str, str]], found: Found | None
+    ) -> dict[int, ParsedDocument | Text | DocumentError]:
         """The documents that are not known, by their places: parsed, or why they do not enter."""
-        read: dict[int, ParsedDocument | DocumentError] = {}
+        read: dict[int, ParsedDocument | Text | DocumentError] = {}
         waiting: dict[int, Document] = {}
         for place, item in enumerate(items):
             if isinstance(item, Document) and (item.stream, item.id) not in known:
                 if refusal := self._refusal(item):
                     read[place] = refusal
+                elif found is not None:
+                    read[place] = found.read(place)
+                elif too_large := size_refusal(item, self._most):
+                    read[place] = DocumentError(too_large)
                 else:
                     waiting[place] = item
         parsed = parse_documents(document.xml_bytes() for document in waiting.values())
@@ -98,8 +130,6 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
             return DocumentError("names of streams that begin with # are the system's own")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")
-        if self._most is not None and (size := len(document.xml)) > self._most:
-            return DocumentError(f"{size:,} bytes, and {self._most:,} are allowed")
         behind = self._watermarks.of({document.stream}) - document.t1
         if behind > 0:
             return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
@@ -109,7 +139,7 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
         return None
 
 
-def _record(document: Document, tree: ParsedDocument) -> Record:
+def _record(document: Document, tree: ParsedDocument | Text) -> Record:
     record = Record(
         -1,
         document.id,
@@ -122,7 +152,8 @@ def _record(document: Document, tree: ParsedDocument) -> Record:
         (own_part_id(document.stream, document.id),),
         ((document.id, document.stream),),
     )
-    record.tree = tree  # not to be parsed again from `xml`
+    if isinstance(tree, ParsedDocument):
+        record.tree = tree  # not to be parsed again from `xml`
     return record
 
 

@@ -14,7 +14,11 @@ from mmqjp.outputs import Output
 from mmqjp.records import Record, Records
 from mmqjp.registry import Registry
 from mmqjp.subscriptions import HiddenStream, Subscription
+from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
+
+Evaluated = Callable[[int], Witnesses]
+"""The witnesses of documents that get docids from this one on."""
 
 MATCH_CHUNK = 2_000
 """Matches delivered at a time: their documents are held in memory together."""
@@ -29,12 +33,13 @@ class Answering:
         self._stage1, self._store, self._ledger = stage1, store, ledger
         self._registry, self._records = registry, records
 
-    def answer(self, delivery: Delivery, records: list[Record]) -> list[Output]:
-        """The outputs that new documents complete, those over documents published on the way included."""
+    def answer(self, delivery: Delivery, records: list[Record], found: Evaluated | None = None) -> list[Output]:
+        """The outputs that new documents complete, those over documents published on the way included. `found` gives
+        the witnesses of the new ones if these were evaluated elsewhere."""
         outputs: list[Output] = []
         while records:
-            matches = self._join(records)
-            records = []
+            matches = self._join(records, found)
+            records, found = [], None
             for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
                 records += self._deliver(delivery, chunk, outputs)
         return outputs
@@ -57,7 +62,7 @@ class Answering:
         outputs += self.answer(Delivery(self._registry, self._records), fresh(records))
         return outputs
 
-    def _join(self, records: list[Record]) -> Matches:
+    def _join(self, records: list[Record], found: Evaluated | None) -> Matches:
         """Stages 1 and 2 for documents that enter together."""
         first = self._ledger.next_docid
         for docid, record in enumerate(records, first):
@@ -65,7 +70,10 @@ class Answering:
             record.parts = record.parts or (docid,)
             self._records.add(record)
         self._ledger.next_docid += len(records)
-        witnesses = self._stage1.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
+        if found is not None:
+            witnesses = found(first)
+        else:
+            witnesses = self._stage1.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
         return self._store.join(witnesses, first, self._registry.scope)
 
     def _deliver(self, delivery: Delivery, chunk: pa.RecordBatch, outputs: list[Output]) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Cuts the documents of a run into the batches that are processed and committed together."""
+"""How large documents and batches may be, and the batches of a run, which are processed and committed together."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ BYTES = 16 * 1024 * 1024
 def size_of(item: Document | Reject) -> int:
     """How much of a batch an item takes, about in bytes."""
     return len(item.xml if isinstance(item, Document) else item.raw)
+
+
+def size_refusal(document: Document, most: int | None) -> str | None:
+    """Why a document does not enter where one may have `most` bytes; None: it may enter."""
+    if most is None or (size := len(document.xml)) <= most:
+        return None
+    return f"{size:,} bytes, and {most:,} are allowed"
 
 
 def batches(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,10 @@ from feeds.document import Clock, Document, Reject, now_us
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
 from join_stage.views import CACHE_BYTES
-from mmqjp.admission import Admission
+from mmqjp.admission import Admission, Found
 from mmqjp.answering import Answering
 from mmqjp.delivery import Delivery
+from mmqjp.evaluated import EvaluatedRows
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.opening import open_session, open_store
@@ -46,7 +48,7 @@ from xscl import Script, parse_script
 from xscl.garbage import collector_passes_over, collector_paused
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 NOTHING = Notes()
 """No notes."""
@@ -268,27 +270,37 @@ class Engine:
 
     # ------------------------------------------------------------ documents
 
-    def process(self, documents: Iterable[Document | Reject], notes: Notes = NOTHING) -> list[Output]:
+    def process(
+        self, documents: Iterable[Document | Reject], notes: Notes = NOTHING, found: Found | None = None
+    ) -> list[Output]:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
 
         A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all, `notes`
-        along with it.
+        along with it. `found` has what `evaluated` found in the documents, since when no query has come or gone.
         """
         with collector_paused():
-            return self._process(documents, notes)
+            return self._process(documents, notes, found)
+
+    def evaluated(self, documents: DataFrame) -> EvaluatedRows:
+        """What stage 1 finds in the documents of a data frame, on Spark's executors: rows of `stream` and `xml` (none
+        is no document) and any other columns. Raises TypeError if the engine is not on Spark."""
+        if not isinstance(self._stage1, SparkStage):
+            raise TypeError("data frames are evaluated by an engine on Spark")
+        return EvaluatedRows(self._stage1, documents)
 
     def note(self, notes: Notes) -> None:
         """Commits notes in a batch of their own."""
         with self._batch(), whole_batch(self._store):
             self._ledger.save_notes(notes)
 
-    def _process(self, documents: Iterable[Document | Reject], notes: Notes) -> list[Output]:
+    def _process(self, documents: Iterable[Document | Reject], notes: Notes, found: Found | None) -> list[Output]:
         self._registry.flush()
         taken_at = self._now()
         with self._batch(), whole_batch(self._store):
-            admitted = self._admission.admit(documents)
+            admitted = self._admission.admit(documents, found)
             delivery = Delivery(self._registry, self._records, most=self._max_matches)
-            outputs = self._answering.answer(delivery, admitted.records)
+            witnesses = None if found is None else partial(found.witnesses, admitted.places)
+            outputs = self._answering.answer(delivery, admitted.records, witnesses)
             self._records.flush()
             reasons = self._refused(delivery)
             last = self._ledger.next_docid - 1

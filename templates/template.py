@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-import igraph
-
 from templates.minor import Minor
 from xscl.normal import Term
 
@@ -75,6 +73,8 @@ def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
     colours = [(node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)]
     ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
     edges = shape.edges()
+    import igraph  # not before it is needed: that takes longer than all that the processes of Spark import else
+
     graph = igraph.Graph(n=len(colours), edges=edges, vertex_attrs={"node": range(len(colours))})
     # Whether the permutation leads to the new numbers or from them depends on igraph's version: igraph applies it.
     permutation = graph.canonical_permutation(color=[ranks[colour] for colour in colours])

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from feeds.tail import Tail
@@ -11,6 +13,7 @@ from mmqjp.service.commands import CommandQueue
 from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.watermarks import Timing
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
 
@@ -45,7 +48,7 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path, self.drops, self.state = path, path / "drops", path / "state"
         self.output = path / "out.jsonl"
-        self.drops.mkdir(exist_ok=True)
+        self.drops.mkdir(exist_ok=True, parents=True)
         self.spool = Spool(self.state)
 
     def drop(self, name: str, ids: Iterable[int], text: str = "v") -> None:
@@ -76,3 +79,34 @@ class Directory:
     def pairs(self) -> list[tuple[str, ...]]:
         """The documents of the output lines."""
         return [tuple(json.loads(line)["documents"]) for line in self.output.read_text().splitlines()]
+
+
+def streaming(place: Directory, engine: Engine, session: Any, events: Events, **options: Any) -> Any:
+    """The service on Spark over the same files."""
+    from mmqjp.service.streaming import StreamingService
+    from mmqjp.streaming.files import FileSource, Place
+    from mmqjp.streaming.frames import streaming_frame
+
+    named = {name: options.pop(name) for name in ("max_document", "grain") if name in options}
+    sizes = {"most": options.get("batch_size", 5_000), "most_bytes": options.get("batch_bytes", 16 << 20)}
+    if within := options.pop("in_batches_of", None):  # smaller than the micro-batches
+        options["batch_size"] = within
+    source = FileSource((Place(place.drops, options.pop("feeds", None)),), **named, **sizes)
+    checkpoint = place.state / "checkpoint" / "files"
+    frame = options.pop("frame", None) or streaming_frame(session, source, place.state, checkpoint)
+    lines = open_lines(place.output, engine.setting(WRITTEN))
+    queue = CommandQueue(place.spool)
+    return StreamingService(engine, source.tails(), lines, queue, events, frame=frame, checkpoint=checkpoint, **options)
+
+
+def stream(
+    place: Directory, session: Any, *queries: str, events: Events | None = None, timing: Timing | None = None,
+    **options: Any,
+) -> Events:  # fmt: skip
+    """What `mmqjp stream --engine spark --trigger available-now` does, in this process."""
+    seen = Events() if events is None else events
+    with Engine(session, state=place.state, **asdict(timing or Timing())) as opened:
+        for text in queries:
+            opened.subscribe(text)
+        streaming(place, opened, session, seen, **options).run(None, Event())
+    return seen

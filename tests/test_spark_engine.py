@@ -10,7 +10,7 @@ import pytest
 
 from join_stage.engine import StoreError
 from join_stage.spark import store as store_module
-from join_stage.spark.store import MERGE, TableStore
+from join_stage.spark.store import GRACE, MERGE, TableStore
 from join_stage.spark.tables import local_frame
 from join_stage.tables import TABLES
 from mmqjp import Engine
@@ -45,7 +45,7 @@ class Crash(Exception):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("step", ["_write_manifest", "_directory_to_disk"])
+@pytest.mark.parametrize("step", ["write_manifest", "directory_to_disk"])
 def test_a_crash_before_the_manifest_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = TableStore(tmp_path)
     store.append("settings", settings(1))
@@ -76,7 +76,7 @@ def test_a_commit_that_failed_can_be_rolled_back_and_made_again(tmp_path: Path, 
     store = TableStore(tmp_path)
     store.append("settings", settings(1))
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "_to_disk", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(store_module, "to_disk", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             store.commit()
     store.rollback()
@@ -99,20 +99,60 @@ def test_a_draft_of_a_manifest_does_not_count(tmp_path: Path):
     again.close()
 
 
+class Clock:
+    """A clock in microseconds that the test sets."""
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def __call__(self) -> int:
+        return self.time
+
+
 def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
-    store = TableStore(tmp_path)
+    clock = Clock()
+    store = TableStore(tmp_path, clock)
     batches = MERGE * MERGE + 3
     for batch in range(batches):
         store.append("settings", settings(batch))
         store.commit()
+        clock.time += GRACE // 4
+        assert len(on_disk(tmp_path)) < 6 * MERGE, "what is superseded goes when its time has come"
     assert len(store.files["settings"]) < 2 * MERGE
     assert {file.level for file in store.files["settings"]} == {0, 2}
     assert kept(store) == list(range(batches))
     store.close()
-    again = TableStore(tmp_path)
+    again = TableStore(tmp_path, clock)
     assert kept(again) == list(range(batches))
+    again.append("settings", settings(batches))
+    clock.time += GRACE
+    again.commit()
     assert len(on_disk(tmp_path)) < 3 * MERGE, "merged files are gone"
     again.close()
+
+
+def test_files_that_are_superseded_stay_for_those_who_have_planned_to_read_them(tmp_path: Path):
+    clock = Clock()
+    store = TableStore(tmp_path, clock)
+    for batch in range(MERGE - 1):
+        store.append("settings", settings(batch))
+        store.commit()
+    planned = store.paths("settings")
+    for batch in range(MERGE - 1, 3 * MERGE):
+        store.append("settings", settings(batch))
+        store.commit()
+    assert not set(planned) & set(store.paths("settings"))
+    store.close()
+    store = TableStore(tmp_path, clock)
+    assert all(Path(path).exists() for path in planned), "also after a restart"
+    (tmp_path / "settings" / "99-9.parquet").touch()
+    clock.time = GRACE
+    store.append("settings", settings(0))
+    store.commit()
+    assert not any(Path(path).exists() for path in planned)
+    store.close()
+    TableStore(tmp_path, clock).close()
+    assert not (tmp_path / "settings" / "99-9.parquet").exists(), "what nobody has named goes at once"
 
 
 def test_readers_of_the_manifest_before_find_its_files(tmp_path: Path):
@@ -120,7 +160,7 @@ def test_readers_of_the_manifest_before_find_its_files(tmp_path: Path):
     for batch in range(MERGE):
         store.append("settings", settings(batch))
         store.commit()
-    older, newest = sorted((tmp_path / "manifests").iterdir(), key=lambda path: int(path.stem))
+    *_, older, newest = sorted((tmp_path / "manifests").iterdir(), key=lambda path: int(path.stem))
     for path, count in ((older, MERGE - 1), (newest, 1)):
         named = json.loads(path.read_text())["tables"]["settings"]
         assert len(named) == count and all((tmp_path / "settings" / file["name"]).exists() for file in named)

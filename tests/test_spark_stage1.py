@@ -24,10 +24,11 @@ from tests.oracle import OutputRow
 from tests.oracle_cases import docs
 from tests.strategies import random_case
 from tests.witnessed import Stage
-from xpath_stage import spark as on_executors
+from xpath_stage import spark_worker
 from xpath_stage.limits import Limits
 from xpath_stage.parse import StreamDocument, parse_document
-from xpath_stage.spark import SparkStage, evaluated, spread_past
+from xpath_stage.spark import SparkStage, spread_past
+from xpath_stage.spark_worker import evaluated
 from xscl import parse_script
 from xscl.syntax import Script
 
@@ -139,9 +140,9 @@ def test_a_worker_process_compiles_a_version_once():
 
     sent: Any = Sent()
     for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):
-        list(evaluated(("test", version), sent, False, []))
+        list(evaluated(("test", version), sent, False, False, []))
         assert sent.asked == asked
-        assert list(on_executors._workers) == [("test", version)], "only the newest is kept"
+        assert list(spark_worker._workers) == [("test", version)], "only the newest is kept"
 
 
 def test_groups_have_the_same_numbers_on_both_ways_and_after_a_restart(spark: SparkSession):

@@ -141,13 +141,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._live = live
         self._target: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name, as those that follow
+    def initialOffset(self) -> dict[str, int]:  # Spark's name, as those that follow
         return {"segment": 0}
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._with_inbox(self._taken)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         newest = self._with_inbox(self._taken) if self._target is None else self._target
         return {"segment": max(newest, start["segment"])}
 
@@ -197,5 +197,5 @@ class FeedSource(DataSource):
     def reader(self, schema: object) -> _Reader:
         return _Reader(_Live.of(self.options))
 
-    def streamReader(self, schema: object) -> _StreamReader:  # noqa: N802
+    def streamReader(self, schema: object) -> _StreamReader:
         return _StreamReader(_Live.of(self.options))

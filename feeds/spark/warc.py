@@ -84,16 +84,16 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._archives, self._most = archives, most
         self._target: dict[str, int] | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name, as those that follow
+    def initialOffset(self) -> dict[str, int]:  # Spark's name, as those that follow
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self._most is None else ReadMaxFiles(self._most)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._archives.sizes()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         there = self._archives.sizes() if self._target is None else self._target
         new = [name for name in there if name not in start]
         if isinstance(limit, ReadMaxFiles):
@@ -125,7 +125,7 @@ class WarcSource(DataSource):
     def reader(self, schema: object) -> _Reader:
         return _Reader(_Archives.of(self.options))
 
-    def streamReader(self, schema: object) -> _StreamReader:  # noqa: N802
+    def streamReader(self, schema: object) -> _StreamReader:
         most = self.options.get("maxFilesPerTrigger")
         if most is not None and not (most.isascii() and most.isdecimal() and int(most)):
             raise SourceError(f"maxFilesPerTrigger {most}", "no number of files", "write 1 or more")

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from join_stage.engine import StoreError
-from join_stage.spark.store import newest_files, read_rows
+from join_stage.spark.manifests import newest_files, read_rows
 from join_stage.spark.tables import VIEWS, row_view, spark_columns
 from join_stage.tables import TABLES
 

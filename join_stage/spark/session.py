@@ -13,6 +13,8 @@ from join_stage.spark.java import java_home
 
 LOCAL_MASTER = "local[*]"
 LOOPBACK = "127.0.0.1"
+GATEWAY = "PYSPARK_GATEWAY_PORT"
+"""The variable by which spark-submit tells where its JVM is."""
 
 
 def spark_session(master: str | None = None, *, warehouse: Path | None = None, app_name: str = "mmqjp") -> SparkSession:
@@ -20,13 +22,19 @@ def spark_session(master: str | None = None, *, warehouse: Path | None = None, a
 
     `master` is a Spark master URL; by default Spark runs on this machine, on the loopback interface, with all cores.
     `warehouse` is where managed tables lie. A process has one session: where one runs already it is returned as it is,
-    whoever started it and with whatever settings.
+    whoever started it and with whatever settings. Where spark-submit started this process, its settings are the
+    session's.
 
     Raises JavaNotFound when a Java must be started and none is usable, and ValueError when the session that runs has
     another master or warehouse than those asked for.
     """
     running = SparkSession.getActiveSession()
-    session = running or _start(settings(master or LOCAL_MASTER, os.cpu_count() or 1, warehouse, app_name))
+    if running is not None:
+        session = running
+    elif GATEWAY in os.environ:
+        session = SparkSession.builder.getOrCreate()
+    else:
+        session = _start(settings(master or LOCAL_MASTER, os.cpu_count() or 1, warehouse, app_name))
     _check("master", str(session.sparkContext.master), master)
     if warehouse is not None:
         actual = (session.conf.get("spark.sql.warehouse.dir") or "").removeprefix("file:")
@@ -75,7 +83,7 @@ def launch_environment(master: str, environ: Mapping[str, str]) -> dict[str, str
         added |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
     elif "PYSPARK_PYTHON" not in environ:
         added["PYSPARK_PYTHON"] = sys.executable
-    if "PYSPARK_GATEWAY_PORT" not in environ:  # else spark-submit started us, and its JVM runs already
+    if GATEWAY not in environ:  # else spark-submit started us, and its JVM runs already
         added["JAVA_HOME"] = str(java_home(environ))
     return added
 

@@ -2,20 +2,20 @@
 
 A store is a directory with a folder for each table and the folder `manifests`. The newest manifest names all files that
 count; it appears by a rename, so it is there whole or not at all. A file that no manifest names is what a killed run
-left behind, and is removed when the store is opened. The manifest before the newest is kept, with its files, for
-readers that have just opened it.
+left behind, and is removed when the store is opened. Manifests that are superseded are kept for a while, with their
+files, for readers that have opened them, and the last of them for as long as it is the last.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from itertools import count, groupby
+from itertools import count, groupby, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,9 +23,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.spark.manifests import (
+    EMPTY,
+    DataFile,
+    Files,
+    directory_to_disk,
+    read_manifest,
+    read_rows,
+    to_disk,
+    write_manifest,
+)
 from join_stage.tables import STATE, TABLES
 
-FORMAT = 1
 MERGE = 16
 """So many small files of one level of a table become one of the next, lest a store of many batches be slow to read."""
 
@@ -33,29 +42,18 @@ MERGED_BYTES = 64 << 20
 """Merged files are no larger than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A Parquet file of a table. `level` counts how often its rows were merged; `first` and `last` are, in the tables
-    of the join state, the least and greatest time at which one of its documents begins."""
-
-    name: str
-    rows: int
-    size: int
-    level: int = 0
-    first: int | None = None
-    last: int | None = None
-
-
-Files = Mapping[str, tuple[DataFile, ...]]
-"""The files of each table, oldest first."""
-
-_EMPTY: Files = dict.fromkeys(TABLES, ())
+GRACE = 600 * 1_000_000
+"""How long, microseconds, files stay that are superseded: a query that was planned before may be long."""
 
 
 class TableStore:
-    """Tables in a directory, or in a temporary one that goes at `close`. Rows are in memory until `commit`."""
+    """Tables in a directory, or in a temporary one that goes at `close`. Rows are in memory until `commit`.
 
-    def __init__(self, directory: Path | None) -> None:
+    `now` is the clock, in microseconds.
+    """
+
+    def __init__(self, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+        self._now, self._grace = now, GRACE if directory else 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="mmqjp-")
@@ -74,15 +72,21 @@ class TableStore:
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
         try:
-            self._kept = {batch: _read_manifest(self._manifest(batch)) for batch in self._batches()}
-            self._batch = max(self._kept, default=0)
-            self.files: Files = self._kept.get(self._batch, _EMPTY)
+            kept = {batch: read_manifest(self._manifest(batch)) for batch in sorted(self._batches())}
+            self._batch = max(kept, default=0)
+            self._committed = kept.get(self._batch, EMPTY)
+            self.files: Files = self._committed
             """The files of each table as the current batch sees them."""
+            self._superseded: deque[tuple[int, list[Path]]] = deque()
+            self._drafts: list[Path] = []
             for name in TABLES:
                 (self.directory / name).mkdir(exist_ok=True)
                 for path in self.paths(name):
                     if not Path(path).exists():
                         raise StoreError(f"the store in {self.directory} is damaged: {path} is gone")
+            for older, newer in pairwise(kept):
+                self._supersede(older, kept[older], kept[newer])
+            self._remove_unnamed(kept.values())
             self._sweep()
         except BaseException:
             os.close(self._lock)
@@ -148,19 +152,23 @@ class TableStore:
         """Forgets what came since the last commit."""
         self._buffers.clear()
         self._covered.clear()
-        self.files = self._kept.get(self._batch, _EMPTY)
+        self.files = self._committed
+        self._remove_drafts()
 
     def commit(self) -> None:
         """Writes the current batch and makes it visible."""
         batch = self._batch + 1
         files = {name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in TABLES}
-        if files != self._kept.get(self._batch):
-            _write_manifest(self._manifest(batch), files)
-            self._kept[batch] = self.files = files
+        if files != self._committed or not self._batch:
+            write_manifest(self._manifest(batch), files)
+            if self._batch:
+                self._supersede(self._batch, self._committed, files)
+            self._committed = self.files = files
             self._batch = batch
             self._buffers.clear()
             self._covered.clear()
-            with suppress(OSError):  # the batch stands; what cannot be removed now is removed when the store is opened
+            self._remove_drafts()
+            with suppress(OSError):  # the batch stands; what cannot be removed now is removed later
                 self._sweep()
 
     def close(self) -> None:
@@ -196,17 +204,37 @@ class TableStore:
         path = self.directory / table / f"{batch}-{next(self._numbers)}.parquet"
         with path.open("wb") as file:
             pq.write_table(rows, file)
-            _to_disk(file.fileno())
+            self._drafts.append(path)
+            to_disk(file.fileno())
             size = file.tell()
-        _directory_to_disk(path.parent)
+        directory_to_disk(path.parent)
         return DataFile(path.name, len(rows), size, level, first, last)
 
+    def _supersede(self, batch: int, older: Files, newer: Files) -> None:
+        """Notes that a manifest has another after it, which names some of its files no longer."""
+        gone = [self.directory / name / f.name for name in TABLES for f in set(older[name]) - set(newer[name])]
+        self._superseded.append((self._now(), [*gone, self._manifest(batch)]))
+
     def _sweep(self) -> None:
-        """Removes manifests older than the newest two, and the files that these do not name."""
-        for batch in sorted(self._kept)[:-2]:
-            self._manifest(batch).unlink(missing_ok=True)
-            del self._kept[batch]
-        named = {(name, f.name) for files in self._kept.values() for name in TABLES for f in files[name]}
+        """Removes what has been superseded for long, the manifest itself last: it tells which its files are."""
+        before = self._now() - self._grace
+        while len(self._superseded) > 1 and self._superseded[0][0] <= before:
+            for path in self._superseded[0][1]:
+                path.unlink(missing_ok=True)
+            self._superseded.popleft()
+
+    def _remove_drafts(self) -> None:
+        """Removes files of the current batch that did not become part of it."""
+        named = {self.directory / name / file.name for name in TABLES for file in self._committed[name]}
+        for path in self._drafts:
+            if path not in named:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+        self._drafts.clear()
+
+    def _remove_unnamed(self, kept: Iterable[Files]) -> None:
+        """Removes the files that killed runs left behind."""
+        named = {(name, f.name) for files in kept for name in TABLES for f in files[name]}
         for name in TABLES:
             for path in (self.directory / name).iterdir():
                 if (name, path.name) not in named:
@@ -221,19 +249,6 @@ class TableStore:
         return (int(path.stem) for path in (self.directory / SPARK_MANIFESTS).glob("*.json"))
 
 
-def newest_files(directory: Path) -> Files:
-    """The files of each table of a store that a process may be writing at this moment, as of its last batch.
-
-    Raises StoreError if the directory holds no store.
-    """
-    while True:
-        batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]
-        if not batches:
-            raise StoreError(f"{directory} holds no store of the engine spark")
-        with suppress(FileNotFoundError):  # it was the oldest of those that are kept, and newer ones have come
-            return _read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json")
-
-
 def _locked(path: Path) -> int:
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -242,45 +257,3 @@ def _locked(path: Path) -> int:
         os.close(handle)
         raise StoreError(f"the store in {path.parent} is in use by another process") from None
     return handle
-
-
-def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
-    """A file's rows; a column that is younger than the file is null."""
-    file = pq.ParquetFile(path)
-    rows = file.read([name for name in file.schema_arrow.names if name in schema.names])
-    columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema]
-    return pa.table(columns, schema=schema)
-
-
-def _read_manifest(path: Path) -> Files:
-    try:
-        content = json.loads(path.read_text())
-        if content["format"] != FORMAT:
-            raise StoreError(f"{path} has format {content['format']}; this version of mmqjp reads format {FORMAT}")
-        tables = content["tables"]
-        return {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is no manifest of mmqjp: {error}") from error
-
-
-def _write_manifest(path: Path, files: Files) -> None:
-    tables = {name: [asdict(file) for file in found] for name, found in files.items() if found}
-    draft = path.with_suffix(".tmp")
-    with draft.open("w") as file:
-        json.dump({"format": FORMAT, "tables": tables}, file)
-        file.flush()
-        _to_disk(file.fileno())
-    draft.replace(path)
-    _directory_to_disk(path.parent)
-
-
-def _to_disk(handle: int) -> None:
-    os.fsync(handle)
-
-
-def _directory_to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        _to_disk(handle)
-    finally:
-        os.close(handle)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.spark.store import DataFile, TableStore
+from join_stage.spark.manifests import DataFile
+from join_stage.spark.store import TableStore
 from join_stage.tables import TABLES
 
 _TYPES = {
@@ -32,6 +34,11 @@ _WORD = re.compile(r"\w+")
 _ROW_VIEW = re.compile(r"r_t_(\d{1,9})")
 
 
+def file_urls(paths: Iterable[str]) -> list[str]:
+    """Paths as Spark takes them for files of this file system, whichever is its default."""
+    return [f"file://{path}" for path in paths]
+
+
 def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
     """Rows as a data frame. In one chunk: of a table with an empty chunk in it PySpark 4.3 drops what follows."""
     return session.createDataFrame(rows.combine_chunks())
@@ -48,7 +55,7 @@ class TableViews:
         """The table as it is now, the current batch's rows included."""
         parts = []
         if paths := self._store.paths(table):
-            parts.append(self._session.read.schema(spark_columns(TABLES[table])).parquet(*paths))
+            parts.append(self._session.read.schema(spark_columns(TABLES[table])).parquet(*file_urls(paths)))
         fresh = self._store.fresh(table)
         if len(fresh) or not parts:
             parts.append(local_frame(self._session, fresh))

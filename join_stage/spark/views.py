@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from join_stage.engine import Batch
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable
 from join_stage.spark.plans import BasicPlan, persisted
-from join_stage.spark.tables import TableViews, local_frame, spark_columns
+from join_stage.spark.tables import TableViews, file_urls, local_frame, spark_columns
 from join_stage.spark.view_cache import ViewCache
 from join_stage.tables import STATE
 from join_stage.views import SLICE, JoinedEdges, joined_slices_statement, slices_statement
@@ -90,7 +90,7 @@ class ViewsPlan(BasicPlan):
             old = local_frame(session, computed)
             hits = pa.array([number for number, hit in numbers.values() if hit], pa.int64())
             if len(hits):
-                found = session.read.schema(spark_columns(SLICE)).parquet(*self._cache.paths)
+                found = session.read.schema(spark_columns(SLICE)).parquet(*file_urls(self._cache.paths))
                 old = old.unionAll(found.join(local_frame(session, pa.table({"value": hits})), "value", "left_semi"))
             old = persisted(old, cached)
             old.createOrReplaceTempView("slices_old")

@@ -14,6 +14,7 @@ from feeds.errors import SourceError
 from join_stage.engine import StoreError
 from join_stage.spark.java import JavaNotFound
 from mmqjp.service.client import CommandError
+from mmqjp.streaming.errors import StreamFailed
 from mmqjp.text import one_line
 from xscl import XsclErrors
 
@@ -22,7 +23,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 DEBUG = "mmqjp.debug"
 """Where a context's `meta` says whether tracebacks are wanted."""
 
-_EXPECTED = (SourceError, StoreError, JavaNotFound, CommandError)
+_EXPECTED = (SourceError, StoreError, JavaNotFound, CommandError, StreamFailed)
 _ADVICE = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
     errno.EACCES: "check the permissions",

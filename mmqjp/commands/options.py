@@ -104,3 +104,11 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
     if microseconds > LONGEST_WINDOW:
         raise click.BadParameter(f"{text!r} is too long; write INF for no limit")
     return microseconds
+
+
+def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Options of a source, by their names."""
+    for value in values:
+        if not value.partition("=")[1]:
+            raise click.BadParameter(f"write KEY=VALUE, not {value!r}")
+    return {key: value for key, _, value in (value.partition("=") for value in values)}

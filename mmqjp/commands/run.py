@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,6 +34,7 @@ from mmqjp.commands.options import (
 from mmqjp.commands.sinks import DeadLetters, Sink
 from mmqjp.engine import NOTHING, Engine
 from mmqjp.notes import Notes
+from mmqjp.opening import open_session
 from mmqjp.retention import ID_RETENTION
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
@@ -40,6 +42,9 @@ from mmqjp.text import json_line, one_line
 from mmqjp.watermarks import Lateness, Timing, lateness_of
 from xscl import Script
 from xscl.garbage import collector_spared
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 UNLIMITED = Timing()
 
@@ -171,8 +176,16 @@ def run(
         )
 
 
+def start_session(master: str | None) -> SparkSession:
+    """The session of Spark that the options describe."""
+    try:
+        return open_session("spark", master)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
 def open_engine(
-    engine: str,
+    engine: str | SparkSession,
     master: str | None,
     plan: str,
     state: Path | None = None,

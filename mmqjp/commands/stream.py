@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,15 +22,16 @@ from mmqjp.commands.options import (
     duration,
     engine_option,
     feeds_option,
+    key_values,
     plan_option,
     read_script,
     time_xpath_option,
     versions_option,
 )
-from mmqjp.commands.run import open_engine, subscribe
+from mmqjp.commands.run import open_engine, start_session, subscribe
 from mmqjp.engine import Engine
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.drops import Drops
+from mmqjp.service.drops import FETCHED, Drops
 from mmqjp.service.fetching import Fetching
 from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
@@ -41,6 +43,7 @@ from mmqjp.watermarks import Lateness, Timing, lateness_of
 from xscl.garbage import collector_spared
 
 AVAILABLE_NOW = "available-now"
+CHECKPOINT, FILES = "checkpoint", "files"
 LATENESS = "1d"
 
 
@@ -64,7 +67,17 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     help="A directory that files are dropped into, or a .jsonl file that grows. May be repeated.",
 )
 @click.option(
+    "--source-format", metavar="NAME",
+    help="In place of --source, a streaming source of Spark's, like kafka, whose values are documents.",
+)  # fmt: skip
+@click.option(
+    "--source-option", "source_options", metavar="KEY=VALUE", multiple=True, callback=key_values,
+    help="An option of that source. May be repeated.",
+)  # fmt: skip
+@click.option(
     "--state",
+    "--warehouse",
+    "state",
     metavar="DIR",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
@@ -78,6 +91,10 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
 )
 @fetch_source_options
+@click.option(
+    "--checkpoint", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Where Spark keeps the state of its query. Without it, in the directory of --state.",
+)  # fmt: skip
 @feeds_option
 @versions_option
 @time_xpath_option
@@ -144,11 +161,14 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
 @debug_option
 def stream(
     paths: tuple[Path, ...],
+    source_format: str | None,
+    source_options: dict[str, str],
     state: Path,
     queries_path: Path | None,
     lists: tuple[str, ...],
     keep_drops: int | None,
     options: FetchOptions,
+    checkpoint: Path | None,
     feeds: EntryForm | None,
     versions: Versions,
     time_xpath: str | None,
@@ -179,10 +199,13 @@ def stream(
 
     What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there.
     """
-    if master is not None and engine != "spark":
-        raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
-    if not paths and not lists:
-        raise click.UsageError("name what is read with --source, or feeds with --fetch")
+    only_spark = {"--master": master, "--checkpoint": checkpoint, "--source-format": source_format}
+    for name in (name for name, value in only_spark.items() if value is not None and engine != "spark"):
+        raise click.UsageError(f"{name} is for the engine spark, and the engine is {engine}")
+    if bool(paths or lists) == (source_format is not None):
+        raise click.UsageError("say what is read, with --source and --fetch, or with --source-format")
+    if source_options and source_format is None:
+        raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
     history = History(versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
@@ -190,7 +213,10 @@ def stream(
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = None if output is None or str(output) == "-" else output
     timing = Timing(lateness, idle_after, max_ahead)
-    limited = open_engine(engine, master, plan, state, timing, max_document=max_document, max_matches=max_matches)
+    session = start_session(master) if engine == "spark" else None
+    limited = open_engine(
+        session or engine, None, plan, state, timing, max_document=max_document, max_matches=max_matches
+    )
     with limited as opened, stopping() as stop, ExitStack() as fetching:
         if script is not None and queries_path is not None:
             subscribe(opened, script, queries_path)
@@ -210,19 +236,33 @@ def stream(
                 drops.sweep(engine)
 
         try:
-            service = Service(
-                opened,
-                sources,
-                lines,
-                CommandQueue(Spool(state)),
-                metrics,
-                history=history,
-                batch_size=batch_size,
-                batch_bytes=batch_bytes,
-                keep=keep,
-                keep_ids=keep_ids,
-                drained=drained,
-            )
+            parts = opened, sources, lines, CommandQueue(Spool(state)), metrics
+            settings: dict[str, Any] = {
+                "history": history,
+                "batch_size": batch_size,
+                "batch_bytes": batch_bytes,
+                "keep": keep,
+                "keep_ids": keep_ids,
+                "drained": drained,
+            }
+            if session is None:
+                service = Service(*parts, **settings)
+            else:
+                from mmqjp.service.streaming import StreamingService
+                from mmqjp.streaming.files import FileSource, Place
+                from mmqjp.streaming.frames import ValueSource, streaming_frame
+
+                places = [Place(path, feeds) for path in paths]
+                if drops is not None:
+                    places.append(Place(drops.directory, feeds or "item", FETCHED))
+                source = (
+                    FileSource(tuple(places), time_xpath, batch_size, batch_bytes, max_document)
+                    if source_format is None
+                    else ValueSource(source_format, source_options, max_document)
+                )
+                kept = checkpoint or state / CHECKPOINT / (source_format or FILES)
+                frame = streaming_frame(session, source, state, kept)
+                service = StreamingService(*parts, frame=frame, checkpoint=kept, **settings)
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
             if drops is not None:
                 job = options.job(subscribed, drops.directory)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from feeds.document import Document, Reject
 from feeds.history import History
-from feeds.tail import Offset, Piece, Tail, waiting_files
+from feeds.tail import Offset, Piece, Positions, Tail, waiting_files
+from mmqjp.admission import Found
 from mmqjp.batches import size_of
 from mmqjp.engine import Engine
 from mmqjp.notes import Notes
@@ -18,11 +19,14 @@ HISTORY = "history "
 
 @dataclass(slots=True)
 class Taken:
-    """A batch as it was read: its documents, and the offsets behind them."""
+    """A batch as it was read: its documents, the offsets behind them, and what was found in them elsewhere, in so many
+    `seconds`."""
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
     size: int = 0
+    found: Found | None = None
+    seconds: float = 0.0
 
     def add(self, piece: Piece) -> None:
         self.offsets[piece.offset.source, piece.offset.file] = piece.offset
@@ -47,15 +51,35 @@ class Intake:
 
     def batches(self) -> Iterator[Taken]:
         """What there is to read now."""
+        return self.in_batches(
+            piece
+            for waiting in waiting_files(self._sources, self._positions)
+            for piece in waiting.tail.read(waiting, self.position(waiting.source, waiting.file))
+        )
+
+    def in_batches(self, pieces: Iterable[Piece]) -> Iterator[Taken]:
+        """Batches of pieces, each read no further than it goes."""
         taken = Taken()
-        for waiting in waiting_files(self._sources, self._positions):
-            for piece in waiting.tail.read(waiting, self._positions.get((waiting.source, waiting.file), 0)):
-                taken.add(piece)
-                if len(taken.items) >= self._most or taken.size >= self._most_bytes:
-                    yield taken
-                    taken = Taken()
+        for piece in pieces:
+            taken.add(piece)
+            if len(taken.items) >= self._most or taken.size >= self._most_bytes:
+                yield taken
+                taken = Taken()
         if taken.offsets:
             yield taken
+
+    def judged(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """Pieces that were read without the history, as it judges them."""
+        for piece in pieces:
+            yield piece if piece.item is None else Piece(self._history.judge(piece.item), piece.offset)
+
+    @property
+    def positions(self) -> Positions:
+        """How far each file is read."""
+        return self._positions
+
+    def position(self, source: str, file: str) -> int:
+        return self._positions.get((source, file), 0)
 
     def notes(self, taken: Taken, settings: Mapping[str, str]) -> Notes:
         """What is committed with a batch that was just taken, `settings` among it."""

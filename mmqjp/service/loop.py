@@ -121,14 +121,14 @@ class Service:
 
     def _process(self, taken: Taken) -> None:
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
-        outputs = engine.process(taken.items, self._intake.notes(taken, self._settings))
+        outputs = engine.process(taken.items, self._intake.notes(taken, self._settings), taken.found)
         self._noted = self._settings
         self._intake.committed(taken)
         if outputs:
             self._lines.write(outputs)
             self._written = engine.batch - 1
         self._delivered()
-        after, seconds = engine.counters(), perf_counter() - started
+        after, seconds = engine.counters(), taken.seconds + perf_counter() - started
         documents = after.documents - before.documents
         self._log.event(
             "batch",

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from feeds.document import Clock, now_us
+from mmqjp.whole_file import write_whole as _write
 
 SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
 
@@ -102,25 +103,6 @@ class Spool:
                 stale = time.isdecimal() and int(time) < before
                 if stale and (directory == self._answers or path.name.startswith(".")):
                     path.unlink(missing_ok=True)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _plain(value: object) -> str:

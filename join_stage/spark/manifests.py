@@ -1,0 +1,96 @@
+"""The manifests of a Spark store: each names the files that count after a batch. It is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from join_stage.engine import SPARK_MANIFESTS, StoreError
+from join_stage.tables import TABLES
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a table. `level` counts how often its rows were merged; `first` and `last` are, in the tables
+    of the join state, the least and greatest time at which one of its documents begins."""
+
+    name: str
+    rows: int
+    size: int
+    level: int = 0
+    first: int | None = None
+    last: int | None = None
+
+
+Files = Mapping[str, tuple[DataFile, ...]]
+"""The files of each table, oldest first."""
+
+EMPTY: Files = dict.fromkeys(TABLES, ())
+
+
+def newest_files(directory: Path) -> Files:
+    """The files of each table of a store that a process may be writing at this moment, as of its last batch.
+
+    Raises StoreError if the directory holds no store.
+    """
+    while True:
+        batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]
+        if not batches:
+            raise StoreError(f"{directory} holds no store of the engine spark")
+        with suppress(FileNotFoundError):  # it was the oldest of those that are kept, and newer ones have come
+            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json")
+
+
+def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
+    """A file's rows; a column that is younger than the file is null."""
+    file = pq.ParquetFile(path)
+    rows = file.read([name for name in file.schema_arrow.names if name in schema.names])
+    columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema]
+    return pa.table(columns, schema=schema)
+
+
+def read_manifest(path: Path) -> Files:
+    """The files that a manifest names. Raises StoreError for what is none, OSError."""
+    try:
+        content = json.loads(path.read_text())
+        if content["format"] != FORMAT:
+            raise StoreError(f"{path} has format {content['format']}; this version of mmqjp reads format {FORMAT}")
+        tables = content["tables"]
+        return {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is no manifest of mmqjp: {error}") from error
+
+
+def write_manifest(path: Path, files: Files) -> None:
+    """Makes a manifest appear."""
+    tables = {name: [asdict(file) for file in found] for name, found in files.items() if found}
+    draft = path.with_suffix(".tmp")
+    with draft.open("w") as file:
+        json.dump({"format": FORMAT, "tables": tables}, file)
+        file.flush()
+        to_disk(file.fileno())
+    draft.replace(path)
+    directory_to_disk(path.parent)
+
+
+def to_disk(handle: int) -> None:
+    """What is written to a file lasts from here on."""
+    os.fsync(handle)
+
+
+def directory_to_disk(path: Path) -> None:
+    """The names in a directory last from here on."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        to_disk(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,29 @@
+"""How far sources are read, as a store of Spark says: for a process beside the one that holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from feeds.tail import Positions
+from join_stage.spark.manifests import DataFile, newest_files, read_rows
+from join_stage.tables import TABLES
+
+
+class StoredPositions:
+    """The positions that the last batch of a store has committed, read anew when there are others."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state.absolute()
+        self._files: tuple[DataFile, ...] = ()
+        self._positions: Positions = {}
+
+    def __call__(self) -> Positions:
+        files = newest_files(self._state)["offsets"]
+        if files != self._files:
+            tables = [read_rows(self._state / "offsets" / file.name, TABLES["offsets"]) for file in files]
+            rows = pa.concat_tables([TABLES["offsets"].empty_table(), *tables]).sort_by("batch").to_pylist()
+            self._positions = {(row["source"], row["file"]): row["position"] for row in rows}
+            self._files = files
+        return self._positions
