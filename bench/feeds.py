@@ -1,10 +1,11 @@
 """Feeds in, item documents out: entries a second of one core, and whose time it is: feedparser's, nh3's, lxml's, ours.
 
-    mmqjp bench feeds [--quick] [--documents PATH]... [--json FILE]
+    mmqjp bench feeds [--engine spark] [--quick] [--documents PATH]... [--json FILE]
 
 The feeds are made of `bench.workload`, of 20 entries each, and in every format that we read; with --documents they are
 those of a crawl. The floor is lxml parsing the same bytes (for JSON the json module). Times are medians of rounds.
-Before one is reported, the formats' documents are compared: they hold the same entries.
+Before one is reported, the formats' documents are compared: they hold the same entries. `--engine spark` measures the
+same feeds as a drop directory that Spark's executors parse, beside this process, whose documents it compares first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -63,20 +64,23 @@ class Case:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of `--json`: `rows` documents in `seconds` (a median), on one core; the share of each in it."""
+    """One line of `--json`: `rows` documents in `seconds` (a median), on one core; the share of each in it.
+
+    On Spark it is all cores, and `speedup` is over the `baseline`, the same in this process.
+    """
 
     bench: str
     case: dict[str, str | int]
     seconds: float
     rows: int
     rows_a_second: float
-    shares: dict[str, float]
-    floor: float
-    over_floor: float
-    engine: None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    floor: float | None = None
+    over_floor: float | None = None
+    engine: str | None = None
     plan: None = None
-    baseline: None = None
-    speedup: None = None
+    baseline: str | None = None
+    speedup: float | None = None
     extrapolated: bool = False
 
 
@@ -154,12 +158,14 @@ def check(entries: int, content: int) -> None:
 def show(found: Sequence[Measurement]) -> None:
     """Prints a row a case."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("feeds", "entries", "content", "entries a second", *OTHERS, "ours", "over floor"):
+    rest = ("over one core",) if found[0].engine else (*OTHERS, "ours", "over floor")
+    for name in ("feeds", "entries", "content", "entries a second", *rest):
         table.add_column(name, justify="left" if name == "feeds" else "right", no_wrap=True)
     for one in found:
         shares = [f"{share:.0%}" for share in one.shares.values()]
         content = str(one.case.get("content", ""))
-        cells = (f"{one.rows:,}", content, shown(one.rows_a_second), *shares, shown(one.over_floor))
+        last = shown(one.speedup if one.engine else one.over_floor)
+        cells = (f"{one.rows:,}", content, shown(one.rows_a_second), *shares, last)
         table.add_row(str(one.case["format"]), *cells)
     console().print(table)
 
@@ -167,21 +173,27 @@ def show(found: Sequence[Measurement]) -> None:
 def main() -> None:
     """Measures and prints what the command line asks for."""
     parser = argparse.ArgumentParser(prog="mmqjp bench feeds", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--engine", choices=["duckdb", "spark"], default="duckdb", help="spark: its executors parse")
     parser.add_argument("--quick", action="store_true", help="fewer cases")
     parser.add_argument("--documents", type=Path, action="append", metavar="PATH", help="measure these feeds instead")
     parser.add_argument("--json", type=file, metavar="FILE", help="a line a measurement")
     options = parser.parse_args()
+    measured, entries, rounds = measure, ENTRIES, ROUNDS
+    if options.engine == "spark":
+        from bench.feeds_spark import SPARK_ENTRIES, SPARK_ROUNDS, measure_spark
+
+        measured, entries, rounds = measure_spark, SPARK_ENTRIES, SPARK_ROUNDS
     found = []
     if options.documents:
         files = crawl_files(options.documents)
         case: dict[str, str | int] = {"format": "crawl", "files": len(files), "bytes": sum(map(len, files))}
-        found.append(measure(case, files, ROUNDS))
+        found.append(measured(case, files, rounds))
     else:
         contents = CONTENT[1:2] if options.quick else CONTENT
         check(200, contents[0])
-        cases = [Case(format, ENTRIES, content) for content in contents for format in FORMATS]
+        cases = [Case(format, entries, content) for content in contents for format in FORMATS]
         for one in told(cases, lambda one: f"{one.format}, content of {one.content}"):
-            found.append(measure(asdict(one), feed_files(one.format, one.entries, one.content), ROUNDS))
+            found.append(measured(asdict(one), feed_files(one.format, one.entries, one.content), rounds))
     show(found)
     if options.json:
         options.json.write_text("".join(json.dumps(asdict(one)) + "\n" for one in found), "utf-8")

@@ -49,3 +49,22 @@ def test_no_feeds_is_one_line(tmp_path):
     result = mmqjp("bench", "feeds", "--documents", tmp_path)
     assert result.exit_code == 1
     assert result.stderr == f"mmqjp: error: {tmp_path}: there are no feeds; name a directory of them\n"
+
+
+def test_spark_is_measured_beside_one_core_and_gives_the_same(spark, tmp_path):
+    for number, data in enumerate(feed_files("rss", 40, 100)):
+        (tmp_path / f"{number}.xml").write_bytes(data)
+    result = mmqjp("bench", "feeds", "--engine", "spark", "--documents", tmp_path, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.stderr
+    line = json.loads((tmp_path / "out.json").read_text())
+    assert (line["engine"], line["baseline"], line["rows"], line["floor"]) == ("spark", "one core", 40, None)
+    assert line["speedup"] > 0 and "over one core" in result.stdout
+
+
+def test_other_documents_on_spark_are_an_error(spark, tmp_path, monkeypatch):
+    from bench import feeds_spark
+
+    with monkeypatch.context() as patched:
+        patched.setattr(feeds_spark, "read_documents", lambda *arguments, **options: [])
+        with pytest.raises(AssertionError, match="do not give the same documents"):
+            feeds_spark.measure_spark({"format": "rss"}, feed_files("rss", 20, 0), 1)

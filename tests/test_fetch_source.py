@@ -175,7 +175,7 @@ def test_a_fetch_that_fails_as_a_whole_ends_the_stream_with_its_error(call, tmp_
 def test_a_feed_that_fails_is_an_event(call, server):
     server.serve("/a", b"", 500)
     (event,) = [event for event in events(call("stream", "--log", "json", *NOW), "fetch") if event["outcome"] != "new"]
-    assert (event["outcome"], event["status"], event["error"]) == ("failed", 500, "the server answered 500")
+    assert (event["outcome"], event["status"], event["reason"]) == ("failed", 500, "the server answered 500")
 
 
 @pytest.mark.parametrize("command", ["run", "stream"])

@@ -311,5 +311,6 @@ def test_the_examples_of_the_readme_work(spark, server, live, archives, tmp_path
             text = text.replace(f'"{folder}"', f'"{tmp_path / folder}"')
         exec(text, names)
     names["engine"].close()
+    names.clear()
     with Engine("duckdb", state=tmp_path / "state") as engine:
         assert engine.sql("SELECT count(*) AS n FROM outputs")["n"].to_pylist() == [2]

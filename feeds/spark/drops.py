@@ -18,6 +18,10 @@ from feeds.spark.rows import COLUMNS, local_path, row_batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_SUFFIXES = ",".join(sorted(suffix.removeprefix(".") for suffix in FEED_SUFFIXES))
+FILES = {"recursiveFileLookup": "true", "pathGlobFilter": f"*.{{{_SUFFIXES}}}"}
+"""The options of `binaryFile` for the feeds in a directory."""
+
 _FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 
 
@@ -31,13 +35,16 @@ def drops(
     itself: an entry that the next version of its feed still lists comes again, with the same id.
     """
     root = local_path(str(directory))
-    suffixes = ",".join(sorted(suffix.removeprefix(".") for suffix in FEED_SUFFIXES))
-    stream = session.readStream.format("binaryFile").schema(_FILE)
-    stream = stream.option("recursiveFileLookup", "true").option("pathGlobFilter", f"*.{{{suffixes}}}")
+    stream = session.readStream.format("binaryFile").schema(_FILE).options(**FILES)
     if most_files is not None:
         stream = stream.option("maxFilesPerTrigger", most_files)
+    return entries(stream.load(str(root)), root, feeds)
+
+
+def entries(files: DataFrame, root: Path, form: EntryForm) -> DataFrame:
+    """The entries of the feeds in files below a directory, which are rows of `binaryFile`."""
     # The bytes are read where the sidecar is, by the path: what is not selected, Spark does not read.
-    return stream.load(str(root)).select("path").mapInArrow(partial(_entries, root=str(root), form=feeds), COLUMNS)
+    return files.select("path").mapInArrow(partial(_entries, root=str(root), form=form), COLUMNS)
 
 
 def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> Iterator[pa.RecordBatch]:

@@ -62,5 +62,5 @@ class Fetching:
         self._log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts)
 
     def _told(self, report: Report, feed: FeedState, outcome: Outcome) -> None:
-        failed = {"error": feed.last_error} if outcome in (Outcome.FAILED, Outcome.STOPPED) else {}
-        self._log.event("fetch", feed=feed.url, outcome=outcome.value, status=feed.status, **failed)
+        why = {"reason": feed.last_error} if feed.last_error else {}
+        self._log.event("fetch", feed=feed.url, outcome=outcome.value, status=feed.status, **why)
