@@ -146,6 +146,7 @@ def open_engine(
     timing: Timing = UNLIMITED,
     *,
     max_document: int | None = None,
+    max_nodes: int | None = None,
     max_matches: int | None = None,
 ) -> Engine:
     """The engine that the options describe."""
@@ -157,6 +158,7 @@ def open_engine(
             master=master,
             **asdict(timing),
             max_document=max_document,
+            max_nodes=max_nodes,
             max_matches=max_matches,
         )
     except ValueError as error:

@@ -16,6 +16,7 @@ from mmqjp.notes import Notes
 from mmqjp.retention import ID_RETENTION
 from mmqjp.service.lines import WRITTEN, Lines
 from mmqjp.service.log import Log
+from mmqjp.service.progress import Backlog, progress
 
 POLL = 0.1
 """Seconds between looks for commands while there is nothing else to do."""
@@ -77,7 +78,7 @@ class Service:
         self._engine, self._sources, self._lines, self._commands, self._log = engine, sources, lines, commands, log
         self._most, self._most_bytes, self._drained = batch_size, batch_bytes, drained
         self._keep, self._keep_ids = keep, keep_ids
-        self._unpruned = 0
+        self._unpruned, self._backlog = 0, Backlog()
         self._positions = engine.offsets()
         self._settings: dict[str, str] = {}
         self._noted: dict[str, str] = {}
@@ -137,7 +138,7 @@ class Service:
 
     def _batches(self) -> Iterator[Taken]:
         taken = Taken()
-        for waiting in waiting_files(self._sources, self._positions):
+        for waiting in self._backlog.over(waiting_files(self._sources, self._positions)):
             for piece in waiting.tail.read(waiting, self._positions.get((waiting.source, waiting.file), 0)):
                 taken.add(piece)
                 if len(taken.items) >= self._most or taken.size >= self._most_bytes:
@@ -167,6 +168,7 @@ class Service:
             seconds=round(seconds, 3),
             documents_a_second=round(documents / seconds),
             outputs_a_second=round(len(outputs) / seconds),
+            **progress(engine, self._backlog),
         )
         for name, reason in engine.last_paused().items():
             self._log.event("paused", name=name, reason=reason)
