@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+from lxml import etree
 
 from feeds.document import Clock, Document, Reject
 from join_stage.engine import JoinEngine
@@ -16,8 +17,10 @@ from mmqjp.records import Record, own_part_id
 from mmqjp.rows import rows_table
 from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
 from templates.witness import Witnesses
-from xpath_stage.parse import DocumentError, ParsedDocument
+from xpath_stage.parse import DocumentError, ParsedDocument, parse_document
 from xpath_stage.parse_many import parse_documents
+
+_NODES = etree.XPath("count(descendant-or-self::*) + count(descendant-or-self::*/@*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,10 @@ class Text:
     """A document that was parsed elsewhere, as it was read."""
 
     text: str
+
+    @property
+    def size(self) -> int:
+        return len(self.text)
 
     def xml(self) -> str:
         return self.text
@@ -61,9 +68,18 @@ class Admitted:
 class Admission:
     """Parses documents, refuses malformed and late ones and those from the future, passes over those met before."""
 
-    def __init__(self, store: JoinEngine, watermarks: Watermarks, now: Clock, max_document: int | None = None) -> None:
-        """A document has at most `max_document` bytes; None: as many as can be parsed."""
-        self._store, self._watermarks, self._now, self._most = store, watermarks, now, max_document
+    def __init__(
+        self,
+        store: JoinEngine,
+        watermarks: Watermarks,
+        now: Clock,
+        max_document: int | None = None,
+        max_nodes: int | None = None,
+    ) -> None:
+        """A document has at most `max_document` bytes, and `max_nodes` elements and attributes; None: as many as can be
+        parsed."""
+        self._store, self._watermarks, self._now = store, watermarks, now
+        self._most, self._most_nodes = max_document, max_nodes
 
     def admit(self, documents: Iterable[Document | Reject], found: Found | None = None) -> Admitted:
         """Sorts a batch into records and dead letters. With `found` its documents were read elsewhere, and those that
@@ -116,13 +132,24 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
                 if refusal := self._refusal(item):
                     read[place] = refusal
                 elif found is not None:
-                    read[place] = found.read(place)
+                    read[place] = self._bounded(found.read(place))
                 elif too_large := size_refusal(item, self._most):
                     read[place] = DocumentError(too_large)
                 else:
                     waiting[place] = item
         parsed = parse_documents(document.xml_bytes() for document in waiting.values())
-        return read | dict(zip(waiting, parsed, strict=True))
+        return read | {place: self._bounded(one) for place, one in zip(waiting, parsed, strict=True)}
+
+    def _bounded(self, found: ParsedDocument | Text | DocumentError) -> ParsedDocument | Text | DocumentError:
+        """The document, or that it has too many nodes: each takes a step of stage 1."""
+        # A node takes four bytes at the least, `<a/>` or ` a=""` less one.
+        if self._most_nodes is None or isinstance(found, DocumentError) or found.size < 4 * self._most_nodes:
+            return found
+        tree = parse_document(found.text.encode(), trusted=True) if isinstance(found, Text) else found
+        nodes = int(_NODES(tree.top))  # type: ignore[arg-type]  # a count is a number
+        if nodes <= self._most_nodes:
+            return found
+        return DocumentError(f"{nodes:,} elements and attributes, and {self._most_nodes:,} are allowed")
 
     def _refusal(self, document: Document) -> DocumentError | None:
         """Why a document does not enter, whatever is in it."""

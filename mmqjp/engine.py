@@ -22,7 +22,7 @@ from mmqjp.delivery import Delivery
 from mmqjp.evaluated import EvaluatedRows
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
-from mmqjp.opening import open_session, open_store
+from mmqjp.opening import directory_bytes, open_session, open_store
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.ownership import Ownership
 from mmqjp.records import Records
@@ -73,11 +73,11 @@ class Engine:
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
     late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`); `lateness` may be
-    a mapping of streams to their own, in which "*" is for all others. A document of more
-    than `max_document` bytes is a dead letter; a query that has more than `max_matches` outputs for a document that
-    arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be opened with
-    any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL. `limits` bound
-    what stage 1 keeps. `now` is the clock, in microseconds.
+    a mapping of streams to their own, in which "*" is for all others. A document of more than `max_document` bytes, or
+    `max_nodes` elements and attributes, is a dead letter; a query that has more than `max_matches` outputs for a
+    document that arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be
+    opened with any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL.
+    `limits` bound what stage 1 keeps. `now` is the clock, in microseconds.
 
     Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
@@ -91,6 +91,7 @@ class Engine:
         idle_after: int | None = None,
         max_ahead: int | None = None,
         max_document: int | None = None,
+        max_nodes: int | None = None,
         max_matches: int | None = None,
         plan: str = DEFAULT_PLAN,
         cache_bytes: int = CACHE_BYTES,
@@ -102,7 +103,7 @@ class Engine:
             raise unknown_plan(plan)
         self._now, self._plan, self._keeps = now, plan, state is not None
         session = None if engine == "duckdb" else open_session(engine, master)
-        directory = None if state is None else Path(state)
+        self._directory = directory = None if state is None else Path(state)
         self._ownership = None if directory is None else Ownership(directory, now)
         try:
             self._store = open_store(session, directory, plan, cache_bytes)
@@ -110,7 +111,11 @@ class Engine:
             self._disown()
             raise
         try:
-            self._open(session, Timing(lateness, idle_after, max_ahead), max_document, limits)
+            self._open(session, limits)
+            greatest = self._ledger.greatest_times() if is_bounded(lateness) else {}
+            timing = Timing(lateness, idle_after, max_ahead)
+            self._watermarks = Watermarks(timing, self._registry.sources, greatest, now())
+            self._admission = Admission(self._store, self._watermarks, now, max_document, max_nodes)
         except BaseException:
             self._store.close()
             self._disown()
@@ -120,10 +125,11 @@ class Engine:
         self._counters = Counters()
         self._max_matches = max_matches
         self._evicted, self._looked = EARLIEST, now()
+        self._noted: dict[str, int] | None = None
         self._last_paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
 
-    def _open(self, session: SparkSession | None, timing: Timing, max_document: int | None, limits: Limits) -> None:
+    def _open(self, session: SparkSession | None, limits: Limits) -> None:
         """Takes up what the store has."""
         with collector_passes_over():
             self._ledger = Ledger(self._store, self._now)
@@ -135,9 +141,6 @@ class Engine:
             )
             self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
             self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)
-            greatest = self._ledger.greatest_times() if is_bounded(timing.lateness) else {}
-            self._watermarks = Watermarks(timing, self._registry.sources, greatest, self._now())
-            self._admission = Admission(self._store, self._watermarks, self._now, max_document)
 
     def __enter__(self) -> Engine:
         return self
@@ -358,7 +361,7 @@ class Engine:
         if found:
             with self._batch(), whole_batch(self._store):
                 self._evict(greatest)
-        self._watermarks.advance(greatest, (), now)
+        self._watermarks.advance(greatest, {}, now)
         return found
 
     def _has_evictable(self, greatest: Mapping[str, int]) -> bool:
@@ -447,7 +450,9 @@ class Engine:
         was with it the last time."""
         if is_bounded(self._watermarks.timing.lateness):
             return self._watermarks.by_stream()
-        return by_stream(*self._ledger.noted_watermarks())
+        if self._noted is None:
+            self._noted = by_stream(*self._ledger.noted_watermarks())
+        return self._noted
 
     def horizon(self) -> tuple[int | None, int | None]:
         """The least watermark of the streams that queries read, and the time before which documents begin that nothing
@@ -457,6 +462,15 @@ class Engine:
         horizon = min((known.get(stream, EARLIEST) for stream in behind), default=EARLIEST)
         evictable = self._evictable(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
+
+    def lag(self) -> int | None:
+        """By how many microseconds the newest document is older than the clock, of those since the engine was opened;
+        None if there is none."""
+        return None if self._watermarks.newest is None else self._now() - self._watermarks.newest
+
+    def state_bytes(self) -> int | None:
+        """How large the files of the state are; None without a state directory."""
+        return None if self._directory is None else directory_bytes(self._directory)
 
     @property
     def batch(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,15 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
     from join_stage.spark.session import spark_session
 
     return spark_session(master)
+
+
+def directory_bytes(directory: Path) -> int:
+    """How large the files of a directory are; those that vanish meanwhile do not count."""
+    size = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size if path.is_file() else 0
+    return size
 
 
 def open_store(session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int) -> JoinEngine:

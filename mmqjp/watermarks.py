@@ -57,6 +57,8 @@ class Watermarks:
         self.timing = timing
         self._sources, self._greatest, self._opened = sources, dict(greatest), opened
         self._arrived: dict[str, int] = {}
+        self.newest: int | None = None
+        """The greatest time of a document since `opened`."""
 
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
         """The time before which what comes on any of these streams is late: the least of the watermarks of the streams
@@ -81,9 +83,11 @@ class Watermarks:
                     greatest[stream] = max(greatest.get(stream, EARLIEST), now - self.timing.idle_after)
         return greatest
 
-    def advance(self, greatest: Mapping[str, int], arrived: Iterable[str], now: int) -> None:
+    def advance(self, greatest: Mapping[str, int], arrived: Mapping[str, int], now: int) -> None:
         """Takes over what `after` gave: the batch is committed."""
         self._greatest = dict(greatest)
+        times = [*arrived.values()] if self.newest is None else [*arrived.values(), self.newest]
+        self.newest = max(times, default=None)
         self._arrived |= dict.fromkeys(arrived, now)
 
     def by_stream(self) -> dict[str, int]:

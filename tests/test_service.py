@@ -257,3 +257,18 @@ def test_a_document_that_is_too_large_is_a_dead_letter(place: Directory):
         engine.subscribe("S/a")
         assert len(engine.process([Document("x", "<a>1</a>", time=0), Document("y", "<a>12</a>", time=0)])) == 1
         assert [row["reason"] for row in engine.dead_letters()] == ["9 bytes, and 8 are allowed"]
+
+
+def test_a_document_of_too_many_nodes_is_a_dead_letter():
+    with Engine("duckdb", max_nodes=4) as engine:
+        engine.subscribe("S//a PUBLISH all")
+        texts = [
+            "<a><b/><b c='1'/></a>",
+            "<a><b/><b c='1' d=''/></a>",
+            "<a><b/><b/><b/><b/></a>",
+            "<a>" + "x" * 99 + "</a>",
+        ]
+        outputs = engine.process([Document(str(n), text, time=n) for n, text in enumerate(texts)])
+        assert [output.documents for output in outputs] == [("0",), ("3",)]
+        reasons = [letter["reason"] for letter in engine.last_dead_letters()]
+        assert reasons == ["5 elements and attributes, and 4 are allowed"] * 2

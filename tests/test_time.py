@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -346,7 +347,8 @@ def test_status_is_the_same_running_and_stopped(tmp_path: Path):
         engine.process([doc(0), doc(1), doc(5, "T"), Document("bad", "<a>", time=NOW)])
         found = status(engine).to_dict()
     told = json.loads(mmqjp("status", "--state", tmp_path, "--json").stdout)
-    del told["batches"], found["batches"]  # a store that is closed keeps its costs, in one more
+    for key in ("batches", "state_bytes"):  # a store that is closed keeps its costs, in one more
+        assert told.pop(key) and found.pop(key)
     assert told == json.loads(json.dumps(found))
     assert {key: told[key] for key in ("queries", "paused", "documents", "outputs", "dead_letters")} == {
         "queries": 2, "paused": 1, "documents": 3, "outputs": 2, "dead_letters": 1
@@ -363,9 +365,9 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
     place = Directory(tmp_path)
     place.drop("1.jsonl", range(3))
     events = Events()
-    metrics = Metrics(events)
+    metrics = Metrics(events, now=lambda: 12 * SECOND)
     place.ask("subscribe", text=PAIRS, add=False, backfill=False)
-    with Engine("duckdb", state=place.state, lateness=SECOND) as engine:
+    with Engine("duckdb", state=place.state, lateness=SECOND, now=lambda: 5 * SECOND) as engine:
         service = place.service(engine, metrics, drained=lambda e: metrics.update(status(e)))  # type: ignore[arg-type]
         service.run(None, _Never())
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.serve(0)}/metrics") as response:
@@ -375,10 +377,34 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
         "mmqjp_batch_seconds_count 1.0", 'mmqjp_commands_total{do="subscribe"} 1.0',
         'mmqjp_queries{state="active"} 1.0', 'mmqjp_watermark_seconds{stream="S"} 1.0',
         'mmqjp_kept_documents{stream="S"} 3.0', "mmqjp_evictable_before_seconds -9.0",
+        "mmqjp_lag_seconds 10.0", "mmqjp_waiting_files 0.0",
     ):  # fmt: skip
         assert line in text.splitlines()
-    assert len(events.named("batch")) == 1
+    assert re.search(r"^mmqjp_state_bytes [1-9]", text, re.M)
+    (batch,) = events.named("batch")
+    assert (batch["lag_seconds"], batch["waiting_files"]) == (3.0, 0) and batch["state_bytes"]
     Metrics(Silence()).update(status_of_nothing())
+
+
+def test_a_batch_tells_how_many_files_wait(tmp_path: Path):
+    place, events = Directory(tmp_path), Events()
+    for name in range(3):
+        place.drop(f"{name}.jsonl", range(name * 4, name * 4 + 4))
+    place.run(PAIRS, events=events, batch_size=5)
+    assert [batch["waiting_files"] for batch in events.named("batch")] == [1, 0, 0]
+
+
+def test_status_asks_a_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Engine("duckdb", state=tmp_path).close()
+    with Engine("duckdb", state=tmp_path) as engine:
+        engine.process([doc(0), doc(0, "T")])
+        asked: list[str] = []
+        select = engine._store.select
+        monkeypatch.setattr(engine._store, "select", lambda sql, views=None: asked.append(sql) or select(sql, views))  # type: ignore[func-returns-value]
+        status(engine)
+        assert len(asked) <= 2
+        status(engine)
+        assert len(asked) <= 3
 
 
 def status_of_nothing():

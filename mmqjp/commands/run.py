@@ -192,6 +192,7 @@ def open_engine(
     timing: Timing = UNLIMITED,
     *,
     max_document: int | None = None,
+    max_nodes: int | None = None,
     max_matches: int | None = None,
 ) -> Engine:
     """The engine that the options describe."""
@@ -203,6 +204,7 @@ def open_engine(
             master=master,
             **asdict(timing),
             max_document=max_document,
+            max_nodes=max_nodes,
             max_matches=max_matches,
         )
     except ValueError as error:

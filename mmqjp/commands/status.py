@@ -36,6 +36,7 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     for key in ("batches", "documents", "outputs"):
         click.echo(f"{key:<14} {found[key]:,}")
     click.echo(f"dead letters   {found['dead_letters']:,}")
+    click.echo(f"state          {found['state_bytes'] or 0:,} bytes")
     click.echo(f"horizon        {_time(found['horizon'])}")
     click.echo(f"evictable till {_time(found['evictable_before'])}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

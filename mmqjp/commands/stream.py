@@ -148,6 +148,10 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     help="With how many bytes a document is too large. Without it, 16 MiB.",
 )  # fmt: skip
 @click.option(
+    "--max-nodes", metavar="N", type=click.IntRange(min=1), default=1_000_000, show_default=True,
+    help="With how many elements and attributes a document is too large.",
+)  # fmt: skip
+@click.option(
     "--max-matches", metavar="N", type=click.IntRange(min=1), default=100_000, show_default=True,
     help="With how many matches of one document a query is paused.",
 )  # fmt: skip
@@ -184,6 +188,7 @@ def stream(
     batch_size: int,
     batch_bytes: int,
     max_document: int | None,
+    max_nodes: int,
     max_matches: int,
     log_form: str,
     plan: str,
@@ -214,9 +219,8 @@ def stream(
     target = None if output is None or str(output) == "-" else output
     timing = Timing(lateness, idle_after, max_ahead)
     session = start_session(master) if engine == "spark" else None
-    limited = open_engine(
-        session or engine, None, plan, state, timing, max_document=max_document, max_matches=max_matches
-    )
+    bounds = {"max_document": max_document, "max_nodes": max_nodes, "max_matches": max_matches}
+    limited = open_engine(session or engine, None, plan, state, timing, **bounds)
     with limited as opened, stopping() as stop, ExitStack() as fetching:
         if script is not None and queries_path is not None:
             subscribe(opened, script, queries_path)

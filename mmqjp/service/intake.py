@@ -12,6 +12,7 @@ from mmqjp.admission import Found
 from mmqjp.batches import size_of
 from mmqjp.engine import Engine
 from mmqjp.notes import Notes
+from mmqjp.service.progress import Backlog
 
 HISTORY = "history "
 """Begins the keys of the settings with what is known of the entries of each feed."""
@@ -47,13 +48,14 @@ class Intake:
         self._engine, self._sources, self._history = engine, sources, history
         self._most, self._most_bytes = batch_size, batch_bytes
         self._positions = engine.offsets()
+        self.backlog = Backlog()
         history.load(engine.settings(HISTORY))
 
     def batches(self) -> Iterator[Taken]:
         """What there is to read now."""
         return self.in_batches(
             piece
-            for waiting in waiting_files(self._sources, self._positions)
+            for waiting in self.backlog.over(waiting_files(self._sources, self._positions))
             for piece in waiting.tail.read(waiting, self.position(waiting.source, waiting.file))
         )
 

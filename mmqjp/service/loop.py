@@ -16,6 +16,7 @@ from mmqjp.retention import ID_RETENTION
 from mmqjp.service.intake import Intake, Taken
 from mmqjp.service.lines import WRITTEN, Lines
 from mmqjp.service.log import Log
+from mmqjp.service.progress import progress
 
 POLL = 0.1
 """Seconds between looks for commands while there is nothing else to do."""
@@ -140,6 +141,7 @@ class Service:
             seconds=round(seconds, 3),
             documents_a_second=round(documents / seconds),
             outputs_a_second=round(len(outputs) / seconds),
+            **progress(engine, self._intake.backlog),
         )
         for name, reason in engine.last_paused().items():
             self._log.event("paused", name=name, reason=reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from feeds.document import Clock, now_us
 from mmqjp.service.log import Log
 from mmqjp.service.status import Status
 
@@ -15,8 +16,8 @@ COUNTED = ("documents", "outputs", "duplicates", "dead_letters")
 class Metrics:
     """Metrics in a registry of their own; as a `Log` it passes on each event after it is added up."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, now: Clock = now_us) -> None:
+        self._log, self._now = log, now
         self.registry = CollectorRegistry()
         told = {
             "documents": "Documents that were taken in.",
@@ -34,6 +35,9 @@ class Metrics:
         self._horizon = self._gauge("horizon_seconds", "The least watermark, Unix time.")
         self._evictable = self._gauge("evictable_before_seconds", "What begins earlier no join needs, Unix time.")
         self._watermark = self._gauge("watermark_seconds", "A stream's watermark, Unix time.", "stream")
+        self._lag = self._gauge("lag_seconds", "By how much the newest document is older than the clock.")
+        self._waiting = self._gauge("waiting_files", "Files that are there and not yet read.")
+        self._state = self._gauge("state_bytes", "Size of the files of the state.")
         self._kept = self._gauge("kept_documents", "Documents of a stream that are kept.", "stream")
         self._bytes = self._gauge("kept_bytes", "Bytes of XML of a stream that are kept.", "stream")
 
@@ -47,6 +51,9 @@ class Metrics:
                     self._counters[key].inc(count)
             if isinstance(seconds := fields.get("seconds"), float):
                 self._seconds.observe(seconds)
+            for gauge, key in ((self._lag, "lag_seconds"), (self._waiting, "waiting_files")):
+                if isinstance(value := fields.get(key), int | float):
+                    gauge.set(value)
         elif name == "command":
             self._commands.labels(str(fields.get("do"))).inc()
         self._log.event(name, **fields)
@@ -57,6 +64,12 @@ class Metrics:
         self._queries.labels("paused").set(found.paused)
         for gauge, time in ((self._horizon, found.horizon), (self._evictable, found.evictable_before)):
             gauge.set(float("nan") if time is None else time / 1e6)
+        latest = [stream.latest for stream in found.streams if stream.latest is not None]
+        if latest:
+            self._lag.set((self._now() - max(latest)) / 1e6)
+        self._waiting.set(0)  # a status is asked for when all is read
+        if found.state_bytes is not None:
+            self._state.set(found.state_bytes)
         for gauge in (self._watermark, self._kept, self._bytes):
             gauge.clear()
         for stream in found.streams:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 
 from mmqjp.engine import Engine
 
@@ -25,7 +26,8 @@ class StreamStatus:
 class Status:
     """A store: `evictable_before` is the time before which documents begin that no join can need; None: none is known.
 
-    `horizon` is the least watermark of the streams that queries read. Counts are of what is kept.
+    `horizon` is the least watermark of the streams that queries read, `state_bytes` the size of the files. Counts are
+    of what is kept.
     """
 
     queries: int
@@ -36,6 +38,7 @@ class Status:
     dead_letters: int
     horizon: int | None
     evictable_before: int | None
+    state_bytes: int | None
     streams: tuple[StreamStatus, ...]
 
     def to_dict(self) -> dict[str, object]:
@@ -44,24 +47,27 @@ class Status:
 
 def status(engine: Engine) -> Status:
     """The status of an engine's store."""
-    sql = """SELECT stream, count(*) AS documents, sum(length(xml)) AS bytes, max(t1) AS latest
-FROM documents WHERE kind <> 'hidden' GROUP BY stream"""
-    kept = {row["stream"]: row for row in engine.sql(sql).to_pylist()}
+    # One statement, lest each be a job of Spark's.
+    sql = """SELECT 'documents' AS what, kind, stream, count(*) AS rows, sum(length(xml)) AS bytes, max(t1) AS latest
+FROM documents WHERE kind <> 'hidden' GROUP BY kind, stream
+UNION ALL SELECT 'outputs', NULL, NULL, count(*), NULL, NULL FROM outputs
+UNION ALL SELECT 'dead_letters', NULL, NULL, count(*), NULL, NULL FROM dead_letters"""
+    counts: Counter[str] = Counter()
+    kept: dict[str, StreamStatus] = {}
+    for row in engine.sql(sql).to_pylist():
+        rows, stream = int(row["rows"]), row["stream"]
+        if row["kind"] != "published":
+            counts[row["what"]] += rows
+        if stream is not None:
+            before = kept.get(stream, StreamStatus(stream, 0, 0, None, None))
+            latest = max(time for time in (before.latest, row["latest"]) if time is not None)
+            size = before.bytes + int(row["bytes"])
+            kept[stream] = StreamStatus(stream, before.documents + rows, size, latest, None)
     watermarks = engine.watermarks()
     streams = tuple(
-        StreamStatus(
-            stream,
-            int(kept[stream]["documents"]) if stream in kept else 0,
-            int(kept[stream]["bytes"]) if stream in kept else 0,
-            kept[stream]["latest"] if stream in kept else None,
-            watermarks.get(stream),
-        )
+        replace(kept.get(stream, StreamStatus(stream, 0, 0, None, None)), watermark=watermarks.get(stream))
         for stream in sorted(kept.keys() | watermarks.keys())
     )
-    (counts,) = engine.sql(
-        """SELECT (SELECT count(*) FROM documents WHERE kind = 'external') AS documents,
-(SELECT count(*) FROM outputs) AS outputs, (SELECT count(*) FROM dead_letters) AS dead_letters"""
-    ).to_pylist()
     queries = engine.registry.subscriptions.values()
     horizon, evictable = engine.horizon()
     return Status(
@@ -73,5 +79,6 @@ FROM documents WHERE kind <> 'hidden' GROUP BY stream"""
         counts["dead_letters"],
         horizon,
         evictable,
+        engine.state_bytes(),
         streams,
     )
