@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -87,7 +88,8 @@ class SparkStage(XPathStage):
         return super().counters() | {"spread_documents": self.spread_documents, "broadcasts": self.broadcasts}
 
     def close(self) -> None:
-        self._registered.drop()
+        with suppress(ConnectionError):  # Spark has ended, and what was broadcast with it
+            self._registered.drop()
 
     def frame(self, documents: DataFrame) -> DataFrame:
         """What the patterns that are registered now find in rows (stream STRING, xml BINARY, and any others), as

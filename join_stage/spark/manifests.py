@@ -37,6 +37,14 @@ Files = Mapping[str, tuple[DataFile, ...]]
 EMPTY: Files = dict.fromkeys(TABLES, ())
 
 
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The files that count after a batch, and when it was committed, microseconds; 0 where nobody has noted it."""
+
+    files: Files
+    written_at: int
+
+
 def newest_files(directory: Path) -> Files:
     """The files of each table of a store that a process may be writing at this moment, as of its last batch.
 
@@ -47,7 +55,7 @@ def newest_files(directory: Path) -> Files:
         if not batches:
             raise StoreError(f"{directory} holds no store of the engine spark")
         with suppress(FileNotFoundError):  # it was the oldest of those that are kept, and newer ones have come
-            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json")
+            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json").files
 
 
 def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
@@ -58,24 +66,25 @@ def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def read_manifest(path: Path) -> Files:
-    """The files that a manifest names. Raises StoreError for what is none, OSError."""
+def read_manifest(path: Path) -> Manifest:
+    """What a manifest says. Raises StoreError for what is none, OSError."""
     try:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
             raise StoreError(f"{path} has format {content['format']}; this version of mmqjp reads format {FORMAT}")
         tables = content["tables"]
-        return {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
+        files = {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
+        return Manifest(files, int(content.get("written_at", 0)))
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is no manifest of mmqjp: {error}") from error
 
 
-def write_manifest(path: Path, files: Files) -> None:
+def write_manifest(path: Path, manifest: Manifest) -> None:
     """Makes a manifest appear."""
-    tables = {name: [asdict(file) for file in found] for name, found in files.items() if found}
+    tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     draft = path.with_suffix(".tmp")
     with draft.open("w") as file:
-        json.dump({"format": FORMAT, "tables": tables}, file)
+        json.dump({"format": FORMAT, "written_at": manifest.written_at, "tables": tables}, file)
         file.flush()
         to_disk(file.fileno())
     draft.replace(path)

@@ -27,6 +27,7 @@ from join_stage.spark.manifests import (
     EMPTY,
     DataFile,
     Files,
+    Manifest,
     directory_to_disk,
     read_manifest,
     read_rows,
@@ -74,7 +75,7 @@ class TableStore:
         try:
             kept = {batch: read_manifest(self._manifest(batch)) for batch in sorted(self._batches())}
             self._batch = max(kept, default=0)
-            self._committed = kept.get(self._batch, EMPTY)
+            self._committed = kept[self._batch].files if kept else EMPTY
             self.files: Files = self._committed
             """The files of each table as the current batch sees them."""
             self._superseded: deque[tuple[int, list[Path]]] = deque()
@@ -85,8 +86,8 @@ class TableStore:
                     if not Path(path).exists():
                         raise StoreError(f"the store in {self.directory} is damaged: {path} is gone")
             for older, newer in pairwise(kept):
-                self._supersede(older, kept[older], kept[newer])
-            self._remove_unnamed(kept.values())
+                self._supersede(older, kept[older].files, kept[newer])
+            self._remove_unnamed(manifest.files for manifest in kept.values())
             self._sweep()
         except BaseException:
             os.close(self._lock)
@@ -160,9 +161,10 @@ class TableStore:
         batch = self._batch + 1
         files = {name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in TABLES}
         if files != self._committed or not self._batch:
-            write_manifest(self._manifest(batch), files)
+            manifest = Manifest(files, self._now())
+            write_manifest(self._manifest(batch), manifest)
             if self._batch:
-                self._supersede(self._batch, self._committed, files)
+                self._supersede(self._batch, self._committed, manifest)
             self._committed = self.files = files
             self._batch = batch
             self._buffers.clear()
@@ -210,10 +212,10 @@ class TableStore:
         directory_to_disk(path.parent)
         return DataFile(path.name, len(rows), size, level, first, last)
 
-    def _supersede(self, batch: int, older: Files, newer: Files) -> None:
+    def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
         """Notes that a manifest has another after it, which names some of its files no longer."""
-        gone = [self.directory / name / f.name for name in TABLES for f in set(older[name]) - set(newer[name])]
-        self._superseded.append((self._now(), [*gone, self._manifest(batch)]))
+        gone = [self.directory / name / f.name for name in TABLES for f in set(older[name]) - set(newer.files[name])]
+        self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))
 
     def _sweep(self) -> None:
         """Removes what has been superseded for long, the manifest itself last: it tells which its files are."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -74,23 +76,29 @@ class StreamingService(Service):
         self._obey()
         query = self._start(trigger)
         try:
-            while query.isActive:
-                busy = bool(query.status["isTriggerActive"])
-                if stop.is_set() and not busy:
-                    break
-                self._between(idle=not busy)
-                query.awaitTermination(POLL)  # type: ignore[arg-type]  # it takes parts of seconds too
-        except StreamingQueryException:
-            pass  # told below
-        finally:
-            query.stop()
+            try:
+                self._watch(query, stop)
+            finally:
+                query.stop()
+            if self._failure is None and (error := query.exception()) is not None and not stop.is_set():
+                raise StreamFailed(cause(error)) from error
+        except (Py4JNetworkError, ConnectionError) as error:
+            raise StreamFailed("Spark has ended, or its JVM was killed; the same command goes on from here") from error
         if isinstance(self._failure, PySparkException):
             raise StreamFailed(cause(self._failure)) from self._failure
         if self._failure is not None:
             raise self._failure
-        if (error := query.exception()) is not None and not stop.is_set():
-            raise StreamFailed(cause(error)) from error
         self._between(idle=True)
+
+    def _watch(self, query: StreamingQuery, stop: Stop) -> None:
+        """Does what is to be done beside the query until that ends, or may be ended."""
+        with suppress(StreamingQueryException):  # whoever asks the query is told
+            while query.isActive:
+                busy = bool(query.status["isTriggerActive"])
+                if stop.is_set() and not busy:
+                    return
+                self._between(idle=not busy)
+                query.awaitTermination(POLL)  # type: ignore[arg-type]  # it takes parts of seconds too
 
     def _start(self, trigger: float | None) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._micro_batch)
