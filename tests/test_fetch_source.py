@@ -14,6 +14,7 @@ import pytest
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
 from feeds.fetch.state import STATE_FILE, FetchStore
+from mmqjp import Engine
 from mmqjp.service.drops import FETCHED, HOUR, Drops
 from mmqjp.service.log import JsonLog
 from tests.cli_support import mmqjp, write_queries
@@ -236,3 +237,19 @@ def test_a_stream_removes_what_it_has_read(call, server, tmp_path):
         due(tmp_path / "state")
     folder = tmp_path / "state" / "drops" / source_name(server.url("/a"))
     assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("command", ["run", "stream"])
+def test_notes_that_later_ones_supersede_are_dropped(command, call, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("mmqjp.service.loop.PRUNED", 4)
+    monkeypatch.setattr("mmqjp.commands.run.PRUNED", 4)
+    monkeypatch.setattr("mmqjp.retention.SUPERSEDED", 0)
+    counts = []
+    for number in range(8):
+        server.serve("/a", rss(str(number)))
+        assert call(command, "--keep-drops", "0s", *(NOW if command == "stream" else [])).exit_code == 0
+        due(tmp_path / "state")
+        with Engine("duckdb", state=tmp_path / "state") as engine:
+            counts.append(engine.sql("SELECT (SELECT count(*) FROM settings) + (SELECT count(*) FROM offsets)"))
+    sizes = [table.column(0)[0].as_py() for table in counts]
+    assert max(sizes) < 40 and max(sizes[4:]) <= max(sizes[:5]) + 4
