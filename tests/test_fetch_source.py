@@ -16,7 +16,8 @@ from feeds.fetch.feed_state import source_name
 from feeds.fetch.state import STATE_FILE, FetchStore
 from mmqjp import Engine
 from mmqjp.service.drops import FETCHED, HOUR, Drops
-from mmqjp.service.log import JsonLog
+from mmqjp.service.log import JsonLog, Silence
+from mmqjp.service.metrics import Metrics
 from tests.cli_support import mmqjp, write_queries
 from tests.feed_server import START, FeedServer, Hours, Request, rss, running_server
 
@@ -177,6 +178,13 @@ def test_a_feed_that_fails_is_an_event(call, server):
     server.serve("/a", b"", 500)
     (event,) = [event for event in events(call("stream", "--log", "json", *NOW), "fetch") if event["outcome"] != "new"]
     assert (event["outcome"], event["status"], event["reason"]) == ("failed", 500, "the server answered 500")
+
+
+def test_visits_are_counted_for_prometheus():
+    metrics = Metrics(Silence())
+    for outcome in ("new", "failed", "new"):
+        metrics.event("fetch", feed="https://x.example/", outcome=outcome)
+    assert metrics.registry.get_sample_value("mmqjp_fetches_total", {"outcome": "new"}) == 2
 
 
 @pytest.mark.parametrize("command", ["run", "stream"])
