@@ -15,7 +15,7 @@ from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
 from feeds.history import History, Unsettled
 from feeds.jsonl import follow_jsonl, read_jsonl
-from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, fetch_time, read_sidecar
+from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, fetch_time, read_sidecar, read_stem
 from feeds.warc import archive_time, read_warc
 from feeds.xml_files import TimeReader, read_xml_file, time_reader
 
@@ -145,6 +145,8 @@ class Tail:
         """Whether the file only holds notes on another, which may come after it."""
         if path.suffix.lower() != SIDECAR_SUFFIX:
             return False
+        if read_stem(path.stem) is not None:
+            return True
         if path not in self._sidecars:
             try:
                 if read_sidecar(path) is None:

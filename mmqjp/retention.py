@@ -54,7 +54,7 @@ def prune_offsets(ledger: Ledger, sources: Collection[str], files: Collection[tu
     live = [
         Offset(source, file, position)
         for (source, file), position in offsets.items()
-        if source not in sources or (source, file) in files
+        if source not in sources or (source, file) in files or file.startswith("#")
     ]
     if ledger.count("offsets") > 2 * len(live) + SUPERSEDED:
         ledger.renew_offsets(live)

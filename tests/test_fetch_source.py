@@ -14,8 +14,10 @@ import pytest
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
 from feeds.fetch.state import STATE_FILE, FetchStore
+from mmqjp import Engine
 from mmqjp.service.drops import FETCHED, HOUR, Drops
-from mmqjp.service.log import JsonLog
+from mmqjp.service.log import JsonLog, Silence
+from mmqjp.service.metrics import Metrics
 from tests.cli_support import mmqjp, write_queries
 from tests.feed_server import START, FeedServer, Hours, Request, rss, running_server
 
@@ -178,6 +180,13 @@ def test_a_feed_that_fails_is_an_event(call, server):
     assert (event["outcome"], event["status"], event["reason"]) == ("failed", 500, "the server answered 500")
 
 
+def test_visits_are_counted_for_prometheus():
+    metrics = Metrics(Silence())
+    for outcome in ("new", "failed", "new"):
+        metrics.event("fetch", feed="https://x.example/", outcome=outcome)
+    assert metrics.registry.get_sample_value("mmqjp_fetches_total", {"outcome": "new"}) == 2
+
+
 @pytest.mark.parametrize("command", ["run", "stream"])
 def test_something_must_be_named_to_be_read(command, tmp_path):
     queries = write_queries(tmp_path, QUERY)
@@ -236,3 +245,19 @@ def test_a_stream_removes_what_it_has_read(call, server, tmp_path):
         due(tmp_path / "state")
     folder = tmp_path / "state" / "drops" / source_name(server.url("/a"))
     assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("command", ["run", "stream"])
+def test_notes_that_later_ones_supersede_are_dropped(command, call, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("mmqjp.service.loop.PRUNED", 4)
+    monkeypatch.setattr("mmqjp.commands.run.PRUNED", 4)
+    monkeypatch.setattr("mmqjp.retention.SUPERSEDED", 0)
+    counts = []
+    for number in range(8):
+        server.serve("/a", rss(str(number)))
+        assert call(command, "--keep-drops", "0s", *(NOW if command == "stream" else [])).exit_code == 0
+        due(tmp_path / "state")
+        with Engine("duckdb", state=tmp_path / "state") as engine:
+            counts.append(engine.sql("SELECT (SELECT count(*) FROM settings) + (SELECT count(*) FROM offsets)"))
+    sizes = [table.column(0)[0].as_py() for table in counts]
+    assert max(sizes) < 40 and max(sizes[4:]) <= max(sizes[:5]) + 4

@@ -244,6 +244,20 @@ def test_a_stream_of_live_feeds_has_each_version_of_each_entry_once(session, que
     assert sorted(query.ids()) == sorted(id for id, *_ in here(tmp_path / "live" / "drops"))
 
 
+def test_a_state_goes_with_one_query(session, query, server, live, tmp_path):
+    def stream() -> DataFrame:
+        found: DataFrame = session.readStream.format("mmqjp_feeds").options(**live).load()
+        return found
+
+    query.run(stream())
+    server.serve("/b", rss("four", guid="b"))
+    due(tmp_path / "live")
+    query.run(stream())
+    assert len(query.ids()) == 5
+    with pytest.raises(Exception, match="a state goes with one query and its checkpoint"):
+        Query(session, tmp_path / "other").run(stream())
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -38,6 +38,7 @@ from mmqjp.opening import open_session
 from mmqjp.retention import ID_RETENTION
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
+from mmqjp.service.loop import PRUNED, PRUNED_AT
 from mmqjp.text import json_line, one_line
 from mmqjp.watermarks import Lateness, Timing, lateness_of
 from xscl import Script
@@ -148,7 +149,7 @@ def run(
         ExitStack() as here,
     ):
         try:
-            drops = None
+            drops = intake = None
             if lists:
                 drops = Drops(state / DROPS if state else Path(here.enter_context(TemporaryDirectory())), keep_drops)
                 fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
@@ -161,6 +162,8 @@ def run(
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
                 lines = deliver(opened, sink)
+                if intake is not None:
+                    drop_superseded(opened, intake)
         except KeyboardInterrupt:
             raise Interrupted(_kept(opened.counters().documents, state)) from None
         finally:
@@ -224,6 +227,13 @@ def fetched(intake: Intake) -> Iterator[Batch]:
     for taken in intake.batches():
         yield taken.items, intake.notes(taken, {})
         intake.committed(taken)
+
+
+def drop_superseded(engine: Engine, intake: Intake) -> None:
+    """Drops, every PRUNED batches, what later notes of what was read have superseded."""
+    if engine.batch - int(engine.setting(PRUNED_AT) or 0) >= PRUNED:
+        engine.prune(None, None, intake.names(), intake.files())
+        engine.note(Notes(settings={PRUNED_AT: str(engine.batch)}))
 
 
 def process(engine: Engine, found: Iterable[Batch], dead: DeadLetters) -> None:

@@ -21,9 +21,11 @@ from mmqjp.service.progress import progress
 POLL = 0.1
 """Seconds between looks for commands while there is nothing else to do."""
 
-
 PRUNED = 50
-"""Batches after which what is kept no longer is dropped."""
+"""Batches after which what is kept no longer is dropped, whichever process they are of."""
+
+PRUNED_AT = "pruned"
+"""The setting with the number of batches when that was done last."""
 
 
 class Stop(Protocol):
@@ -65,7 +67,7 @@ class Service:
         self._engine, self._lines, self._commands, self._log = engine, lines, commands, log
         self._intake = Intake(engine, sources, history or History(), batch_size, batch_bytes)
         self._drained, self._keep, self._keep_ids = drained, keep, keep_ids
-        self._unpruned = 0
+        self._pruned = int(engine.setting(PRUNED_AT) or 0)
         self._settings: dict[str, str] = {}
         self._noted: dict[str, str] = {}
         self._written = int(engine.setting(DELIVERED) or -1)
@@ -100,13 +102,13 @@ class Service:
 
     def _prune(self) -> None:
         """Drops, every PRUNED batches, what is kept no longer."""
-        self._unpruned += 1
-        if self._unpruned < PRUNED:
+        if self._engine.batch - self._pruned < PRUNED:
             return
         self._settle()
         self._engine.prune(self._keep, self._keep_ids, self._intake.names(), self._intake.files())
         self._intake.refresh()
-        self._unpruned = 0
+        self._pruned = self._engine.batch
+        self._delivered()
 
     def _obey(self) -> None:
         """Does what other processes ask for; a backfill among it has outputs."""
@@ -150,7 +152,7 @@ class Service:
 
     def _delivered(self) -> None:
         """All outputs so far are written: the next commit notes it."""
-        self._settings = {DELIVERED: str(self._written)}
+        self._settings = {DELIVERED: str(self._written), PRUNED_AT: str(self._pruned)}
         if (position := self._lines.position()) is not None:
             self._settings[WRITTEN] = position
 

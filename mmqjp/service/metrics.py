@@ -31,6 +31,7 @@ class Metrics:
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
         )  # fmt: skip
         self._commands = Counter("mmqjp_commands", "Commands of other processes.", ["do"], registry=self.registry)
+        self._fetches = Counter("mmqjp_fetches", "Visits to feeds.", ["outcome"], registry=self.registry)
         self._queries = self._gauge("queries", "Registered queries.", "state")
         self._horizon = self._gauge("horizon_seconds", "The least watermark, Unix time.")
         self._evictable = self._gauge("evictable_before_seconds", "What begins earlier no join needs, Unix time.")
@@ -56,6 +57,8 @@ class Metrics:
                     gauge.set(value)
         elif name == "command":
             self._commands.labels(str(fields.get("do"))).inc()
+        elif name == "fetch":
+            self._fetches.labels(str(fields.get("outcome"))).inc()
         self._log.event(name, **fields)
 
     def update(self, found: Status) -> None:
