@@ -56,7 +56,7 @@ class Ledger:
     def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
         """The groups of edges that the join state's rows were expanded from."""
         groups: dict[int, set[Edge]] = {}
-        for number, *edge in self._table.tuples("SELECT grp, var1, var2 FROM groups"):
+        for number, *edge in self._table.tuples("groups", "grp var1 var2"):
             groups.setdefault(number, set()).add((edge[0], edge[1]))
         return ((number, frozenset(edges)) for number, edges in groups.items())
 

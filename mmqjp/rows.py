@@ -27,9 +27,12 @@ class Rows:
         for chunk in self._store.select(sql).to_batches(max_chunksize=1000):
             yield from chunk.to_pylist()
 
-    def tuples(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query with many, as tuples."""
-        return zip(*(column.to_pylist() for column in self._store.select(sql).columns), strict=True)
+    def tuples(self, table: str, columns: str, order: str | None = None) -> Iterator[tuple[Any, ...]]:
+        """All rows of a table, as tuples of some columns, in the order of columns of numbers."""
+        rows = self._store.read(table, columns.split())
+        if order is not None:
+            rows = rows.sort_by([(name, "ascending") for name in order.split()])
+        return zip(*(column.to_pylist() for column in rows.columns), strict=True)
 
     def top(self, column: str, table: str) -> int:
         """The greatest number in a column, -1 if there is none."""
