@@ -1,17 +1,19 @@
-"""How long it takes to register queries: their patterns in stage 1, and their texts the whole way.
+"""How long it takes to register queries: their patterns in stage 1, their texts the whole way, and a store's again.
 
     mmqjp bench registration
 
 Patterns go to the catalog and to stage 1 as the engine sends them there; texts go to an engine on DuckDB, which has met
-none like them before.
+none like them before. A store is closed with very many different texts, and opened again.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isqrt
 from random import Random
 from statistics import median
 
@@ -21,7 +23,7 @@ from rich.table import Table
 
 from bench.stage1_workload import VOCABULARIES, documents, patterns
 from bench.timing import ROUNDS, clocked, evaluate, floor, in_turns, ratio
-from bench.workload import items, queries
+from bench.workload import channel, items, queries
 from mmqjp import Engine
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
@@ -52,6 +54,14 @@ class OfTexts:
     again: float
     one_more_ms: list[float]
     next_document_ms: list[float]
+
+
+@dataclass(frozen=True)
+class OfReopening:
+    """Seconds to open a store of many queries, and milliseconds of the document after that."""
+
+    seconds: float
+    next_document_ms: float
 
 
 def measure_patterns(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> OfPatterns:
@@ -95,8 +105,33 @@ def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) 
     return OfTexts(first, again, one_more, following)
 
 
-def show(of_patterns: OfPatterns, of_texts: OfTexts) -> None:
-    """Prints a table."""
+def measure_reopening(texts: Iterable[str]) -> OfReopening:
+    """Opens a store again that has these queries."""
+    with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
+        with Engine("duckdb", state=directory) as engine:
+            engine.subscribe(";\n".join(texts))
+        again: list[Engine] = []
+        opened = clocked(lambda: again.append(Engine("duckdb", state=directory)))
+        with again[0] as engine:
+            return OfReopening(opened, clocked(partial(engine.process, list(items(1)))) * 1e3)
+
+
+def of_constants(number: int = SUBSCRIPTIONS) -> Iterator[str]:
+    """Texts that differ in a constant."""
+    for n in range(number):
+        here = f'S//item->a[./channel_url = "{channel(n)}"][./title->t]'
+        yield f"FROM {here} FOLLOWED BY {{t = u, 2 d}} S//item->b[./title->u]"
+
+
+def of_tags(number: int = SUBSCRIPTIONS) -> Iterator[str]:
+    """Texts that differ in the names of tags."""
+    side = isqrt(number) + 1
+    for n in range(number):
+        yield f"FROM S//item->a[./left{n // side}->t] FOLLOWED BY {{t = u, 2 d}} S//item->b[./right{n % side}->u]"
+
+
+def show(of_patterns: OfPatterns, of_texts: OfTexts, reopening: Mapping[str, OfReopening]) -> None:
+    """Prints a table. `reopening` has what the texts of a store differ in."""
     table = Table("what", "time", title="registration", box=box.SIMPLE_HEAD)
     lines = {
         f"{SUBSCRIPTIONS:,} subscriptions to {DISTINCT:,} distinct patterns": f"{of_patterns.seconds:.2f} s",
@@ -108,6 +143,9 @@ def show(of_patterns: OfPatterns, of_texts: OfTexts) -> None:
         "one more new text, through the engine": _median_and_worst(of_texts.one_more_ms),
         "the document after it, through the engine": _median_and_worst(of_texts.next_document_ms),
     }
+    for what, found in reopening.items():
+        taken = f"{found.seconds:.2f} s, the document after that {found.next_document_ms:,.0f} ms"
+        lines[f"a store of {SUBSCRIPTIONS:,} texts that differ in {what}, opened"] = taken
     for line in lines.items():
         table.add_row(*line)
     Console(width=100).print(table)
@@ -125,7 +163,8 @@ def main() -> None:
 
 def report() -> None:
     """Measures, and prints a table."""
-    show(measure_patterns(), measure_texts())
+    texts = {"a constant": of_constants(), "tags": of_tags()}
+    show(measure_patterns(), measure_texts(), {what: measure_reopening(of) for what, of in texts.items()})
 
 
 if __name__ == "__main__":

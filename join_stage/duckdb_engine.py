@@ -162,6 +162,9 @@ class DuckDBEngine:
         with registered(self._connection, views or {}):
             return self._connection.sql(sql).to_arrow_table()
 
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        return self.select(f"SELECT {', '.join(columns)} FROM {table}")
+
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._add(batch)
         if self._plan.in_sql:

@@ -122,6 +122,10 @@ class JoinEngine(Protocol):
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         """Answers a query over the tables, the current batch's rows included, and over `views` given along."""
 
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one of `join_stage.tables.RECORDS`, all rows in no particular order, those of the current
+        batch included: for tables that are read whole, and sooner there than a query."""
+
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         """Adds the witnesses to the join state and answers all templates for them.
 

@@ -5,7 +5,6 @@ A query of an earlier run is registered by its rows of R_T. Its text is parsed w
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -20,8 +19,7 @@ from templates.shared_rows import RowKey
 from templates.template import Shape
 from xscl.pattern_json import from_json, to_json
 
-_LIVE = "qid NOT IN (SELECT qid FROM removed_queries)"
-_STANDING = "place, template, variables, op, window_us, streams"
+_STANDING = "place template variables op window_us streams"
 
 _Rows = list[tuple[object, ...]]
 
@@ -31,13 +29,15 @@ class KeptQueries:
 
     def __init__(self, store: JoinEngine) -> None:
         self._store, self._rows = store, Rows(store)
-        self.next_qid = self._rows.top("qid", "added_queries") + 1
-        self._saved_steps = self._rows.top("var", "variables") + 1
-        self._saved_templates = self._rows.top("template", "templates") + 1
+        self._removed = {qid for (qid,) in self._rows.tuples("removed_queries", "qid")}
+        self._all_names = dict(self._rows.tuples("added_queries", "qid name"))
+        self.next_qid = max(self._all_names, default=-1) + 1
+        self._variables = list(self._rows.tuples("variables", "var parent stream definition node", "var"))
+        self._saved_steps = max((var for var, *_ in self._variables), default=-1) + 1
+        self._saved_templates = 0
         # Variables that nobody used when the store was made a newer format: it has no patterns for them.
-        self._without_node = {
-            var for (var,) in self._rows.tuples("SELECT var FROM variables GROUP BY var HAVING count(node) = 0")
-        }
+        with_node = {var for var, *_, node in self._variables if node is not None}
+        self._without_node = {var for var, *_ in self._variables} - with_node
 
     # ------------------------------------------------------------ to read
 
@@ -45,29 +45,32 @@ class KeptQueries:
         """A catalog that hands out the ids that earlier runs did."""
         shapes = [
             Shape(left, tuple(parents), tuple(zip(joins[::2], joins[1::2], strict=True)))
-            for left, parents, joins in self._rows.tuples(
-                "SELECT left_nodes, parents, joins FROM templates ORDER BY template"
+            for _, left, parents, joins in self._rows.tuples(
+                "templates", "template left_nodes parents joins", "template"
             )
         ]
-        variables = self._rows.tuples("SELECT stream, parent, definition, var FROM variables ORDER BY var")
-        steps = {(stream, parent, definition): var for stream, parent, definition, var in variables}
+        self._saved_templates = len(shapes)
+        steps = {(stream, parent, definition): var for var, parent, stream, definition, _ in self._variables}
         return Catalog(known_steps=steps, next_step=self._saved_steps, known_templates=shapes)
 
     def restore(self, registry: Registry, preparation: Preparation) -> None:
         """Registers the queries that were added and not removed. Raises StoreError if the tables do not agree."""
-        own, inner = self._standing("placements", "qid"), self._standing("inner_placements", "qid, stream")
-        keys = [(template, tuple(variables)) for *_, template, variables, _, _, _ in (*own, *inner)]
         try:
-            numbers, change = registry.catalog.restore(self._steps(variables for _, variables in keys), keys)
-        except (KeyError, IndexError, ValueError) as error:
-            raise StoreError(f"the store's tables of queries do not agree: {error}") from error
+            self._restore(registry, preparation)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise StoreError(f"the store's tables of queries do not agree: {error!r}; take an older copy") from error
+
+    def _restore(self, registry: Registry, preparation: Preparation) -> None:
+        own, inner = self._standing("placements", "qid"), self._standing("inner_placements", "qid stream")
+        keys = [(template, tuple(variables)) for *_, template, variables, _, _, _ in (*own, *inner)]
+        numbers, change = registry.catalog.restore(self._steps(variables for _, variables in keys), keys)
         registry.restored(change)
-        of_query: dict[int, list[Standing]] = defaultdict(list)
+        of_query: dict[int, list[Standing]] = {}
         for qid, *rest in own:
-            of_query[qid].append(_read(numbers, *rest))
-        of_inner: dict[int, dict[str, list[Standing]]] = defaultdict(lambda: defaultdict(list))
+            of_query.setdefault(qid, []).append(_read(numbers, *rest))
+        of_inner: dict[int, dict[str, list[Standing]]] = {}
         for qid, stream, *rest in inner:
-            of_inner[qid][stream].append(_read(numbers, *rest))
+            of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, *rest))
         for subscription in self._subscriptions(cache(lambda text: Written(text, preparation))):
             registry.restore(subscription, of_query[subscription.qid], of_inner.get(subscription.qid, {}))
 
@@ -78,17 +81,16 @@ class KeptQueries:
             registry.add(subscription)
         self._store.drop_before("placements", "qid", self.next_qid)
         self._save_standing(list(registry.subscriptions.values()), registry)
-        self._without_node |= {var for (var,) in self._rows.tuples("SELECT var FROM variables")}
+        self._without_node |= {var for var, *_ in self._variables}
         self._save_catalog(registry.catalog)
 
     def _standing(self, table: str, owner: str) -> list[tuple[Any, ...]]:
-        return list(self._rows.tuples(f"SELECT {owner}, {_STANDING} FROM {table} WHERE {_LIVE} ORDER BY qid, place"))
+        rows = self._rows.tuples(table, f"{owner} {_STANDING}", "qid place")
+        return [row for row in rows if row[0] not in self._removed]
 
     def _steps(self, needed: Iterable[Sequence[int]]) -> list[tuple[str, Step]]:
         """The steps down to some variables, with their definitions, parents before children."""
-        columns = "var, parent, stream, definition, node"
-        rows = self._rows.tuples(f"SELECT {columns} FROM variables WHERE node IS NOT NULL")
-        known = {var: rest for var, *rest in rows}
+        known = {var: rest for var, *rest in self._variables if rest[-1] is not None}
         live: set[int] = set()
         for variables in needed:
             for variable in variables:
@@ -106,9 +108,10 @@ class KeptQueries:
     def _subscriptions(self, ready: Callable[[str], Ready]) -> Iterator[Subscription]:
         """The queries that were added and not removed."""
         pauses = self._pauses()
-        columns = "qid, name, text, occurrence, since"
-        for row in self._rows.tuples(f"SELECT {columns} FROM added_queries WHERE {_LIVE} ORDER BY qid"):
+        for row in self._rows.tuples("added_queries", "qid name text occurrence since", "qid"):
             qid, name, text, occurrence, since = row
+            if qid in self._removed:
+                continue
             subscription = Subscription(qid, name, text, occurrence, since, ready(text))
             for docid, reason in pauses.get(qid, ()):
                 if reason is None:
@@ -120,13 +123,17 @@ class KeptQueries:
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
         """When queries were paused, with the reason, and resumed, with none: the documents behind which, in order."""
         pauses: dict[int, list[tuple[int, str | None]]] = {}
-        for qid, docid, reason in self._rows.tuples("SELECT qid, docid, reason FROM pauses ORDER BY batch"):
+        for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))
         return pauses
 
-    def names(self) -> list[str]:
-        """The names of all queries ever added."""
-        return [name for (name,) in self._rows.tuples("SELECT name FROM added_queries")]
+    def take_names(self) -> list[str]:
+        """The names of all queries ever added; what was read to open the store is let go of."""
+        names = list(self._all_names.values())
+        self._all_names.clear()
+        self._variables.clear()
+        self._removed.clear()
+        return names
 
     def added_at(self, qid: int) -> int:
         """When a query was added, microseconds."""

@@ -40,23 +40,22 @@ class Ledger:
     def __init__(self, store: JoinEngine, now: Clock = now_us) -> None:
         """Raises StoreError for a store of a newer format."""
         self._store, self._now, self._table = store, now, Rows(store)
-        self._append, self._rows, self._top = self._table.append, self._table.of, self._table.top
+        self._append, self._rows = self._table.append, self._table.of
         self._version = version = int(self._setting("schema_version") or 0)
         if version > SCHEMA_VERSION:
             raise StoreError(
                 f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
                 "install the version that wrote it, or a newer one"
             )
-        tops = " UNION ALL ".join(f"SELECT max(batch) AS top FROM {table}" for table in NUMBERED)
-        self.batch = self._top("top", f"({tops})") + 1
-        self.next_docid = self._top("docid", "documents") + 1
-        self.next_match = self._top("match", "match_rows") + 1
+        columns = [*(("batch", table) for table in NUMBERED), ("docid", "documents"), ("match", "match_rows")]
+        tops = self._table.tops(columns)
+        self.batch, self.next_docid, self.next_match = (tops[name] + 1 for name in ("batch", "docid", "match"))
         self.queries = KeptQueries(store)
 
     def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
         """The groups of edges that the join state's rows were expanded from."""
         groups: dict[int, set[Edge]] = {}
-        for number, *edge in self._table.tuples("SELECT grp, var1, var2 FROM groups"):
+        for number, *edge in self._table.tuples("groups", "grp var1 var2"):
             groups.setdefault(number, set()).add((edge[0], edge[1]))
         return ((number, frozenset(edges)) for number, edges in groups.items())
 
@@ -216,8 +215,8 @@ class Ledger:
     # ------------------------------------------------------------ rows
 
     def _setting(self, key: str) -> str | None:
-        rows = self._rows(f"SELECT value FROM settings WHERE key = '{key}' ORDER BY batch DESC LIMIT 1")
-        return next((row["value"] for row in rows), None)
+        value: str | None = self._table.latest("settings", key)
+        return value
 
 
 def _json(nodes: object) -> str:

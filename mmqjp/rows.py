@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
@@ -27,14 +28,28 @@ class Rows:
         for chunk in self._store.select(sql).to_batches(max_chunksize=1000):
             yield from chunk.to_pylist()
 
-    def tuples(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query with many, as tuples."""
-        return zip(*(column.to_pylist() for column in self._store.select(sql).columns), strict=True)
+    def tuples(self, table: str, columns: str, order: str | None = None) -> Iterator[tuple[Any, ...]]:
+        """All rows of a table, as tuples of some columns, in the order of columns of numbers."""
+        rows = self._store.read(table, columns.split())
+        if order is not None:
+            rows = rows.sort_by([(name, "ascending") for name in order.split()])
+        return zip(*(column.to_pylist() for column in rows.columns), strict=True)
 
-    def top(self, column: str, table: str) -> int:
-        """The greatest number in a column, -1 if there is none."""
-        rows = self.of(f"SELECT max({column}) AS top FROM {table} AS kept")
-        return max((row["top"] for row in rows if row["top"] is not None), default=-1)
+    def latest(self, table: str, key: str) -> Any:
+        """The `value` of the highest batch in a table of keys; None if there is none of the key."""
+        rows = self._store.read(table, ["key", "value", "batch"])
+        found = rows.filter(pc.equal(rows["key"], key)).sort_by("batch")
+        return found["value"][-1].as_py() if len(found) else None
+
+    def tops(self, columns: Iterable[tuple[str, str]]) -> dict[str, int]:
+        """The greatest number in columns of tables, by the column's name; -1 where there is none. In one statement: on
+        Spark each is a job."""
+        selects = [f"SELECT '{column}' AS what, max({column}) AS top FROM {table}" for column, table in columns]
+        found: dict[str, int] = {}
+        for row in self.of(" UNION ALL ".join(selects)):
+            top = -1 if row["top"] is None else int(row["top"])
+            found[row["what"]] = max(top, found.get(row["what"], -1))
+        return found
 
 
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:

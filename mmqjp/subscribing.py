@@ -47,7 +47,7 @@ class Subscribing:
         for subscription in registry.subscriptions.values():
             if subscription.paused is not None:
                 registry.deactivate(subscription)
-        numbers = map(NUMBERED.fullmatch, ledger.queries.names())
+        numbers = map(NUMBERED.fullmatch, ledger.queries.take_names())
         self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
 
     def subscribe(

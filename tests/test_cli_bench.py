@@ -195,7 +195,9 @@ def test_registration(capsys):
     assert min(of_patterns.seconds, of_patterns.cached, of_texts.distinct, of_texts.again) > 0
     assert len(of_texts.one_more_ms) == len(of_texts.next_document_ms) == 20
     assert min(of_texts.one_more_ms + of_texts.next_document_ms) > 0
-    registration.show(of_patterns, of_texts)
+    texts = {"constants": registration.of_constants(30), "tags": registration.of_tags(30)}
+    reopening = {what: registration.measure_reopening(of) for what, of in texts.items()}
+    registration.show(of_patterns, of_texts, reopening)
     assert "the document after it, through the engine" in capsys.readouterr().out
 
 

@@ -14,10 +14,10 @@ from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
 from join_stage.spark.plans import BasicPlan, SparkPlan
 from join_stage.spark.signature import SignaturePlan
-from join_stage.spark.store import TableStore
+from join_stage.spark.store import TableStore, read_rows
 from join_stage.spark.tables import TableViews, local_frame
 from join_stage.spark.views import ViewsPlan
-from join_stage.tables import STATE
+from join_stage.tables import STATE, TABLES
 from join_stage.views import CACHE_BYTES
 from templates.catalog import Row
 from templates.witness import Witnesses
@@ -133,6 +133,11 @@ class SparkEngine:
         finally:
             for name in views or {}:
                 self._session.catalog.dropTempView(name)
+
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        schema = pa.schema([TABLES[table].field(name) for name in columns])
+        kept = (read_rows(path, schema) for path in self._store.paths(table))
+        return pa.concat_tables([*kept, self._store.fresh(table).select(list(columns))])
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._store.append("groups", batch.r_group)
