@@ -76,6 +76,19 @@ def test_what_is_new_is_fetched_and_answered_once(command, call, server, tmp_pat
     assert listed.exit_code == 0 and "200" in listed.stdout and "304" in listed.stdout
 
 
+@pytest.mark.spark
+def test_on_spark_what_executors_read_of_feeds_is_judged_by_what_was_met(call, server, tmp_path):
+    spark = ["--engine", "spark", *NOW]
+    result = call("stream", *spark)
+    assert result.exit_code == 0, result.stderr
+    assert lines(result.stdout) == 2
+    due(tmp_path / "state")
+    server.serve("/a", rss("one", "two", "three", guid="a").replace("<title>one", "<title>two"))
+    # "three" is new, and the changed entry joins both other ones called "two", each as the left one and as the right one
+    assert lines(call("stream", *spark).stdout) == 6
+    assert lines(call("stream", *spark).stdout) == 0 and len(server.log) == 4
+
+
 def test_run_and_stream_take_turns_on_one_state(call, server, tmp_path):
     assert lines(call("run").stdout) == 2
     due(tmp_path / "state")
@@ -191,7 +204,7 @@ def test_visits_are_counted_for_prometheus():
 def test_something_must_be_named_to_be_read(command, tmp_path):
     queries = write_queries(tmp_path, QUERY)
     result = mmqjp(command, "--engine", "duckdb", "--queries", queries, "--state", tmp_path / "state")
-    assert result.exit_code == 2 and "or feeds with --fetch" in result.stderr and result.stderr.count("\n") == 1
+    assert result.exit_code == 2 and "--fetch" in result.stderr and result.stderr.count("\n") == 1
 
 
 # ---------------------------------------------------------------- what goes
