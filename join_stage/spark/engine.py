@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
+from join_stage.spark.manifests import read_rows
 from join_stage.spark.plans import BasicPlan, SparkPlan
 from join_stage.spark.signature import SignaturePlan
-from join_stage.spark.store import TableStore, read_rows
+from join_stage.spark.store import TableStore
 from join_stage.spark.tables import TableViews, local_frame
 from join_stage.spark.views import ViewsPlan
 from join_stage.tables import STATE, TABLES
