@@ -84,7 +84,7 @@ def test_on_spark_what_executors_read_of_feeds_is_judged_by_what_was_met(call, s
     assert lines(result.stdout) == 2
     due(tmp_path / "state")
     server.serve("/a", rss("one", "two", "three", guid="a").replace("<title>one", "<title>two"))
-    # "three" is new, and the changed entry joins both other ones called "two", each as the left one and as the right one
+    # "three" is new, and the changed entry joins both others called "two": each as the left one and as the right one
     assert lines(call("stream", *spark).stdout) == 6
     assert lines(call("stream", *spark).stdout) == 0 and len(server.log) == 4
 
