@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from mmqjp.admission import Admission, Found
 from mmqjp.answering import Answering
 from mmqjp.delivery import Delivery
 from mmqjp.evaluated import EvaluatedRows
+from mmqjp.eviction import Eviction
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.opening import directory_bytes, open_session, open_store
@@ -32,15 +33,13 @@ from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
 from mmqjp.subscriptions import Subscription
 from mmqjp.watermarks import (
     EARLIEST,
-    WATERMARKS,
     Lateness,
     Timing,
     Watermarks,
     by_stream,
     is_bounded,
-    to_setting,
 )
-from templates.catalog import INFINITE, Catalog
+from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.spark import SparkStage, spread_past
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
 
 NOTHING = Notes()
 """No notes."""
-
-LOOKS = 60
-"""How often, in the time after which a stream is silent, it is looked whether time has made state superfluous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +120,7 @@ class Engine:
         self._answering = Answering(self._stage1, self._store, self._ledger, self._registry, self._records)
         self._counters = Counters()
         self._max_matches = max_matches
-        self._evicted, self._looked = EARLIEST, now()
+        self._eviction = Eviction(self._store, self._ledger, self._registry, self._watermarks, now)
         self._noted: dict[str, int] | None = None
         self._last_paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
@@ -314,7 +310,7 @@ class Engine:
             self._ledger.save_notes(notes)
             arrived = admitted.greatest()
             greatest = self._watermarks.after(arrived, self._registry.streams(), self._now())
-            self._evict(greatest)
+            self._eviction.evict(greatest)
             self._ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         self._watermarks.advance(greatest, arrived, self._now())
         for subscription, reason in reasons.items():
@@ -338,17 +334,6 @@ class Engine:
             for subscription, docid in delivery.runaways.items()
         }
 
-    def _evict(self, greatest: Mapping[str, int]) -> None:
-        """Drops the join state that nothing can meet any more, and notes why: what is late must stay late."""
-        lateness = self._watermarks.timing.lateness
-        if not is_bounded(lateness):
-            return
-        self._ledger.save_notes(Notes(settings={WATERMARKS: to_setting(lateness, greatest)}))
-        before = self._evictable(self._watermarks.of(self._registry.streams(), greatest))
-        if before > EARLIEST:
-            self._store.evict(before)
-            self._evicted = before
-
     def pass_time(self) -> bool:
         """Lets silent streams go on with the clock although no document comes. What nothing can meet any more for that
         leaves the join state, in a batch of its own; whether there was anything."""
@@ -356,28 +341,11 @@ class Engine:
         if timing.idle_after is None or not is_bounded(timing.lateness):
             return False
         greatest = self._watermarks.after({}, streams, now)
-        # To look into the join state takes long on Spark: it is done so often in the time that makes a stream silent.
-        found = now - self._looked >= timing.idle_after // LOOKS and self._has_evictable(greatest)
-        if found:
+        if found := self._eviction.is_due(greatest):
             with self._batch(), whole_batch(self._store):
-                self._evict(greatest)
+                self._eviction.evict(greatest)
         self._watermarks.advance(greatest, {}, now)
         return found
-
-    def _has_evictable(self, greatest: Mapping[str, int]) -> bool:
-        """Whether documents in the join state begin before the time up to which none is needed, but not before that up
-        to which they were dropped as far as it was practical."""
-        self._looked = self._now()
-        before = self._evictable(self._watermarks.of(self._registry.streams(), greatest))
-        if before <= self._evicted:
-            return False
-        found = self._store.select(f"SELECT docid FROM r_docts WHERE t0 >= {self._evicted} AND t0 < {before} LIMIT 1")
-        return len(found) > 0
-
-    def _evictable(self, horizon: int) -> int:
-        """The time before which documents begin that nothing can meet any more; EARLIEST if there is none."""
-        window = self._registry.window
-        return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
 
     def prune(
         self,
@@ -394,7 +362,7 @@ class Engine:
         """
         horizon = self._watermarks.of(self._registry.streams())
         with self._batch(), whole_batch(self._store):
-            evictable, now = self._evictable(horizon), self._now()
+            evictable, now = self._eviction.before(horizon), self._now()
             prune(
                 self._store, self._ledger, evictable=evictable, horizon=horizon, keep=keep, keep_ids=keep_ids, now=now
             )
@@ -460,7 +428,7 @@ class Engine:
         known = self.watermarks()
         behind = {source for stream in self._registry.streams() for source in self._registry.sources(stream)}
         horizon = min((known.get(stream, EARLIEST) for stream in behind), default=EARLIEST)
-        evictable = self._evictable(horizon)
+        evictable = self._eviction.before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 
     def lag(self) -> int | None:
