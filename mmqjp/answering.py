@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from mmqjp.outputs import Output
 from mmqjp.records import Record, Records
 from mmqjp.registry import Registry
 from mmqjp.subscriptions import HiddenStream, Subscription
-from templates.witness import Witnesses
+from templates.witness import R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 
 Evaluated = Callable[[int], Witnesses]
@@ -71,7 +72,9 @@ class Answering:
             self._records.add(record)
         self._ledger.next_docid += len(records)
         if found is not None:
-            witnesses = found(first)
+            # Of an entry of a feed it is settled only now when it was.
+            times = {name: [getattr(record, name) for record in records] for name in R_DOCTS.names}
+            witnesses = replace(found(first), r_docts=pa.table(times, R_DOCTS))
         else:
             witnesses = self._stage1.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
         return self._store.join(witnesses, first, self._registry.scope)

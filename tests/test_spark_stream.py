@@ -180,14 +180,17 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
     def kept(engine: Engine) -> object:
         found = engine.sql("SELECT id, t0, t1 FROM documents WHERE kind = 'external'").to_pylist()
         dead = [(letter["id"], letter["time"], letter["reason"], letter["raw"]) for letter in engine.dead_letters()]
-        return sorted(tuple(row.values()) for row in found), sorted(dead, key=str)
+        outputs = [output.to_dict() for batch in engine.outputs_after(-1) for output in batch]
+        return sorted(tuple(row.values()) for row in found), sorted(dead, key=str), sorted(outputs, key=str)
 
-    events = stream(place, spark, "S//item", timing=timing, history=History(lateness=day), **options)
-    assert totals(events)["documents"] >= 4
+    within = "FROM S//item->a[./channel_url->x] FOLLOWED BY { x = y, 25 h } S//item->b[./channel_url->y] PUBLISH soon"
+    events = stream(place, spark, "S//item", within, timing=timing, history=History(lateness=day), **options)
+    assert totals(events)["outputs"] > totals(events)["documents"] >= 4, "some are near enough to another"
     with Engine(spark, state=place.state) as engine:
         ours = kept(engine)
     with Engine("duckdb", state=tmp_path / "other", lateness=day, max_document=500) as engine:
         engine.subscribe("S//item")
+        engine.subscribe(within)
         history = History(lateness=day)
         tail = Tail(place.drops, feeds="item", history=history)
         lines = Pipe(tmp_path / "lines")
