@@ -11,6 +11,7 @@ from templates.catalog import Change, Edge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton
 from xpath_stage.columns import Columns
+from xpath_stage.emissions import witness_rows
 from xpath_stage.groups import Groups
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import Arriving
@@ -86,9 +87,10 @@ class XPathStage:
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 
     def _walk(self, stream: str, columns: Columns) -> Found:
-        walk = self._automaton.walk([stream], columns)
-        values = wanted(self._automaton.emissions, walk)
-        return Found(stream, walk, values, values.nodes(columns)[0])
+        walk, emissions, size = self._automaton.walk([stream], columns), self._automaton.emissions, len(columns.tags)
+        values = wanted(emissions, walk)
+        rows = witness_rows(emissions, walk, np.array([0, size]))
+        return Found(stream, size, rows, values, values.nodes(columns)[0])
 
 
 class _Chunk:
@@ -133,7 +135,7 @@ class _Chunk:
         """R_bin and R_doc."""
         emissions = self._automaton.emissions
         if self._known:
-            yield self._known.tables(emissions)
+            yield self._known.tables()
         if self._docids:
             walk = self._automaton.walk(self._streams, self._columns)
             yield walked_tables(emissions, Documents(self._docids, self._streams), self._columns, walk)

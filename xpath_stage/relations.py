@@ -45,22 +45,19 @@ class OfShapes:
             self._texts.append(strings(values))
             values.clear()
 
-    def tables(self, emissions: Emissions) -> tuple[pa.Table, pa.Table]:
+    def tables(self) -> tuple[pa.Table, pa.Table]:
         """R_bin and R_doc."""
         founds = list(dict.fromkeys(self._founds))
         number_of = {found: number for number, found in enumerate(founds)}
         numbers = np.array(list(map(number_of.__getitem__, self._founds)), np.int64)
         documents = Documents(self._docids, [found.stream for found in founds], numbers)
-        first = np.cumsum([0, *(found.size for found in founds)])
-        rows = witness_rows(emissions, _joined([found.walk for found in founds], first), first)
-        order = np.argsort(rows.document, kind="stable")
-        picked, place = _picked(numbers, np.searchsorted(rows.document[order], np.arange(len(first))))
-        picked = order[picked]
+        rows = WitnessRows.concatenated([found.rows for found in founds])
+        picked, place = _picked(numbers, [len(found.rows.group) for found in founds])
         r_bin = documents.r_bin(WitnessRows(place, rows.group[picked], rows.node1[picked], rows.node2[picked]))
-        nodes = [found.nodes for found in founds]
-        picked, place = _picked(numbers, np.cumsum([0, *map(len, nodes)]))
+        picked, place = _picked(numbers, [len(found.nodes) for found in founds])
+        nodes = np.concatenate([found.nodes for found in founds])[picked]
         texts = pa.chunked_array([*self._texts, strings(self._values)])
-        return r_bin, documents.r_doc(place, np.concatenate(nodes)[picked], texts)
+        return r_bin, documents.r_doc(place, nodes, texts)
 
 
 def walked_tables(
@@ -112,25 +109,9 @@ def arrow_table(rows: NDArray[np.signedinteger[Any]], schema: pa.Schema) -> pa.T
     return pa.table([pa.array(np.ascontiguousarray(column)) for column in rows.T], schema)
 
 
-def _picked(numbers: Ints, starts: Ints) -> tuple[Ints, Ints]:
-    """For documents of shapes with these numbers, the rows of their shapes, which start there; and the documents."""
+def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
+    """For documents of shapes with these numbers, the rows of their shapes, of which each has so many; and the
+    documents."""
+    starts = np.cumsum([0, *lengths])
     counts = np.diff(starts)[numbers]
     return ranges(starts[numbers], counts), np.repeat(np.arange(len(numbers)), counts)
-
-
-def _joined(walks: Sequence[Walk], first: Ints) -> Walk:
-    """One walk over the documents of several, one after the other."""
-    elements: list[int] = []
-    attributes: list[int] = []
-    owners: list[int] = []
-    places: list[int] = []
-    more_elements: list[tuple[int, int]] = []
-    more_attributes: list[tuple[int, int]] = []
-    for walk, start in zip(walks, first.tolist(), strict=False):
-        more_elements += [(start + element, emission) for element, emission in walk.more_elements]
-        more_attributes += [(len(attributes) + number, emission) for number, emission in walk.more_attributes]
-        owners += [start + owner for owner in walk.owners]
-        elements += walk.elements
-        attributes += walk.attributes
-        places += walk.places
-    return Walk(elements, attributes, owners, places, more_elements, more_attributes)

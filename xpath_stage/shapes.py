@@ -14,7 +14,7 @@ from typing import Any
 
 from xpath_stage.automaton import Automaton
 from xpath_stage.columns import Columns
-from xpath_stage.emissions import Ints, Walk
+from xpath_stage.emissions import Ints, WitnessRows
 from xpath_stage.wanted import Wanted
 
 MAX_ELEMENTS = 500
@@ -28,17 +28,16 @@ TRIAL, PAUSE = 256, 2048
 
 
 class Found:
-    """What a walk over documents of one shape finds, and the values that it wants.
+    """What a walk over documents of one shape finds, the rows of one of them, and the values that it wants.
 
     `size` counts the elements; `nodes` are the ids of the nodes of the values. If the values are those of two elements
     or more, and no others, `take` gets them from the column of texts.
     """
 
-    __slots__ = ("nodes", "size", "stream", "take", "values", "walk")
+    __slots__ = ("nodes", "rows", "size", "stream", "take", "values")
 
-    def __init__(self, stream: str, walk: Walk, values: Wanted, nodes: Ints) -> None:
-        self.stream, self.walk, self.values, self.nodes = stream, walk, values, nodes
-        self.size = len(walk.elements)
+    def __init__(self, stream: str, size: int, rows: WitnessRows, values: Wanted, nodes: Ints) -> None:
+        self.stream, self.size, self.rows, self.values, self.nodes = stream, size, rows, values, nodes
         elements, others = values.elements, values.attributes or values.derived
         self.take = itemgetter(*elements) if len(elements) > 1 and not others else None
 

@@ -144,7 +144,9 @@ class StreamingService(Service):
         evaluated = self._engine.evaluated(frame)
         seconds = perf_counter() - started
         rows = evaluated.rows.sort_by("place")
-        if len(rows) and not rows["source"][0].as_py():
+        if not len(rows):  # as the first is, where nothing has come
+            return
+        if not rows["source"][0].as_py():
             rows = numbered(rows, done.source, done.file, number)
         rows = uncommitted(rows, self._intake.positions)
         items: list[int] = []
