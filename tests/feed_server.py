@@ -167,12 +167,14 @@ class Fetching:
             values: dict[str, object] = {"clock": self.clock, "random": lambda: 0.0, "resolve": to_loopback}
             world = World(**(values | dict(self.world)))  # type: ignore[arg-type]
             try:
-                return asyncio.run(
+                report = asyncio.run(
                     fetch(
                         store.feeds(), store, archive, settings, self.courtesy,
                         allow_private=self.allow_private, world=world,
                     )
                 )  # fmt: skip
+                archive.finish()
+                return report
             finally:
                 archive.close()
 

@@ -26,7 +26,7 @@ from feeds.fetch.hints import Hints
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.opml import Listed, read_opml, write_opml
 from feeds.fetch.state import FetchStore, HostState
-from feeds.fetch.warc_archive import WarcArchive
+from feeds.fetch.warc_archive import FILE_AGE, WarcArchive
 from feeds.layout import drop_stem, read_stem
 from feeds.sniff import kind_of
 from tests.feed_server import START, rss
@@ -300,10 +300,12 @@ def test_a_warc_is_read_again_without_what_was_not_committed(tmp_path, file_byte
     assert mark is not None
     archive.keep(capture("not committed", START + 3))
     archive.close()
+    (growing,) = tmp_path.glob("*.open")
+    assert growing.name.removesuffix(".open") == (mark if file_bytes > 1 else marks[-1]).split()[0]
     # What was announced last is what the state has after a kill, unless more was committed.
     archive = WarcArchive(tmp_path, mark if file_bytes > 1 else marks[-1], marks.append, file_bytes)
     archive.keep(capture("c", START + 4))
-    archive.close()
+    archive.finish()
     (tmp_path / "zzz.warc.gz").unlink()
     assert titles(tmp_path) == ["a", "b", "c"]
     assert len(list(tmp_path.iterdir())) == (1 if file_bytes > 1 else 4)
@@ -317,11 +319,26 @@ def test_a_warc_is_read_again_without_what_was_not_committed(tmp_path, file_byte
     assert records[0][1] == "2026-05-06T12:00:00Z"
 
 
+def test_a_warc_is_followed_by_the_next_after_an_hour_and_read_when_it_is_whole(tmp_path):
+    archive = WarcArchive(tmp_path, "", lambda mark: None)
+    archive.keep(capture("a", START))
+    archive.keep(capture("b", START + FILE_AGE - 1))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".open"]
+    archive.keep(capture("c", START + FILE_AGE))
+    assert titles(tmp_path) == ["a", "b"]
+    archive.finish()
+    assert titles(tmp_path) == ["a", "b", "c"] and len(list(tmp_path.iterdir())) == 2
+    mark = f"{max(path.name for path in tmp_path.iterdir())} 0"
+    again = WarcArchive(tmp_path, mark, lambda mark: None)  # what is whole is left alone
+    again.finish()
+    assert titles(tmp_path) == ["a", "b", "c"]
+
+
 def test_links_in_a_warc_are_resolved_against_the_address_that_answered(tmp_path):
     archive = WarcArchive(tmp_path, "", lambda mark: None)
     relative = capture("a", START)
     archive.keep(replace(relative, body=relative.body.replace(b"https://site.example", b"")))
-    archive.close()
+    archive.finish()
     (document,) = read_documents([tmp_path], feeds="item")
     assert document.id.startswith("https://a.example/ a ")
     assert etree.fromstring(document.xml).findtext("item_url") == "https://b.example/a"  # type: ignore[union-attr]

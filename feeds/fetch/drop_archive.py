@@ -56,6 +56,9 @@ class DropArchive:
     def met_again(self, capture: Capture, since: int) -> None:
         """Nothing: the layout has files for versions only."""
 
+    def finish(self) -> None:
+        """Nothing: each version is readable at once."""
+
     def close(self) -> None:
         """Nothing: no file stays open."""
 

@@ -52,6 +52,7 @@ class Job:
                     known, store, archive, self.settings, self.courtesy,
                     allow_private=self.allow_private, watch=watch, stop=stop, told=told, world=world,
                 )  # fmt: skip
+                archive.finish()
             return report, known
 
     def _archive(self, store: FetchStore) -> Archive:

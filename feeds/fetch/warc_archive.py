@@ -15,13 +15,18 @@ from warcio.warcwriter import WARCWriter
 
 from feeds.dates import iso_utc
 from feeds.fetch.archive import Capture
-from feeds.layout import drop_stem
+from feeds.layout import drop_stem, read_stem
 from feeds.warc import FINAL_URI
 
 FILE_BYTES = 1024 * 1024 * 1024
 """A file that has grown so large is followed by the next."""
 
+FILE_AGE = 3600 * 1_000_000
+"""So is one whose first record was fetched so long ago, microseconds."""
+
 _SUFFIX = ".warc.gz"
+_OPEN = ".open"
+"""Ends the name of a file while it grows: readers pass over it, and read each file once, when it is whole."""
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
 
 
@@ -30,7 +35,8 @@ class WarcArchive:
 
     `mark` is the last file's name and how many of its bytes are whole records. What stands behind that when the archive
     is opened was never committed, and is cut off: it will be fetched again. `announce` commits a mark before its file
-    is begun, so that no other file is ever touched.
+    is begun, so that no other file is ever touched. A file gets its name when it is whole: when it is followed by the
+    next, or the archive is finished.
     """
 
     def __init__(
@@ -39,8 +45,8 @@ class WarcArchive:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory, self._announce, self._file_bytes = directory, announce, file_bytes
         self._file: BinaryIO | None = None
-        name, _, offset = mark.rpartition(" ")
-        if name and (path := directory / name).is_file():
+        self._name, _, offset = mark.rpartition(" ")
+        if self._name and (path := self._growing()).is_file():
             os.truncate(path, min(int(offset), path.stat().st_size))
             self._file = path.open("ab")
 
@@ -48,7 +54,7 @@ class WarcArchive:
     def mark(self) -> str | None:
         if self._file is None:
             return None
-        return f"{Path(self._file.name).name} {self._file.tell()}"
+        return f"{self._name} {self._file.tell()}"
 
     def newest(self, source: str) -> str | None:
         """The store tells: what it has not committed is not here either."""
@@ -65,9 +71,22 @@ class WarcArchive:
         }
         self._write(capture, "revisit", refers)
 
+    def finish(self) -> None:
+        if self._file is not None:
+            empty = not self._file.tell()
+            self._file.close()
+            self._file = None
+            if empty:  # all that it had was not committed
+                self._growing().unlink()
+            else:
+                self._growing().rename(self._directory / self._name)
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _growing(self) -> Path:
+        return self._directory / f"{self._name}{_OPEN}"
 
     def _write(self, capture: Capture, kind: str, fields: dict[str, str]) -> None:
         file = self._room(capture)
@@ -92,15 +111,18 @@ class WarcArchive:
         os.fsync(file.fileno())
 
     def _room(self, capture: Capture) -> BinaryIO:
-        """The file to append to."""
-        if self._file is not None and self._file.tell() >= self._file_bytes:
-            self._file.close()
-            self._file = None
+        """The file to append to. Whatever was written before is committed."""
+        if self._file is not None and (self._file.tell() >= self._file_bytes or self._is_old(capture.fetched)):
+            self.finish()
         if self._file is None:
-            name = f"{drop_stem(capture.fetched, capture.sha256)}{_SUFFIX}"
-            self._announce(f"{name} 0")
-            self._file = (self._directory / name).open("ab")
+            self._name = f"{drop_stem(capture.fetched, capture.sha256)}{_SUFFIX}"
+            self._announce(f"{self._name} 0")
+            self._file = self._growing().open("ab")
         return self._file
+
+    def _is_old(self, now: int) -> bool:
+        begun = read_stem(self._name.removesuffix(_SUFFIX))
+        return begun is not None and now - begun[0] >= FILE_AGE
 
 
 def _status_line(status: int) -> str:
