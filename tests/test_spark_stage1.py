@@ -190,19 +190,19 @@ def test_documents_of_our_own_making_are_read_without_limits(spark: SparkSession
 # ------------------------------------------------------------ frames
 
 
-def test_a_frame_does_not_depend_on_its_partitions(spark: SparkSession):
+def test_what_is_read_does_not_depend_on_partitions(spark: SparkSession):
     script, documents = random_case(4, 8, 12)
     with spreading(spark) as stage:
         Stage(stage).add(conjuncts_of(script))
         rows = frame_of(spark, ((i, d.xml_bytes()) for i, d in enumerate(documents)))
-        one, five = (in_any_order(stage.frame(rows.repartition(n))) for n in (1, 5))
+        one, five = (in_any_order(stage.read(rows.repartition(n))) for n in (1, 5))
     assert one == five and all(one.values())
 
 
-def in_any_order(frame: DataFrame) -> dict[str, set[str]]:
-    """What a frame says: its witnesses, with the documents that they are of, and its groups."""
+def in_any_order(read: pa.Table) -> dict[str, set[str]]:
+    """What was read: its witnesses, with the documents that they are of, and its groups."""
     found: dict[str, set[str]] = {"r_bin": set(), "r_doc": set(), "r_group": set()}
-    for row in frame.toArrow().to_pylist():
+    for row in read.to_pylist():
         for name, said in found.items():
             docid = None if name == "r_group" else row["docid"]
             said.update(str((docid, *values.values())) for values in row[name])
@@ -214,21 +214,11 @@ def test_a_document_that_cannot_be_read_is_a_row_with_the_reason(spark: SparkSes
     texts = [b"<a>1</a>", b"<a><b></a>", entity, b"", None, b"<b>" * 300 + b"</b>" * 300, b"<a>2</a>"]
     with spreading(spark) as stage:
         Stage(stage).add(conjuncts_of(parse_script(JOIN)))
-        rows = stage.frame(frame_of(spark, enumerate(texts, 10)).repartition(2)).sort("docid").toArrow().to_pylist()
+        rows = stage.read(frame_of(spark, enumerate(texts, 10)).repartition(2)).sort_by("docid").to_pylist()
     assert [(row["docid"], row["t0"], row["t1"]) for row in rows] == [(i, i, i + 1) for i in range(10, 17)]
     assert [row["error"] is None for row in rows] == [True, False, False, False, False, False, True]
     assert rows[1]["error"].startswith("line 1, column") and "not defined" in rows[2]["error"]
     assert [[value["strval"] for value in row["r_doc"]] for row in rows] == [["1"], [], [], [], [], [], ["2"]]
-
-
-def test_a_frame_finds_what_was_registered_when_it_was_made(spark: SparkSession):
-    with spreading(spark) as stage:
-        registered = Stage(stage)
-        registered.add(conjuncts_of(parse_script(JOIN)))
-        frame = stage.frame(frame_of(spark, [(1, b"<a>1</a>")]))
-        registered.remove(0)
-        assert not registered.evaluate(in_stream_s("<a>1</a>")).values
-        assert [value["strval"] for value in frame.toArrow()["r_doc"][0].as_py()] == ["1"]
 
 
 # ------------------------------------------------------------ engines

@@ -91,13 +91,9 @@ class SparkStage(XPathStage):
         with suppress(ConnectionError):  # Spark has ended, and what was broadcast with it
             self._registered.drop()
 
-    def frame(self, documents: DataFrame) -> DataFrame:
-        """What the patterns that are registered now find in rows (stream STRING, xml BINARY, and any others), as
-        `FOUND` says."""
-        return _mapped(documents, *self._registered.lend(), trusted=False)
-
     def read(self, documents: DataFrame) -> pa.Table:
-        """The same, evaluated now, and with what `TEXTS` says. Rows without `xml` are no documents."""
+        """What the patterns find in rows (stream STRING, xml BINARY, and any others), as `FOUND` and `TEXTS` say. Rows
+        without `xml` are no documents."""
         found = _mapped(documents, *self._registered.broadcast(), trusted=False, texts=True).toArrow()
         self.spread_documents += len(found) - found["text"].null_count
         return found
@@ -175,7 +171,6 @@ class _Registered:
         self._edges: set[Edge] = set()
         self._values: set[int] = set()
         self._broadcast: Broadcast[Patterns] | None = None
-        self._lent = False
         self.version = 0
 
     def add(self, change: Change) -> None:
@@ -202,21 +197,12 @@ class _Registered:
             self._broadcast = self._context.broadcast((change, bits, self._limits))
         return (self._stage, self.version), self._broadcast
 
-    def lend(self) -> tuple[Version, Broadcast[Patterns]]:
-        """The same, for use at any time."""
-        lent = self.broadcast()
-        self._lent = True
-        return lent
-
     def drop(self) -> None:
-        """Lets go of the broadcast. One that was lent is sent again if it is still used; any other is destroyed."""
+        """Lets go of the broadcast."""
         # A context that was stopped has taken its broadcasts along; their numbers may mean others by now.
         if self._broadcast is not None and self._context._active_spark_context is self._context:
-            if self._lent:
-                self._broadcast.unpersist()
-            else:
-                self._broadcast.destroy()
-        self._broadcast, self._lent = None, False
+            self._broadcast.destroy()
+        self._broadcast = None
 
     def _changed(self, change: Change) -> None:
         if change.steps or change.edges or change.values:
