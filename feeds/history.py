@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from feeds.document import Document, Reject
-from feeds.item import Entry, Origin
-from feeds.sightings import Fetch, Listed, SeenEntry, Sighting, sightings
+from feeds.sightings import Fetch, Listed, SeenEntry, Sighting
 
 Versions = Literal["keep", "ignore"]
 """Whether an entry that has changed is a document again."""
@@ -62,8 +61,8 @@ class _Feed:
 class History:
     """The entries of feeds, given in the order of their fetches: says which are documents, and of what time.
 
-    `future` counts, for each feed, the entries that are dated after their fetch, whose time the fetch's is; `endless`
-    those that are no documents because they, or their guids, have changed too often. Both count versions once.
+    `future` counts, for each feed, the entries that are dated after their fetch, whose time the fetch's is; versions
+    once.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class History:
         self._left_out: Counter[str] = Counter()
         self._changed: set[str] = set()
         self.future: Counter[str] = Counter()
-        self.endless: Counter[str] = Counter()
 
     def load(self, kept: Mapping[str, str]) -> None:
         """Takes over what `changed` gave of each feed the last time."""
@@ -95,21 +93,13 @@ class History:
         self._changed.clear()
         return texts
 
-    def documents(self, entries: Sequence[Entry], source: str, origin: Origin) -> Iterator[int | None]:
-        """For each entry of a fetch the time, in microseconds, of the document that it is; None where it is none,
-        because this version was met before or is not wanted.
-
-        The first version has the entry's time; a later one that of its change, as far as the feed tells it, else that
-        of the fetch. What is met counts as soon as it is given. What is called by its file's name is met once only.
-        """
-        fetch = Fetch(source, origin.name, origin.modified, origin.fetched)
-        seen = sightings(entries)
-        for sighting in seen:
-            yield self._time(fetch, sighting)
-        self._listed(fetch, {sighting.key for sighting in seen})
-
     def judge(self, item: Document | Reject) -> Document | Reject | None:
-        """What comes of an item, all those of a fetch being given in their order: of an entry as of `documents`."""
+        """What comes of an item, those of a fetch being given in their order. An entry is a document, or nothing, if
+        this version was met before or is not wanted; the end of a fetch may be worth a dead letter.
+
+        The first version of an entry has its time; a later one that of its change, as far as the feed tells it, else
+        that of the fetch. What is met counts as soon as it is given. What is called by its file's name is met once.
+        """
         if isinstance(item, SeenEntry):
             time = self._time(item.fetch, item.sighting)
             return None if time is None else item.at(time)
@@ -133,7 +123,6 @@ class History:
         if met is not None and (version in met.versions or self._versions == "ignore"):
             return None
         if len(met.versions if met else ()) >= self._most or feed.alike[version] >= self._most:
-            self.endless[source] += 1
             self._left_out[source] += 1
             return None
         if met is None:

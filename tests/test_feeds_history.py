@@ -19,6 +19,7 @@ from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
 from feeds.item import Entry, Origin
+from feeds.sightings import Fetch, Listed, SeenEntry, sightings
 from feeds.sources import read_documents
 from mmqjp import Engine
 from tests.cli_support import mmqjp, write_queries
@@ -31,10 +32,17 @@ def fetched(hours: int) -> Origin:
     return Origin(f"{hours}.xml", 0, SOURCE, START + hours * HOUR)
 
 
+def seen(origin: Origin, *entries: Entry) -> list[SeenEntry | Listed]:
+    """What a fetch shows."""
+    fetch = Fetch(origin.source or origin.name, origin.name, origin.modified, origin.fetched)
+    found = sightings(entries)
+    return [*(SeenEntry("id", "<item/>", fetch, one) for one in found), Listed(fetch, [one.key for one in found])]
+
+
 def met(history: History, hours: int, *entries: Entry) -> list[tuple[int, int]]:
     """The places and times (in hours) of the entries of a fetch that are documents."""
-    times = history.documents(entries, SOURCE, fetched(hours))
-    return [(place, (time - START) // HOUR) for place, time in enumerate(times) if time is not None]
+    judged = [history.judge(one) for one in seen(fetched(hours), *entries)]
+    return [(place, (one.t0 - START) // HOUR) for place, one in enumerate(judged) if isinstance(one, Document)]
 
 
 def again(history: History, **options: Any) -> History:
@@ -82,7 +90,6 @@ def test_versions_can_be_ignored():
     history = History("ignore")
     assert met(history, 0, ENTRY) == [(0, -1)]
     assert met(history, 5, replace(ENTRY, title="U"), replace(ENTRY, guid="h")) == [(1, -1)]
-    assert history.endless.total() == 0
 
 
 def test_a_repeated_guid_is_told_apart_by_link_and_then_by_place():
@@ -99,7 +106,6 @@ def test_an_entry_that_changes_for_ever_is_stopped_and_told():
     history = History()
     taken = [met(history, hour, replace(ENTRY, title=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
     assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
-    assert history.endless == {SOURCE: 5}
     assert met(again(history), 90, replace(ENTRY, title="90")) == []
 
 
@@ -154,15 +160,16 @@ def test_what_has_not_changed_need_not_be_kept_again():
     assert list(history.changed()) == [SOURCE] and history.changed() == {}
     # What is called by its file's name is read once, and not remembered.
     origin = replace(fetched(0), source="")
-    assert list(history.documents([ENTRY], origin.name, origin)) == [START - HOUR]
+    document, nothing = (history.judge(one) for one in seen(origin, ENTRY))
+    assert isinstance(document, Document) and document.t0 == START - HOUR and nothing is None
     assert history.changed() == {}
 
 
 def test_the_entries_of_a_feed_met_first_are_an_archive_until_it_is_read_to_its_end():
     history = History(lateness=HOUR)
     old = [replace(ENTRY, guid=guid, date=START - 5 * HOUR) for guid in "ab"]
-    begun = history.documents(old, SOURCE, fetched(0))
-    assert next(begun) == START
+    first = history.judge(seen(fetched(0), *old)[0])
+    assert isinstance(first, Document) and first.t0 == START
     history = again(history, lateness=HOUR)  # a kill in the middle
     assert met(history, 0, *old) == [(1, 0)]
     assert met(history, 1, replace(old[0], guid="c")) == [(0, -5)]
