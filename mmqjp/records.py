@@ -67,6 +67,8 @@ class Records:
         self._size = 0
         self._records: OrderedDict[int, Record] = OrderedDict()
         self._fresh: dict[int, Record] = {}
+        self._used: set[int] = set()
+        """Those that may have got a tree since all trees were let go of."""
 
     def add(self, record: Record) -> None:
         """Takes in a document of the running batch."""
@@ -74,6 +76,7 @@ class Records:
 
     def __getitem__(self, docid: int) -> Record:
         found = self._fresh.get(docid) or self._records.get(docid)
+        self._used.add(docid)
         if found is None:
             self.load([docid])
             found = self._records[docid]
@@ -99,14 +102,16 @@ class Records:
         self._store.append("documents", _table(list(self._fresh.values())))
         for record in self._fresh.values():
             self._keep(record)
+        self._used |= self._fresh.keys()
         self._fresh.clear()
         self.rest()
 
     def rest(self) -> None:
         """Lets go of what was only needed to work with the documents at hand."""
         self._shrink(0)
-        for record in self._records.values():
-            record.__dict__.pop("tree", None)
+        for docid in self._used & self._records.keys():
+            self._records[docid].__dict__.pop("tree", None)
+        self._used.clear()
 
     def forget(self, first: int) -> None:
         """Drops the documents from docid `first` on: their batch is rolled back."""
