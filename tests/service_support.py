@@ -11,7 +11,7 @@ from feeds.tail import Tail
 from mmqjp import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.lines import WRITTEN, open_lines
-from mmqjp.service.loop import Service
+from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.watermarks import Timing
 
@@ -59,7 +59,9 @@ class Directory:
     def service(self, engine: Engine, events: Events | None = None, **options: Any) -> Service:
         lines = open_lines(self.output, engine.setting(WRITTEN))
         queue = CommandQueue(self.spool)
-        return Service(engine, [Tail(self.drops)], lines, queue, Events() if events is None else events, **options)
+        return Service(
+            engine, [Tail(self.drops)], lines, queue, Events() if events is None else events, Rules(**options)
+        )
 
     def run(self, *queries: str, engine: Any = "duckdb", events: Events | None = None, **options: Any) -> None:
         """What `mmqjp stream --trigger available-now` does, in this process."""
@@ -96,7 +98,7 @@ def streaming(place: Directory, engine: Engine, session: Any, events: Events, **
     frame = options.pop("frame", None) or streaming_frame(session, source, place.state, checkpoint)
     lines = open_lines(place.output, engine.setting(WRITTEN))
     queue = CommandQueue(place.spool)
-    return StreamingService(engine, source.tails(), lines, queue, events, frame=frame, checkpoint=checkpoint, **options)
+    return StreamingService(engine, source.tails(), lines, queue, events, Rules(**options), frame, checkpoint)
 
 
 def stream(

@@ -18,7 +18,7 @@ from join_stage.spark.tables import spark_columns
 from mmqjp import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.lines import GrowingFile, Pipe
-from mmqjp.service.loop import Service
+from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
 from mmqjp.service.streaming import MICRO_BATCHES, StreamingService, cause
 from mmqjp.streaming.errors import StreamFailed
@@ -195,7 +195,7 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
         tail = Tail(place.drops, feeds="item", history=history)
         lines = Pipe(tmp_path / "lines")
         queue = CommandQueue(Spool(tmp_path / "other"))
-        Service(engine, [tail], lines, queue, Events(), history=history).run(None, Event())
+        Service(engine, [tail], lines, queue, Events(), Rules(history=history)).run(None, Event())
         lines.close()
         assert kept(engine) == ours
 

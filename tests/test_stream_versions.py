@@ -22,7 +22,7 @@ from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import HISTORY
 from mmqjp.service.lines import WRITTEN, GrowingFile, open_lines
-from mmqjp.service.loop import Service
+from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
 from tests.feed_server import START, Fetching, rss, running_server
 from tests.service_support import Events, StopAfter
@@ -51,7 +51,7 @@ class Reader:
             service = Service(
                 engine, [drops.tail("item", history)], lines, CommandQueue(Spool(self.state)),
                 Events() if events is None else events,
-                history=history, batch_size=2, drained=drops.sweep,
+                Rules(batch_size=2, history=history, drained=drops.sweep),
             )  # fmt: skip
             try:
                 service.run(None, StopAfter(10**9))

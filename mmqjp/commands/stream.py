@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -35,7 +34,7 @@ from mmqjp.service.drops import FETCHED, Drops
 from mmqjp.service.fetching import Fetching
 from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
-from mmqjp.service.loop import Service
+from mmqjp.service.loop import Rules, Service
 from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
@@ -241,16 +240,9 @@ def stream(
 
         try:
             parts = opened, sources, lines, CommandQueue(Spool(state)), metrics
-            settings: dict[str, Any] = {
-                "history": history,
-                "batch_size": batch_size,
-                "batch_bytes": batch_bytes,
-                "keep": keep,
-                "keep_ids": keep_ids,
-                "drained": drained,
-            }
+            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained)
             if session is None:
-                service = Service(*parts, **settings)
+                service = Service(*parts, rules)
             else:
                 from mmqjp.service.streaming import StreamingService
                 from mmqjp.streaming.files import FileSource, Place
@@ -266,7 +258,7 @@ def stream(
                 )
                 kept = checkpoint or state / CHECKPOINT / (source_format or FILES)
                 frame = streaming_frame(session, source, state, kept)
-                service = StreamingService(*parts, frame=frame, checkpoint=kept, **settings)
+                service = StreamingService(*parts, rules, frame, kept)
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
             if drops is not None:
                 job = options.job(subscribed, drops.directory)

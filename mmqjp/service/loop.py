@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
@@ -43,30 +44,32 @@ class Commands(Protocol):
         """Does what is waiting; how many commands that were."""
 
 
+def nobody_told(engine: Engine) -> None:
+    """Nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a service works: with how many documents, or bytes of XML, a batch ends; for how many microseconds what
+    nobody needs is kept, and the ids of documents (None: for ever); what the sources share that is known of entries;
+    who is told whenever all that had come is processed."""
+
+    batch_size: int = DOCUMENTS
+    batch_bytes: int = BYTES
+    keep: int | None = None
+    keep_ids: int | None = ID_RETENTION
+    history: History = field(default_factory=History)
+    drained: Callable[[Engine], object] = nobody_told
+
+
 class Service:
     """An engine that reads sources. Every batch commits its offsets along with its state and outputs."""
 
     def __init__(
-        self,
-        engine: Engine,
-        sources: Sequence[Tail],
-        lines: Lines,
-        commands: Commands,
-        log: Log,
-        *,
-        history: History | None = None,
-        batch_size: int = DOCUMENTS,
-        batch_bytes: int = BYTES,
-        keep: int | None = None,
-        keep_ids: int | None = ID_RETENTION,
-        drained: Callable[[Engine], object] | None = None,
+        self, engine: Engine, sources: Sequence[Tail], lines: Lines, commands: Commands, log: Log, rules: Rules
     ) -> None:
-        """`keep` and `keep_ids`, microseconds, are how long what nobody needs is kept, and the ids of documents; None
-        is for ever. `history` is the one that the sources share. `drained` is told whenever all that had come is
-        processed."""
-        self._engine, self._lines, self._commands, self._log = engine, lines, commands, log
-        self._intake = Intake(engine, sources, history or History(), batch_size, batch_bytes)
-        self._drained, self._keep, self._keep_ids = drained, keep, keep_ids
+        self._engine, self._lines, self._commands, self._log, self._rules = engine, lines, commands, log, rules
+        self._intake = Intake(engine, sources, rules.history, rules.batch_size, rules.batch_bytes)
         self._pruned = int(engine.setting(PRUNED_AT) or 0)
         self._settings: dict[str, str] = {}
         self._noted: dict[str, str] = {}
@@ -80,8 +83,7 @@ class Service:
             self.drain(stop)
             if self._engine.pass_time():
                 self._prune()
-            if self._drained is not None:
-                self._drained(self._engine)
+            self._rules.drained(self._engine)
             if trigger is None:
                 break
             self._settle()
@@ -105,7 +107,7 @@ class Service:
         if self._engine.batch - self._pruned < PRUNED:
             return
         self._settle()
-        self._engine.prune(self._keep, self._keep_ids, self._intake.names(), self._intake.files())
+        self._engine.prune(self._rules.keep, self._rules.keep_ids, self._intake.names(), self._intake.files())
         self._intake.refresh()
         self._pruned = self._engine.batch
         self._delivered()

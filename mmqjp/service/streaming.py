@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JNetworkError
@@ -28,7 +27,7 @@ from mmqjp.engine import Engine
 from mmqjp.service.intake import Taken
 from mmqjp.service.lines import Lines
 from mmqjp.service.log import Log
-from mmqjp.service.loop import POLL, Commands, Service, Stop
+from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
 from mmqjp.streaming.errors import StreamFailed
 from mmqjp.streaming.rows import numbered, pieces, uncommitted
 from mmqjp.text import one_line
@@ -54,13 +53,11 @@ class StreamingService(Service):
         lines: Lines,
         commands: Commands,
         log: Log,
-        *,
+        rules: Rules,
         frame: DataFrame,
         checkpoint: Path,
-        **options: Any,
     ) -> None:
-        """`options` are those of `Service`."""
-        super().__init__(engine, sources, lines, commands, log, **options)
+        super().__init__(engine, sources, lines, commands, log, rules)
         self._frame, self._checkpoint = frame, checkpoint.absolute()
         self._lock = Lock()
         self._failure: BaseException | None = None
@@ -117,8 +114,7 @@ class StreamingService(Service):
                 self._prune()
             if idle and self._undrained:
                 self._settle()
-                if self._drained is not None:
-                    self._drained(self._engine)
+                self._rules.drained(self._engine)
                 self._undrained = False
         finally:
             self._lock.release()
