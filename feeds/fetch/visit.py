@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from importlib.metadata import version
 
 import httpx
 
@@ -42,6 +43,11 @@ class Outcome(Enum):
     FAILED = "failed"
     STOPPED = "stopped"
     PUT_OFF = "put off"
+
+
+def own_agent() -> str:
+    """The User-Agent of those who give none."""
+    return f"mmqjp/{version('mmqjp')} (feed fetcher)"
 
 
 @dataclass(frozen=True, slots=True)

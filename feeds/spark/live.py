@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,13 +18,13 @@ from feeds.crawl import read_feed_file
 from feeds.document import now_us
 from feeds.entries import EntryForm, Item
 from feeds.errors import SourceError
-from feeds.fetch.clock import DAY, HOUR, SECOND
+from feeds.fetch.clock import DAY, SECOND
 from feeds.fetch.drop_archive import remove_read
 from feeds.fetch.gates import Courtesy
 from feeds.fetch.job import Job
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.schedule import Pace
-from feeds.fetch.visit import Settings
+from feeds.fetch.visit import Settings, own_agent
 from feeds.history import History
 from feeds.layout import FEED_SUFFIX
 from feeds.spark.inbox import Inbox, from_bytes
@@ -64,8 +63,9 @@ class _Live:
         feeds, complaints = read_feed_lists(lists)
         if complaints:
             raise SourceError(NAME, complaints[0].removesuffix("; it is left out"))
-        agent = options.get("userAgent") or f"mmqjp/{version('mmqjp')} (feed fetcher)"
-        settings = Settings(agent, pace=_pace(options), robots=_truth(options, "robots"))
+        agent = options.get("userAgent") or own_agent()
+        pace = Pace(_seconds(options, "interval", Pace().interval))
+        settings = Settings(agent, pace=pace, robots=_truth(options, "robots"))
         courtesy = replace(Courtesy(), spacing=_seconds(options, "spacing", Courtesy().spacing))
         job = Job(feeds, state / DROPS, settings, courtesy, _truth(options, "allowPrivate"))
         return cls(job, state, entry_form(options.get("form")) or "item")
@@ -74,11 +74,6 @@ class _Live:
         """Fetches what is due."""
         self.state.mkdir(parents=True, exist_ok=True)
         asyncio.run(self.job.run())
-
-
-def _pace(options: Mapping[str, str]) -> Pace:
-    interval = _seconds(options, "interval", HOUR)
-    return Pace(interval, max(Pace().longest, interval))
 
 
 def _seconds(options: Mapping[str, str], key: str, otherwise: int) -> int:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from feeds.fetch.gates import Courtesy
 from feeds.fetch.job import Job
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.schedule import Pace
-from feeds.fetch.visit import Outcome, Settings
+from feeds.fetch.visit import Outcome, Settings, own_agent
 from mmqjp.commands.console import counted
 from mmqjp.commands.errors import Interrupted
 from mmqjp.commands.options import duration
 from mmqjp.text import one_line
 
-COURTESY, LIMITS, PACE = Courtesy(), Limits(), Pace()
+COURTESY, LIMITS = Courtesy(), Limits()
 """What holds without options."""
 
 KEPT = "what was fetched is kept; the same command goes on from there"
@@ -52,7 +51,7 @@ def wait(context: click.Context, parameter: click.Parameter, value: str) -> int:
 def header(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     """What a header can say."""
     if value is None:
-        return f"mmqjp/{version('mmqjp')} (feed fetcher)"
+        return own_agent()
     if not value.strip() or not (value.isascii() and value.isprintable()):
         raise click.BadParameter(f"{value!r:.80} is no User-Agent; write printable ASCII")
     return value
@@ -84,8 +83,7 @@ class FetchOptions:
             total=self.timeout / SECOND,
             hops=self.most_redirects,
         )
-        pace = Pace(interval=self.interval, longest=max(PACE.longest, self.interval))
-        settings = Settings(self.user_agent, limits, pace, self.robots)
+        settings = Settings(self.user_agent, limits, Pace(self.interval), self.robots)
         courtesy = Courtesy(self.concurrency, self.per_host, self.spacing)
         return Job(feeds, out, settings, courtesy, self.allow_private, warc, state)
 
