@@ -165,6 +165,10 @@ class DuckDBEngine:
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         return self.select(f"SELECT {', '.join(columns)} FROM {table}")
 
+    def highest(self, table: str, column: str) -> int:
+        (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()
+        return int(number)
+
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._add(batch)
         if self._plan.in_sql:

@@ -126,6 +126,10 @@ class JoinEngine(Protocol):
         """Some columns of one of `join_stage.tables.RECORDS`, all rows in no particular order, those of the current
         batch included: for tables that are read whole, and sooner there than a query."""
 
+    def highest(self, table: str, column: str) -> int:
+        """The greatest number in a column of one of `join_stage.tables.RECORDS`, -1 if there is none: also sooner there
+        than a query."""
+
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         """Adds the witnesses to the join state and answers all templates for them.
 

@@ -47,9 +47,9 @@ class Ledger:
                 f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
                 "install the version that wrote it, or a newer one"
             )
-        columns = [*(("batch", table) for table in NUMBERED), ("docid", "documents"), ("match", "match_rows")]
-        tops = self._table.tops(columns)
-        self.batch, self.next_docid, self.next_match = (tops[name] + 1 for name in ("batch", "docid", "match"))
+        self.batch = 1 + max(store.highest(table, "batch") for table in NUMBERED)
+        self.next_docid = 1 + store.highest("documents", "docid")
+        self.next_match = 1 + store.highest("match_rows", "match")
         self.queries = KeptQueries(store)
 
     def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:

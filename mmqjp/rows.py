@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -40,16 +40,6 @@ class Rows:
         rows = self._store.read(table, ["key", "value", "batch"])
         found = rows.filter(pc.equal(rows["key"], key)).sort_by("batch")
         return found["value"][-1].as_py() if len(found) else None
-
-    def tops(self, columns: Iterable[tuple[str, str]]) -> dict[str, int]:
-        """The greatest number in columns of tables, by the column's name; -1 where there is none. In one statement: on
-        Spark each is a job."""
-        selects = [f"SELECT '{column}' AS what, max({column}) AS top FROM {table}" for column, table in columns]
-        found: dict[str, int] = {}
-        for row in self.of(" UNION ALL ".join(selects)):
-            top = -1 if row["top"] is None else int(row["top"])
-            found[row["what"]] = max(top, found.get(row["what"], -1))
-        return found
 
 
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:

@@ -89,6 +89,26 @@ def test_a_batch_is_seen_at_once_inside_and_kept_only_by_commit(open_engine: Ope
     again.close()
 
 
+def test_the_highest_number_is_told_of_what_is_committed_and_of_what_is_new(open_engine: Opener, tmp_path: Path):
+    engine = open_engine(tmp_path / "store")
+    assert engine.highest("settings", "batch") == engine.highest("added_queries", "since") == -1
+    for batches in ((4, 7), (2,)):
+        engine.begin()
+        for batch in batches:
+            add_setting(engine, "x", batch)
+        engine.commit()
+    assert engine.highest("settings", "batch") == 7
+    engine.begin()
+    add_setting(engine, "y", 9)
+    engine.append("pauses", table("pauses", (3, 5, None, 6)))
+    assert (engine.highest("settings", "batch"), engine.highest("pauses", "docid")) == (9, 5)
+    engine.rollback()
+    engine.close()
+    engine = open_engine(tmp_path / "store")
+    assert (engine.highest("settings", "batch"), engine.highest("pauses", "docid")) == (7, -1)
+    engine.close()
+
+
 def test_values_come_back_as_they_were(open_engine: Opener):
     texts = ["", None, "\x01\t\n\r", "Ωß🎈\u2028", "'quoted' \\ \"twice\""]
     numbers = [-(2**63), 2**63 - 1, 0]

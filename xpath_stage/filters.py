@@ -6,7 +6,7 @@ They are counted, and indexed by the names of the nodes that they may hold at; w
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -61,10 +61,10 @@ class FilterBank:
         self._uses: dict[tuple[str, str], int] = {}
         self._free: list[int] = []
         self._branch_of: dict[str, Branch] = {}
-        self._branches: dict[Test, MaskIndex[Branch]] = {}
-        self._literals: dict[Test, Counter[str]] = {}
-        self._guarded: dict[Test, Counter[Guarded]] = {}
-        self._needs: dict[Test, set[int]] = {}
+        self._branches: defaultdict[Test, MaskIndex[Branch]] = defaultdict(MaskIndex)
+        self._literals: defaultdict[Test, Counter[str]] = defaultdict(Counter)
+        self._guarded: defaultdict[Test, Counter[Guarded]] = defaultdict(Counter)
+        self._needs: defaultdict[Test, set[int]] = defaultdict(set)
         self.element_literals: Counter[str | None] = Counter()
         """Literals that some filter asks for the values of elements."""
         self.owners = Tags()
@@ -103,18 +103,18 @@ class FilterBank:
             bit = self._acquire("branch", name, selective=not self.selective.isdisjoint(required))
             if name not in self._branch_of:
                 branch = self._branch_of[name] = Branch(bit, child.axis)
-                self._branches.setdefault(child.test, MaskIndex()).add(branch, required)
+                self._branches[child.test].add(branch, required)
             found.add(bit)
         for literal in _literals(node):
-            self._literals.setdefault(node.test, Counter())[literal] += 1
+            self._literals[node.test][literal] += 1
             if node.test.kind == "element":
                 self.element_literals[literal] += 1
             found.add(self._acquire("literal", literal, selective=True))
         guard = tuple(sorted(found))
         for xpath in _xpaths(node):
-            self._guarded.setdefault(node.test, Counter())[Guarded(xpath, guard)] += 1
+            self._guarded[node.test][Guarded(xpath, guard)] += 1
             found.add(self._acquire("xpath", xpath, selective=True))
-        self._needs.setdefault(node.test, set()).update(found)
+        self._needs[node.test].update(found)
         return tuple(sorted(found))
 
     def release(self, node: PatternNode) -> None:
@@ -144,12 +144,15 @@ class FilterBank:
 
     def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
         key = (kind, name)
-        if key not in self._bit_of:
-            bit = self._bit_of[key] = self._free.pop() if self._free else len(self._bit_of)
-            if selective:
-                self.selective.add(bit)
-        self._uses[key] = self._uses.get(key, 0) + 1
-        return self._bit_of[key]
+        bit = self._bit_of.get(key)
+        if bit is not None:
+            self._uses[key] += 1
+            return bit
+        bit = self._bit_of[key] = self._free.pop() if self._free else len(self._bit_of)
+        self._uses[key] = 1
+        if selective:
+            self.selective.add(bit)
+        return bit
 
     def _let_go(self, kind: str, name: str) -> bool:
         key = (kind, name)

@@ -6,6 +6,7 @@ A condition is `["=", literal]` or `["?", xpath]`. Variables are left out: what 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 from xscl.functions import DERIVED
@@ -13,6 +14,9 @@ from xscl.pattern import Condition, PatternNode, Test
 
 _AXES = ("/", "//", ".")
 _KINDS = ("element", "attribute")
+
+# Very many patterns test for few names: tests that are one object are compared quickly.
+_test = lru_cache(maxsize=10_000)(Test)
 
 
 def to_json(node: PatternNode) -> str:
@@ -41,7 +45,7 @@ def _node(plain: Any) -> PatternNode:
         raise ValueError(f"{str(plain)[:80]!r} is no tree pattern")
     return PatternNode(
         axis,
-        Test(kind, uri, local),
+        _test(kind, uri, local),
         tuple(map(_condition, conditions)),
         tuple(map(_node, children)),
         functions=tuple(functions),

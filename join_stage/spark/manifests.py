@@ -66,6 +66,15 @@ def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+def highest_number(path: Path | str, column: str) -> int | None:
+    """The greatest number in a column of a file, which its footer tells; None if it has none."""
+    footer = pq.read_metadata(path)
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    columns = (group.column(place) for group in groups for place in range(group.num_columns))
+    numbers = [found.statistics.max for found in columns if found.path_in_schema == column]
+    return max((number for number in numbers if number is not None), default=None)
+
+
 def read_manifest(path: Path) -> Manifest:
     """What a manifest says. Raises StoreError for what is none, OSError."""
     try:
