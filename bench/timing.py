@@ -14,14 +14,12 @@ from lxml import etree
 from bench.stage1_workload import STREAM
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import ParsedDocument, xml_parser
+from xpath_stage.parse import ParsedDocument
 from xpath_stage.parse_many import parse_documents
 
 ROUNDS = 41
 PATIENCE = 2.0
 """Seconds after which a way is not tried again."""
-
-_PARSER = xml_parser(trusted=False)
 
 Way = Callable[[], object]
 
@@ -33,9 +31,9 @@ def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
 
 
 def floor(texts: Iterable[bytes]) -> None:
-    """Parses documents and reads every tag."""
+    """Parses documents, with the parser that lxml has for all, and reads every tag."""
     for text in texts:
-        for element in etree.fromstring(text, _PARSER).iter():
+        for element in etree.fromstring(text).iter():
             element.tag  # noqa: B018  # reading it is the work
 
 

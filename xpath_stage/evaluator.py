@@ -15,12 +15,15 @@ from xpath_stage.emissions import witness_rows
 from xpath_stage.groups import Groups
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import Arriving
-from xpath_stage.relations import Documents, OfShapes, arrow_table, walked_tables
+from xpath_stage.relations import HELD, Documents, OfShapes, arrow_table, walked_tables
 from xpath_stage.shapes import MAX_SIZE, Found, ShapeCache
 from xpath_stage.wanted import wanted
 
-CHUNK = 10_000
+CHUNK = 1 << 15
 """Elements after which what was found is turned into columns."""
+
+_NOTHING = R_BIN.empty_table(), R_DOC.empty_table()
+_NO_GROUPS = R_GROUP.empty_table()
 
 
 class XPathStage:
@@ -62,7 +65,7 @@ class XPathStage:
     def evaluate(self, documents: Iterable[Arriving]) -> Witnesses:
         """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
         times: list[int] = []
-        found = [(R_BIN.empty_table(), R_DOC.empty_table())]
+        found = [_NOTHING]
         waiting, more = iter(documents), True
         while more:
             if self._automaton.bound_emissions():
@@ -71,7 +74,7 @@ class XPathStage:
             more = chunk.fill(waiting, times)
             found += chunk.tables()
         r_bin, r_doc = map(pa.concat_tables, zip(*found, strict=True))
-        r_docts = arrow_table(np.array(times, np.int64).reshape(-1, len(R_DOCTS)), R_DOCTS)
+        r_docts = arrow_table(np.fromiter(times, np.int64, len(times)).reshape(-1, len(R_DOCTS)), R_DOCTS)
         return Witnesses(r_bin, self.new_groups(), r_doc, r_docts)
 
     def close(self) -> None:
@@ -84,6 +87,8 @@ class XPathStage:
     def new_groups(self) -> pa.Table:
         """The groups that are new since this was last asked for."""
         groups = [(group, *edge) for group, edge in self._groups.take()]
+        if not groups:
+            return _NO_GROUPS
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 
     def _walk(self, stream: str, columns: Columns) -> Found:
@@ -108,6 +113,7 @@ class _Chunk:
     def fill(self, documents: Iterator[Arriving], times: list[int]) -> bool:
         """Takes documents till there are enough, and appends (docid, t0, t1) to `times`; whether there may be more."""
         shapes, known, columns, scratch = self._shapes, self._known, self._columns, self._scratch
+        docids, founds, values = known.docids, known.founds, known.values
         size = 0
         for docid, stream, t0, t1, tree in documents:
             times += docid, t0, t1
@@ -119,7 +125,12 @@ class _Chunk:
                 scratch.hold(tree)
                 found = shapes.found(stream, scratch)
                 if found is not None:
-                    known.add(docid, scratch, found)
+                    docids.append(docid)
+                    founds.append(found)
+                    take = found.take
+                    values += take(scratch.texts) if take and not scratch.unread else found.values.read(scratch)
+                    if len(values) > HELD:
+                        known.put_away()
                     size += found.size
                     if size > CHUNK:
                         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from secrets import token_hex
 
@@ -16,13 +16,14 @@ from lxml import etree
 
 from xpath_stage.parse import PARSERS, ROOM_FOR_MANY_ATTRIBUTES, DocumentError, ParsedDocument, parse_document
 
-MOST = 256
-"""Documents that are parsed together."""
+MOST = 32
+"""Documents that are parsed together. More of them leave the processor's caches, which others may be using: 256 take as
+long on a quiet machine, and up to a fifth longer on a busy one."""
 
 SMALL = ROOM_FOR_MANY_ATTRIBUTES
 """Bytes of the largest of them: the larger one is, the less is gained."""
 
-_BREAK = "break" + token_hex(16)
+_BREAK = "break" + token_hex(8)
 """An element that no document can hold, for none knows its name. It is the same as long as the process lives: libxml2
 never forgets a name."""
 
@@ -41,17 +42,20 @@ _AS_EXPECTED = etree.XPath(f"count({_BREAK}) = $breaks and count(*) = 2 * $break
 def parse_documents(xmls: Iterable[bytes], *, trusted: bool = False) -> Iterator[ParsedDocument | DocumentError]:
     """What `parse_document` returns or raises for each document, in their order."""
     waiting = iter(xmls)
-    while batch := list(islice(waiting, MOST)):
-        small = batch if max(map(len, batch)) <= SMALL else [xml for xml in batch if len(xml) <= SMALL]
-        tops = _tops(small, trusted) if len(small) > 1 else None
-        if tops is None:
-            yield from (_alone(xml, trusted) for xml in batch)
-        elif small is batch:
-            yield from map(ParsedDocument, tops, map(len, batch))
-        else:
-            some = iter(tops)
-            for xml in batch:
-                yield ParsedDocument(next(some), len(xml)) if len(xml) <= SMALL else _alone(xml, trusted)
+    batches = iter(lambda: list(islice(waiting, MOST)), [])
+    return chain.from_iterable(_parsed(batch, trusted) for batch in batches)
+
+
+def _parsed(xmls: list[bytes], trusted: bool) -> Iterable[ParsedDocument | DocumentError]:
+    sizes = list(map(len, xmls))
+    small = xmls if max(sizes) <= SMALL else [xml for xml in xmls if len(xml) <= SMALL]
+    tops = _tops(small, trusted) if len(small) > 1 else None
+    if tops is None:
+        return (_alone(xml, trusted) for xml in xmls)
+    if small is xmls:
+        return map(ParsedDocument, tops, sizes)
+    some = iter(tops)
+    return (ParsedDocument(next(some), len(xml)) if len(xml) <= SMALL else _alone(xml, trusted) for xml in xmls)
 
 
 def _alone(xml: bytes, trusted: bool) -> ParsedDocument | DocumentError:
@@ -74,7 +78,8 @@ def _tops(xmls: list[bytes], trusted: bool) -> list[etree._Element] | None:
             return None
     parser = PARSERS[trusted]
     try:
-        root = etree.fromstring(_OPEN + _BETWEEN.join(xmls) + _CLOSE, parser)
+        # In one pass: what is joined does not fit into the processor's caches twice.
+        root = etree.fromstring(_BETWEEN.join((_OPEN + xmls[0], *xmls[1:-1], xmls[-1] + _CLOSE)), parser)
     except (etree.XMLSyntaxError, ValueError):
         return None
     # What lxml overlooks, or warns of, is looked at document by document.

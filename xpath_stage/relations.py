@@ -24,39 +24,37 @@ HELD = 1_000
 
 
 class OfShapes:
-    """Documents of known shapes."""
+    """Documents of known shapes: their ids, what was found in another of their shape, and the values wanted of them.
+
+    Who adds one appends to these, and has the values made columns when there are `HELD`.
+    """
 
     def __init__(self) -> None:
-        self._docids: list[int] = []
-        self._founds: list[Found] = []
-        self._values: list[str | None] = []
+        self.docids: list[int] = []
+        self.founds: list[Found] = []
+        self.values: list[str | None] = []
         self._texts: list[pa.Array] = []
 
     def __len__(self) -> int:
-        return len(self._docids)
+        return len(self.docids)
 
-    def add(self, docid: int, columns: Columns, found: Found) -> None:
-        """Adds a document, with its columns, and what was found in another of its shape."""
-        self._docids.append(docid)
-        self._founds.append(found)
-        take, values = found.take, self._values
-        values += take(columns.texts) if take and not columns.unread else found.values.read(columns)
-        if len(values) > HELD:
-            self._texts.append(strings(values))
-            values.clear()
+    def put_away(self) -> None:
+        """Makes columns of the values."""
+        self._texts.append(strings(self.values))
+        self.values.clear()
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
         """R_bin and R_doc."""
-        founds = list(dict.fromkeys(self._founds))
-        number_of = {found: number for number, found in enumerate(founds)}
-        numbers = np.array(list(map(number_of.__getitem__, self._founds)), np.int64)
-        documents = Documents(self._docids, [found.stream for found in founds], numbers)
+        number_of = {found: number for number, found in enumerate(dict.fromkeys(self.founds))}
+        founds = list(number_of)
+        numbers = np.fromiter(map(number_of.__getitem__, self.founds), np.int64, len(self.founds))
+        documents = Documents(self.docids, [found.stream for found in founds], numbers)
         rows = WitnessRows.concatenated([found.rows for found in founds])
         picked, place = _picked(numbers, [len(found.rows.group) for found in founds])
         r_bin = documents.r_bin(WitnessRows(place, rows.group[picked], rows.node1[picked], rows.node2[picked]))
         picked, place = _picked(numbers, [len(found.nodes) for found in founds])
         nodes = np.concatenate([found.nodes for found in founds])[picked]
-        texts = pa.chunked_array([*self._texts, strings(self._values)])
+        texts = pa.chunked_array([*self._texts, strings(self.values)])
         return r_bin, documents.r_doc(place, nodes, texts)
 
 
