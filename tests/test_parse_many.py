@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz_stage1 import mutated, read
 from xpath_stage.parse import MAX_ATTRIBUTES, DocumentError, ParsedDocument, parse_document
-from xpath_stage.parse_many import MOST, SMALL, parse_documents
+from xpath_stage.parse_many import MOST, MOST_BYTES, SMALL, parse_documents
 
 GOOD = b"<a k='1'>1<b>2</b>3</a>"
 
@@ -68,6 +69,15 @@ def test_large_documents_do_not_keep_small_ones_apart():
     large = b"<a>" + b"1" * SMALL + b"</a>"
     assert same(GOOD, large, large, GOOD, large) == [True, False, False, True, False]
     assert same(large, GOOD, large) == [False] * 3
+    assert same(GOOD, *[large] * 8, GOOD) == [True, *[False] * 8, True]
+
+
+def test_documents_that_are_large_in_all_are_parsed_a_few_together():
+    texts = [f"<a>{i}{'1' * (SMALL - 100)}</a>".encode() for i in range(MOST)]
+    documents = [one for one in parse_documents(texts) if isinstance(one, ParsedDocument)]
+    assert [one.xml().encode() for one in documents] == texts
+    below = Counter(one.top.getparent() for one in documents)
+    assert None not in below and max(below.values()) * (SMALL - 90) <= MOST_BYTES
 
 
 @pytest.mark.parametrize("number", [MOST - 1, MOST, MOST + 1, 2 * MOST])

@@ -16,9 +16,9 @@ from lxml import etree
 
 from xpath_stage.parse import PARSERS, ROOM_FOR_MANY_ATTRIBUTES, DocumentError, ParsedDocument, parse_document
 
-MOST = 32
-"""Documents that are parsed together. More of them leave the processor's caches, which others may be using: 256 take as
-long on a quiet machine, and up to a fifth longer on a busy one."""
+MOST, MOST_BYTES = 32, 1 << 14
+"""Documents that are parsed together, and bytes of them. More of them leave the processor's caches, which others may be
+using: 256 take as long on a quiet machine, and up to a fifth longer on a busy one."""
 
 SMALL = ROOM_FOR_MANY_ATTRIBUTES
 """Bytes of the largest of them: the larger one is, the less is gained."""
@@ -49,6 +49,9 @@ def parse_documents(xmls: Iterable[bytes], *, trusted: bool = False) -> Iterator
 def _parsed(xmls: list[bytes], trusted: bool) -> Iterable[ParsedDocument | DocumentError]:
     sizes = list(map(len, xmls))
     small = xmls if max(sizes) <= SMALL else [xml for xml in xmls if len(xml) <= SMALL]
+    if sum(sizes if small is xmls else map(len, small)) > MOST_BYTES:
+        half = len(xmls) // 2
+        return chain.from_iterable(_parsed(part, trusted) for part in (xmls[:half], xmls[half:]))
     tops = _tops(small, trusted) if len(small) > 1 else None
     if tops is None:
         return (_alone(xml, trusted) for xml in xmls)
