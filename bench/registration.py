@@ -48,12 +48,19 @@ class OfPatterns:
 @dataclass(frozen=True)
 class OfTexts:
     """Seconds to subscribe to the distinct texts, and to subscribe to them again till there are all subscriptions; then
-    the milliseconds of each further new text, and of the document after it."""
+    the milliseconds of each further new text, of the document after it, and of the one after that."""
 
     distinct: float
     again: float
     one_more_ms: list[float]
     next_document_ms: list[float]
+    usual_document_ms: list[float]
+
+    @property
+    def paid_ms(self) -> float:
+        """What a document pays for the new text before it."""
+        pairs = zip(self.next_document_ms, self.usual_document_ms, strict=True)
+        return median(after - usual for after, usual in pairs)
 
 
 @dataclass(frozen=True)
@@ -93,16 +100,17 @@ def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) 
     written = queries(distinct + distinct // 10 + 2 * _MORE).rstrip("\n").split(";\n")
     texts = list(dict.fromkeys(written))
     script = ";\n".join(texts[:distinct])
-    first_item, *further = items(1 + _MORE)
-    one_more, following = [], []
+    first_item, *further = items(1 + 2 * _MORE)
+    one_more, following, usual = [], [], []
     with Engine("duckdb") as engine:
         first = clocked(partial(engine.subscribe, script))
         again = clocked(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
         engine.process([first_item])
-        for text, item in zip(texts[distinct : distinct + _MORE], further, strict=True):
+        for text, item, other in zip(texts[distinct : distinct + _MORE], further[::2], further[1::2], strict=True):
             one_more.append(clocked(partial(engine.subscribe, text)) * 1e3)
             following.append(clocked(partial(engine.process, [item])) * 1e3)
-    return OfTexts(first, again, one_more, following)
+            usual.append(clocked(partial(engine.process, [other])) * 1e3)
+    return OfTexts(first, again, one_more, following, usual)
 
 
 def measure_reopening(texts: Iterable[str]) -> OfReopening:
@@ -142,6 +150,7 @@ def show(of_patterns: OfPatterns, of_texts: OfTexts, reopening: Mapping[str, OfR
         f"{SUBSCRIPTIONS:,} subscriptions to these texts": f"{of_texts.distinct + of_texts.again:.2f} s",
         "one more new text, through the engine": _median_and_worst(of_texts.one_more_ms),
         "the document after it, through the engine": _median_and_worst(of_texts.next_document_ms),
+        "what that is more than for a document else": f"{of_texts.paid_ms:.2f} ms",
     }
     for what, found in reopening.items():
         taken = f"{found.seconds:.2f} s, the document after that {found.next_document_ms:,.0f} ms"

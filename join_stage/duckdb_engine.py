@@ -155,8 +155,14 @@ class DuckDBEngine:
             self._plan.rolled_back(whole=True)
 
     def append(self, table: str, rows: pa.Table) -> None:
-        with registered(self._connection, {"appended": rows}), _written():
-            self._connection.execute(f"INSERT INTO {table} SELECT * FROM appended")
+        self._insert(f"INSERT INTO {table} SELECT * FROM appended", rows)
+
+    def _insert(self, statement: str, appended: pa.Table) -> None:
+        """Inserts rows, which the statement calls `appended`: DuckDB finds the variable. To register them takes as long
+        again."""
+        if len(appended):
+            with _written():
+                self._connection.execute(statement)
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         with registered(self._connection, views or {}):
@@ -183,13 +189,10 @@ class DuckDBEngine:
 
     def _add(self, batch: Witnesses) -> None:
         """Adds witnesses to the join state."""
-        run = self._connection.execute
-        if len(batch.r_group):
-            self.append("groups", batch.r_group)
-        with registered(self._connection, {"bound_w": batch.r_bin, "doc_w": batch.r_doc, "docts_w": batch.r_docts}):
-            run("INSERT INTO bound SELECT * FROM bound_w")
-            run("INSERT INTO r_doc SELECT * FROM doc_w")
-            run("INSERT INTO r_docts SELECT docid, t0 AS timestamp, t0, t1 FROM docts_w")
+        self.append("groups", batch.r_group)
+        self.append("bound", batch.r_bin)
+        self.append("r_doc", batch.r_doc)
+        self._insert("INSERT INTO r_docts SELECT docid, t0 AS timestamp, t0, t1 FROM appended", batch.r_docts)
 
     def _has_documents_before(self, docid: int) -> bool:
         return self._connection.execute(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]

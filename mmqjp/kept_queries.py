@@ -158,7 +158,8 @@ class KeptQueries:
         self.next_qid += len(subscriptions)
         self._saved_steps = catalog.next_step
         self._saved_templates = len(catalog.templates)
-        self._without_node -= catalog.steps.keys()
+        if self._without_node:  # there are very many steps
+            self._without_node -= catalog.steps.keys()
 
     def save_removals(self, qids: Iterable[int], now: int) -> None:
         self._rows.append("removed_queries", [(qid, now) for qid in qids])
