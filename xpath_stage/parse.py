@@ -157,7 +157,6 @@ def xml_parser(*, trusted: bool) -> etree.XMLParser:
         remove_comments=True,
         remove_pis=True,
         strip_cdata=True,
-        collect_ids=False,  # no query asks for an element by its ID
     )
 
 
