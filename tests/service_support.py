@@ -11,6 +11,7 @@ from feeds.tail import Tail
 from mmqjp import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.lines import WRITTEN, open_lines
+from mmqjp.service.log import Log
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.watermarks import Timing
@@ -56,12 +57,10 @@ class Directory:
         documents = ({"id": f"d{n}", "time": n * 1_000_000, "xml": f"<a>{text}</a>"} for n in ids)
         (self.drops / name).write_text("".join(json.dumps(document) + "\n" for document in documents))
 
-    def service(self, engine: Engine, events: Events | None = None, **options: Any) -> Service:
+    def service(self, engine: Engine, log: Log | None = None, **options: Any) -> Service:
         lines = open_lines(self.output, engine.setting(WRITTEN))
         queue = CommandQueue(self.spool)
-        return Service(
-            engine, [Tail(self.drops)], lines, queue, Events() if events is None else events, Rules(**options)
-        )
+        return Service(engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, Rules(**options))
 
     def run(self, *queries: str, engine: Any = "duckdb", events: Events | None = None, **options: Any) -> None:
         """What `mmqjp stream --trigger available-now` does, in this process."""

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from importlib.util import find_spec
 from itertools import combinations
 
 import pyarrow as pa
@@ -179,7 +178,6 @@ def test_lines(measured):
     assert stage2.over_floor is not None and path.over_floor is not None and statements.over_floor is None
 
 
-@pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")
 def test_plot(measured, tmp_path):
     from bench.stage2_plot import draw_parts
 

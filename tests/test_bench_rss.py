@@ -1,7 +1,6 @@
 """The benchmark of the feed, with a tiny one: its floor, its values, and what it writes."""
 
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -119,7 +118,6 @@ def test_witnesses_of_the_feed_come_in_batches():
     assert work.kept[0][1].r_group.num_rows and not work.measured[1].r_group.num_rows
 
 
-@pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")
 def test_plot_of_rates(streamed, tmp_path):
     from bench.stage2_plot import draw_rates
 

@@ -4,7 +4,6 @@ import csv
 import json
 from collections import Counter
 from dataclasses import replace
-from importlib.util import find_spec
 from random import Random
 
 import numpy as np
@@ -278,7 +277,6 @@ def test_each_default_is_in_its_sweeps():
     assert set(cases([10, 1000], sweeps=False)) < set(swept)
 
 
-@pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")
 def test_plots(measured, tmp_path):
     from bench.stage2_plot import draw_split, draw_technical
 

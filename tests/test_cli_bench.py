@@ -143,7 +143,6 @@ def test_json_lines_are_those_of_the_contract(measured, tmp_path):
     assert line["seconds"] == pytest.approx(line["floor"] * line["over_floor"])
 
 
-@pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib is not installed")
 def test_plot(measured, tmp_path):
     draw(measured, tmp_path / "stage1")
     assert (tmp_path / "stage1.png").read_bytes().startswith(b"\x89PNG")

@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-from importlib.util import find_spec
 
 import pytest
 
@@ -59,14 +58,13 @@ def test_what_a_run_leaves(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(realistic, "ITEMS", 300)
     monkeypatch.setattr(realistic, "ROUNDS", 1)
     prefix = tmp_path / name
-    kept = [f"--{kind}={prefix}.{kind}" for kind in ("csv", "json")]
-    plotted = [f"--plot={prefix}"] if find_spec("matplotlib") else []
+    kept = [f"--csv={prefix}.csv", f"--json={prefix}.json", f"--plot={prefix}"]
     main = {"technical": technical.main, "rss": rss.main, "realistic": realistic.main}[name]
-    monkeypatch.setattr(sys, "argv", ["bench", "--queries=12,20", "--plan=basic", *kept, *plotted])
+    monkeypatch.setattr(sys, "argv", ["bench", "--queries=12,20", "--plan=basic", *kept])
     main()
     lines = [json.loads(line) for line in prefix.with_suffix(".json").read_text("utf-8").splitlines()]
     rows = list(csv.DictReader(prefix.with_suffix(".csv").open(encoding="utf-8")))
     assert len(lines) == len(rows) > 0
     assert {line["case"]["queries"] for line in lines} >= {12, 20}
     assert "basic" in capsys.readouterr().out
-    assert not plotted or all(prefix.with_suffix(f".{kind}").stat().st_size for kind in ("svg", "png"))
+    assert all(prefix.with_suffix(f".{kind}").stat().st_size for kind in ("svg", "png"))

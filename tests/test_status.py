@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from feeds.document import Document
@@ -47,7 +49,7 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
     metrics = Metrics(events, now=lambda: 12 * SECOND)
     place.ask("subscribe", text=PAIRS, add=False, backfill=False)
     with Engine("duckdb", state=place.state, lateness=SECOND, now=lambda: 5 * SECOND) as engine:
-        service = place.service(engine, metrics, drained=lambda e: metrics.update(status(e)))  # type: ignore[arg-type]
+        service = place.service(engine, metrics, drained=lambda e: metrics.update(status(e)))
         service.run(None, StopAfter(10**9))
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.serve(0)}/metrics") as response:
         text = response.read().decode()
@@ -79,7 +81,12 @@ def test_status_asks_a_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         engine.process([doc(0), doc(0, "T")])
         asked: list[str] = []
         select = engine._store.select
-        monkeypatch.setattr(engine._store, "select", lambda sql, views=None: asked.append(sql) or select(sql, views))  # type: ignore[func-returns-value]
+
+        def noted(sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+            asked.append(sql)
+            return select(sql, views)
+
+        monkeypatch.setattr(engine._store, "select", noted)
         status(engine)
         assert len(asked) <= 2
         status(engine)
