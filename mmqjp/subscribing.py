@@ -13,6 +13,7 @@ from mmqjp.notes import Notes
 from mmqjp.preparation import Preparation
 from mmqjp.registry import Registry
 from mmqjp.subscriptions import NUMBERED, Subscription
+from templates.witness import NO_WITNESSES
 from xscl import Script
 
 How = Literal["ensure", "add", "replace"]
@@ -64,9 +65,14 @@ class Subscribing:
         They see documents with ids greater than `since`: those that arrive from now on, if it is None. Raises
         ValueError for a cycle of PUBLISHed names; then nothing is registered.
         """
-        names, fresh, kept = self._sorted_out(script, how, since)
-        replaced = list(self._replaced(script, kept)) if how == "replace" else []
-        self._register(fresh, replaced, lambda: self._ledger.save_notes(noting(names)), within)
+        highest = self._highest_number
+        try:
+            names, fresh, kept = self._sorted_out(script, how, since)
+            replaced = list(self._replaced(script, kept)) if how == "replace" else []
+            self._register(fresh, replaced, lambda: self._ledger.save_notes(noting(names)), within)
+        except BaseException:
+            self._highest_number = highest
+            raise
         return names
 
     def unsubscribe(self, name: str, noting: Noting = nothing_noted) -> None:
@@ -98,6 +104,8 @@ class Subscribing:
     ) -> None:
         docid = self._ledger.next_docid - 1
         with whole_batch(self._store):
+            if reason is None:
+                self._store.extend(NO_WITNESSES)  # what plans hold of older documents may lack what nobody asked for
             self._ledger.save_pauses([s.qid for s in subscriptions], docid, reason, self._now())
             self._ledger.save_notes(noting(names))
         for subscription in subscriptions:
@@ -161,6 +169,8 @@ class Subscribing:
                 added.append(subscription)
             for subscription in added:
                 self._refuse_cycle(subscription, gone)
+            if within is not nothing_done:
+                self._registry.flush()  # rows of R_T that are put within the batch would go with it
             with whole_batch(self._store):
                 self._ledger.queries.save(fresh, self._registry, self._now())
                 self._ledger.queries.save_removals([s.qid for s in gone], self._now())

@@ -40,6 +40,10 @@ class Witnesses:
     r_docts: pa.Table
 
 
+NO_WITNESSES = Witnesses(*(schema.empty_table() for schema in (R_BIN, R_GROUP, R_DOC, R_DOCTS)))
+"""Those of no documents."""
+
+
 def node_id(element: int, attribute: int = 0, functions: tuple[str, ...] = ()) -> int:
     """The id of a node: `attribute` counts from 1, 0 is the element itself.
 

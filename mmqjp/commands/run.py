@@ -18,11 +18,13 @@ from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
 from mmqjp.batches import BYTES, DOCUMENTS, batches
+from mmqjp.bounds import BOUNDS, Bounds
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.fetching import DROPS, KEPT, FetchOptions, fetch_once, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
+    bounds_options,
     debug_option,
     engine_option,
     feeds_option,
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNLIMITED = Timing()
+
+REPORTED = 10
+"""So many queries that are paused are named."""
 
 NOT_KEPT = "without --state nothing is kept"
 
@@ -100,6 +105,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     help="How many documents are processed and committed together.",
 )  # fmt: skip
 @lateness_option("INF")
+@bounds_options
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
@@ -118,6 +124,9 @@ def run(
     state: Path | None,
     batch_size: int,
     lateness: Lateness,
+    max_matches: int,
+    max_outputs: int,
+    max_work: int,
     plan: str,
     master: str | None,
     engine: str,
@@ -142,10 +151,11 @@ def run(
     history, lasting = History(versions), History(versions, lateness=archives, keep=ID_RETENTION)
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead = DeadLetters(dead_letters_path)
+    bounds = Bounds(max_matches, max_outputs, max_work)
     target = None if output is None or str(output) == "-" else output
     with (
         Sink(target) as sink,
-        open_engine(engine, master, plan, state, Timing(lateness)) as opened,
+        open_engine(engine, master, plan, state, Timing(lateness), bounds) as opened,
         ExitStack() as here,
     ):
         try:
@@ -170,6 +180,7 @@ def run(
             dead.close()
             _report_dead_letters(dead, dead_letters_path)
             _report_future(history.future + lasting.future)
+            _report_paused(opened)
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(
@@ -193,10 +204,10 @@ def open_engine(
     plan: str,
     state: Path | None = None,
     timing: Timing = UNLIMITED,
+    bounds: Bounds = BOUNDS,
     *,
     max_document: int | None = None,
     max_nodes: int | None = None,
-    max_matches: int | None = None,
 ) -> Engine:
     """The engine that the options describe."""
     try:
@@ -208,7 +219,9 @@ def open_engine(
             **asdict(timing),
             max_document=max_document,
             max_nodes=max_nodes,
-            max_matches=max_matches,
+            max_matches=bounds.matches,
+            max_outputs=bounds.outputs,
+            max_work=bounds.work,
         )
     except ValueError as error:
         raise Failure(str(error)) from error
@@ -265,6 +278,15 @@ def _kept(documents: int, state: Path | None) -> str:
     if state is None:
         return NOT_KEPT
     return f"{documents:,} documents are committed in {state}; the same command goes on from there"
+
+
+def _report_paused(engine: Engine) -> None:
+    """Says which queries rest: they were not answered for all documents."""
+    paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
+    for query in paused[:REPORTED]:
+        click.echo(f"mmqjp: {query.name} is paused: {one_line(str(query.paused))}", err=True)
+    if len(paused) > REPORTED:
+        click.echo(f"mmqjp: and {len(paused) - REPORTED:,} more are paused", err=True)
 
 
 def _report_future(future: Counter[str]) -> None:

@@ -13,10 +13,12 @@ from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
 from mmqjp.batches import BYTES, DOCUMENTS
+from mmqjp.bounds import Bounds
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
+    bounds_options,
     debug_option,
     duration,
     engine_option,
@@ -150,10 +152,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "--max-nodes", metavar="N", type=click.IntRange(min=1), default=1_000_000, show_default=True,
     help="With how many elements and attributes a document is too large.",
 )  # fmt: skip
-@click.option(
-    "--max-matches", metavar="N", type=click.IntRange(min=1), default=100_000, show_default=True,
-    help="With how many matches of one document a query is paused.",
-)  # fmt: skip
+@bounds_options
 @click.option(
     "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="How events are written to standard error.",
@@ -189,6 +188,8 @@ def stream(
     max_document: int | None,
     max_nodes: int,
     max_matches: int,
+    max_outputs: int,
+    max_work: int,
     log_form: str,
     plan: str,
     master: str | None,
@@ -218,8 +219,9 @@ def stream(
     target = None if output is None or str(output) == "-" else output
     timing = Timing(lateness, idle_after, max_ahead)
     session = start_session(master) if engine == "spark" else None
-    bounds = {"max_document": max_document, "max_nodes": max_nodes, "max_matches": max_matches}
-    limited = open_engine(session or engine, None, plan, state, timing, **bounds)
+    bounds = Bounds(max_matches, max_outputs, max_work)
+    sizes = {"max_document": max_document, "max_nodes": max_nodes}
+    limited = open_engine(session or engine, None, plan, state, timing, bounds, **sizes)
     with limited as opened, stopping() as stop, ExitStack() as fetching:
         if script is not None and queries_path is not None:
             subscribe(opened, script, queries_path)
