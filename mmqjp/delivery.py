@@ -19,7 +19,7 @@ from mmqjp.residual import holds
 from mmqjp.spending import Accounts
 from mmqjp.subscriptions import HiddenStream, Subscription, Target
 from templates.witness import plain_node
-from xpath_stage.binder import HELD, Node, each_binding
+from xpath_stage.binder import HELD, Node, Part, each_binding
 from xscl.normal import Side, Term
 from xscl.pattern import PatternNode
 
@@ -74,6 +74,7 @@ class Delivery:
         self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
         self._held = 0
         self._paths: dict[int, Mapping[str, tuple[int, ...]]] = {}
+        self._parts: dict[int, Part] = {}
 
     def deliver(self, matches: Iterable[Match]) -> Iterator[tuple[Match, list[Delivered]]]:
         """The matches, each with what its subscribers get that no earlier match gave them."""
@@ -193,7 +194,7 @@ class Delivery:
         few: list[SideBinding] | None = []
         before = steps.left
         took = 0
-        for binding in each_binding(side.pattern, record.tree, fixed, steps.take):
+        for binding in each_binding(self._part(side), record.tree, fixed, steps.take):
             took += before - steps.left
             bound = dict(binding)
             if few is not None:
@@ -208,6 +209,13 @@ class Delivery:
                 self._held = 0
             self._bound[key] = took + before - steps.left, few
             self._held += 1 + len(few)
+
+    def _part(self, side: Side) -> Part:
+        """A side's pattern, made ready to be bound."""
+        part = self._parts.get(id(side))
+        if part is None:
+            part = self._parts[id(side)] = Part(side.pattern)
+        return part
 
     def _resolve(self, record: Record, node: Node) -> tuple[Record, Node]:
         """The document and node that a tuple's variable stands for; any other node is its own."""

@@ -10,7 +10,6 @@ no room for them. A node is only entered if something below it binds, so no way 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import chain, product
 
 from xpath_stage.conditions import holds
@@ -22,6 +21,9 @@ Node = tuple[int, int]
 
 Binding = tuple[tuple[str, Node], ...]
 """Pairs of a variable and its node."""
+
+Path = tuple[int, ...]
+"""Positions of children, from a pattern's top."""
 
 Take = Callable[[int], object]
 """Is told of steps before they are taken, and may raise."""
@@ -36,116 +38,104 @@ def untold(steps: int) -> None:
     """Nobody counts."""
 
 
-def bindings(
-    pattern: PatternNode, document: ParsedDocument, fixed: Mapping[tuple[int, ...], Node] | None = None
-) -> set[Binding]:
+def bindings(pattern: PatternNode, document: ParsedDocument, fixed: Mapping[Path, Node] | None = None) -> set[Binding]:
     """The distinct bindings of the pattern's variables over all its matches in the document, sorted by variable.
 
     `fixed` holds pattern nodes, by their paths of child positions from the pattern's top, to given nodes.
     """
-    return {tuple(sorted(binding)) for binding in each_binding(pattern, document, fixed)}
+    return {tuple(sorted(binding)) for binding in each_binding(Part(pattern), document, fixed or {})}
 
 
 def each_binding(
-    pattern: PatternNode,
-    document: ParsedDocument,
-    fixed: Mapping[tuple[int, ...], Node] | None = None,
-    take: Take = untold,
+    pattern: Part, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take = untold
 ) -> Iterator[Binding]:
     """The same bindings one by one, in the order of the pattern's variables. `take` is told of steps: a node of the
     document that is looked at is one, a binding that is held is HELD. How many there are in all depends on nothing but
     the pattern, the document and what is fixed."""
-    return _Binder(document, fixed or {}, take).below(_Part(pattern), [DOCUMENT])
+    return _Binder(document, fixed, take).below(pattern, (DOCUMENT,))
 
 
-class _Part:
-    """A node of the pattern, with its path."""
+class Part:
+    """A node of a pattern made ready to be bound, with its path; made for the top, it makes those below."""
 
-    def __init__(self, pattern: PatternNode, path: tuple[int, ...] = (), above: _Part | None = None) -> None:
-        self.pattern, self.path, self._above = pattern, path, above
+    __slots__ = ("attribute", "binding", "children", "conditions", "deep", "met_again", "path", "test", "var")
 
-    @cached_property
-    def children(self) -> list[_Part]:
-        """Its children."""
-        return [_Part(child, (*self.path, i), self) for i, child in enumerate(self.pattern.children)]
-
-    @cached_property
-    def merges(self) -> bool:
-        """Whether several of its images are gone through that may bind the same."""
-        return (
-            self.pattern.var is None and len(self.binding) > 1 and (self._above is not None or self.pattern.axis != "/")
-        )
-
-    @cached_property
-    def met_again(self) -> bool:
+    def __init__(
+        self, pattern: PatternNode, path: Path = (), *, merged: bool = False, above_merges: bool = False
+    ) -> None:
+        """`above_merges` tells whether several images of the node above may bind the same, `merged` whether those of
+        some node above that may."""
+        self.path, self.var, self.test, self.conditions = path, pattern.var, pattern.test, pattern.conditions
+        self.deep, self.attribute = pattern.axis == "//", pattern.test.kind == "attribute"
+        self.met_again = merged
         """Whether the same may be asked for below one node again and again, on ways down that bind the same."""
-        above = self._above
-        if above is None or above._above is None:
-            return False
-        return above.merges or above._merges_above
-
-    @cached_property
-    def _merges_above(self) -> bool:
-        above = self._above
-        return above is not None and (above.merges or above._merges_above)
-
-    @cached_property
-    def binding(self) -> list[_Part]:
-        """Its children that bind variables, or have some below them."""
-        return [child for child in self.children if any(node.var for node in child.pattern.walk())]
+        binds = [any(node.var for node in child.walk()) for child in pattern.children]
+        merges = self.var is None and sum(binds) > 1 and (bool(path) or self.deep)
+        self.children = [
+            Part(child, (*path, i), merged=merged or above_merges, above_merges=merges)
+            for i, child in enumerate(pattern.children)
+        ]
+        self.binding = [child for child, bound in zip(self.children, binds, strict=True) if bound]
 
 
 class _Binder:
-    def __init__(self, document: ParsedDocument, fixed: Mapping[tuple[int, ...], Node], take: Take) -> None:
+    def __init__(self, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take) -> None:
         self._document, self._fixed, self._take = document, fixed, take
-        self._possible: dict[tuple[tuple[int, ...], Node], bool] = {}
-        self._held: dict[tuple[tuple[int, ...], Node], list[Binding]] = {}
+        self._possible: dict[tuple[Path, Node], bool] = {}
+        self._held: dict[tuple[Path, Node], list[Binding]] = {}
+        self._given: dict[Path, Sequence[Node] | None] = {}
 
     # ------------------------------------------------------------ what binds
 
-    def below(self, part: _Part, contexts: Sequence[Node]) -> Iterator[Binding]:
+    def below(self, part: Part, contexts: Sequence[Node]) -> Iterator[Binding]:
         """The bindings of the pattern's subtree for all its images below any of these nodes."""
         images = self._images(part, contexts)
-        if part.pattern.var:
-            for node in images:
-                yield from self._at(part, node)
-        elif not part.binding:
+        binding = part.binding
+        if part.var is not None:
+            if binding:
+                for node in images:
+                    yield from self._at(part, node)
+            else:
+                for node in images:
+                    yield ((part.var, node),)
+        elif not binding:
             if any(True for _ in images):
                 yield ()
-        elif len(part.binding) == 1:
+        elif len(binding) == 1:
             # Only where it leads to counts, and it may lead to one node from many.
-            yield from self.below(part.binding[0], list(images))
+            yield from self.below(binding[0], list(images))
         else:
             seen: set[Binding] = set()
             for node in images:
-                for binding in self._at(part, node):
-                    if binding not in seen:
+                for found in self._at(part, node):
+                    if found not in seen:
                         self._take(HELD)
-                        seen.add(binding)
-                        yield binding
+                        seen.add(found)
+                        yield found
 
-    def _at(self, part: _Part, node: Node) -> Iterator[Binding]:
+    def _at(self, part: Part, node: Node) -> Iterator[Binding]:
         """The bindings for one image of the pattern's top, which is possible."""
-        own: Binding = ((part.pattern.var, node),) if part.pattern.var else ()
-        if not part.binding:
-            yield own
-            return
+        own: Binding = ((part.var, node),) if part.var is not None else ()
         first, *others = part.binding
         pools: list[list[Binding]] | None = None
-        for binding in self._all(first, node) if first.met_again else self.below(first, [node]):
+        for binding in self._all(first, node) if first.met_again else self.below(first, (node,)):
+            if not others:
+                self._take(1)
+                yield own + binding
+                continue
             if pools is None:
                 pools = [self._all(other, node) for other in others]
             for rest in product(*pools):
                 self._take(1)
                 yield tuple(chain(own, binding, *rest))
 
-    def _all(self, part: _Part, context: Node) -> list[Binding]:
+    def _all(self, part: Part, context: Node) -> list[Binding]:
         """The bindings below a context, held."""
         key = part.path, context
         found = self._held.get(key)
         if found is None:
             found = []
-            for binding in self.below(part, [context]):
+            for binding in self.below(part, (context,)):
                 self._take(HELD)
                 found.append(binding)
             self._held[key] = found
@@ -153,11 +143,11 @@ class _Binder:
 
     # ------------------------------------------------------------ whether anything does
 
-    def _images(self, part: _Part, contexts: Sequence[Node]) -> Iterator[Node]:
+    def _images(self, part: Part, contexts: Sequence[Node]) -> Iterator[Node]:
         """The images of the pattern's top below any of these nodes, each once."""
         met: set[Node] | None = set() if len(contexts) > 1 else None
         for context in contexts:
-            for node in self._near(part.pattern, part.path, context):
+            for node in self._near(part, context):
                 self._take(1)
                 if met is not None:
                     if node in met:
@@ -166,24 +156,32 @@ class _Binder:
                 if self._is_possible(part, node):
                     yield node
 
-    def _is_possible(self, part: _Part, node: Node) -> bool:
+    def _is_possible(self, part: Part, node: Node) -> bool:
         """Whether the pattern's subtree has an image with its top there."""
+        if not part.children and not part.conditions:
+            return self._passes(part, node)
         key = part.path, node
         known = self._possible.get(key)
         if known is None:
-            known = self._passes(part.pattern, node) and all(
-                any(True for _ in self._images(child, [node])) for child in part.children
-            )
-            self._possible[key] = known
+            known = self._possible[key] = self._passes(part, node) and self._has_children(part, node)
         return known
 
-    def _passes(self, pattern: PatternNode, node: Node) -> bool:
+    def _has_children(self, part: Part, node: Node) -> bool:
+        contexts = (node,)
+        for child in part.children:
+            for _ in self._images(child, contexts):
+                break
+            else:
+                return False
+        return True
+
+    def _passes(self, part: Part, node: Node) -> bool:
         element, place = node
         document = self._document
         name = document.attribute(element, place)[0] if place else str(document.elements[element].tag)
-        if not pattern.test.accepts(name):
+        if not part.test.accepts(name):
             return False
-        for condition in pattern.conditions:
+        for condition in part.conditions:
             if condition.literal is not None:
                 if document.string_value(element, place) != condition.literal:
                     return False
@@ -193,16 +191,22 @@ class _Binder:
 
     # ------------------------------------------------------------ where to look
 
-    def _near(self, pattern: PatternNode, path: tuple[int, ...], context: Node) -> Iterable[Node]:
+    def _near(self, part: Part, context: Node) -> Iterable[Node]:
+        path = part.path
+        if path not in self._given:
+            self._given[path] = self._possible_at(path)
+        given = self._given[path]
+        if given is None:
+            return self._axis(part, context)
+        return [node for node in given if self._on_axis(part, context, node)]
+
+    def _possible_at(self, path: Path) -> Sequence[Node] | None:
+        """Where nodes at or below a path are fixed: there is no need to look at the rest of the document."""
         own = self._fixed.get(path)
         if own is not None:
-            return (own,) if self._on_axis(pattern, context, own) else ()
-        # Where a node below this one is fixed there is no need to look at the rest of the document.
+            return (own,)
         below = (node for fixed, node in self._fixed.items() if fixed[: len(path)] == path)
-        possible = next(map(self._above, below), None)
-        if possible is not None:
-            return (node for node in possible if self._on_axis(pattern, context, node))
-        return self._axis(pattern, context)
+        return next((list(self._above(node)) for node in below), None)
 
     def _above(self, node: Node) -> Iterator[Node]:
         """The elements that the node lies in, itself included if it is one."""
@@ -211,24 +215,24 @@ class _Binder:
             yield number, 0
             number = self._document.parent[number]
 
-    def _on_axis(self, pattern: PatternNode, context: Node, node: Node) -> bool:
+    def _on_axis(self, part: Part, context: Node, node: Node) -> bool:
         element, place = node
-        if context[1] or (pattern.test.kind == "attribute") != bool(place):
+        if context[1] or part.attribute != bool(place):
             return False
-        if pattern.axis == "//":
+        if part.deep:
             first = context[0] if place else context[0] + 1
             return context[0] < 0 or first <= element < self._document.end[context[0]]
         above = element if place else self._document.parent[element]
         return context[0] == (-1 if above is None else above)
 
-    def _axis(self, pattern: PatternNode, context: Node) -> Iterator[Node]:
+    def _axis(self, part: Part, context: Node) -> Iterator[Node]:
         document = self._document
         element, place = context
         if place:
             return
-        deep = pattern.axis == "//"
+        deep = part.deep
         last = len(document.elements) if element < 0 else document.end[element]
-        if pattern.test.kind == "attribute":
+        if part.attribute:
             owners = range(max(element, 0), last) if deep else range(element, element + (element >= 0))
             for owner in owners:
                 for i in range(len(document.elements[owner].attrib)):
