@@ -35,7 +35,7 @@ QUERIES = [
     Watched("E", f"SELECT x, y, z FROM ({PAIR.format('P', 'T')}) JOIN {{x = z, INF}} S//a->z PUBLISH E",
             PAIR.format("P", "T")),
 ]  # fmt: skip
-UPSTREAM = {"U": "F", "R": "P", "V": "RPUF", "D": "F", "E": "P"}
+UPSTREAM = {"U": "F", "R": "P", "V": "RPUF", "D": "F", "E": "P", "Z": "P"}
 """Whose outputs each reads."""
 
 LATE = [
