@@ -60,10 +60,10 @@ _SHOWN = 100
 
 
 class Prolog(NamedTuple):
-    """What a document begins with: whether there is a DOCTYPE that was understood to its end, and whether that declares
-    entities; `refused` is why the document must not be read, "" if it may be."""
+    """What a document begins with: whether that was understood up to the root element, or a parser may find a DOCTYPE
+    all the same; whether it declares entities. `refused` is why the document must not be read, "" if it may be."""
 
-    doctype: bool = False
+    understood: bool = False
     entities: bool = False
     refused: str = ""
 
@@ -80,31 +80,38 @@ def read_prolog(xml: bytes) -> Prolog:
     encoding = wide_encoding(xml)
     if encoding is not None:
         if "<!DOCTYPE".encode(encoding) not in xml:
-            return Prolog()
+            return _UNKNOWN
         xml = xml.decode(encoding, "replace").encode()
     start = 3 if xml.startswith(codecs.BOM_UTF8) else 0
     misc = _MISC.match(xml, start)
     assert misc is not None, "nothing is enough for it"
     found = _DOCTYPE.match(xml, misc.end())
+    unknown = "" if encoding else _not_of_ascii(xml, start, misc.end())
     if found is None:
-        return Prolog()
+        return _UNKNOWN if unknown or xml.startswith(b"<!", misc.end()) else _UNDERSTOOD
     if found[1] == b">":
-        return Prolog(doctype=True)
-    if encoding is None and (unknown := _not_of_ascii(xml[start : misc.end()])):
+        return _UNDERSTOOD
+    if unknown:
         return Prolog(refused=f"the DOCTYPE's declarations are in the encoding {unknown!r}, in which they are not read")
     return _subset(xml, found.end())
 
 
 def wide_encoding(xml: bytes) -> str | None:
     """The encoding of two or four bytes a character that a document is in, as its first bytes show; else None."""
+    start = xml[:2]
+    if start.isascii() and 0 not in start:
+        return None
     return next((encoding for mark, encoding in _WIDE if xml.startswith(mark)), None)
 
 
-def _not_of_ascii(before: bytes) -> str:
+_UNKNOWN, _UNDERSTOOD = Prolog(), Prolog(understood=True)
+
+
+def _not_of_ascii(xml: bytes, start: int, end: int) -> str:
     """The encoding that is declared, if it is none of those in which ASCII's characters can be looked for."""
-    if not before.startswith(b"<?xml"):
+    if not xml.startswith(b"<?xml", start):
         return ""
-    for name in _DECLARED.findall(before[: before.index(b"?>")]):
+    for name in _DECLARED.findall(xml, start, xml.find(b"?>", start, end)):
         text = _shown(name)
         try:
             known = codecs.lookup(text).name in _OF_ASCII
@@ -133,7 +140,7 @@ def _subset(xml: bytes, place: int) -> Prolog:
             return Prolog(refused=f"the DOCTYPE refers to the parameter entity {name!r}: such are not read")
         elif part["end"] is not None:
             return Prolog(True, entities)
-    return Prolog(entities=entities)
+    return Prolog(False, entities)
 
 
 def _from_outside(body: bytes) -> str:

@@ -79,8 +79,10 @@ def test_a_document_says_what_expat_reads_or_is_refused_for_a_default(seed: int)
 def test_a_doctype_is_understood_to_its_end():
     assert read_prolog(b"<!DOCTYPE a [<!ENTITY e ''>]><a/>")[:2] == (True, True)
     assert read_prolog(b"<!DOCTYPE a PUBLIC \"]'>[\" '\"'\n><a/>")[:2] == (True, False)
-    for cut in (b"<!DOCTYPE a [", b"<!DOCTYPE a [<!ENTITY e '>]><a/>", b"<!DOCTYPE a [<!-- ]><a/>", b"<!DOCTYPE", b""):
-        assert not read_prolog(cut).doctype
+    assert read_prolog(b"<?xml version='1.0'?>\n<a/>")[:2] == (True, False)
+    for cut in (b"<!DOCTYPE a [", b"<!DOCTYPE a [<!ENTITY e '>]><a/>", b"<!DOCTYPE a [<!-- ]><a/>", b"<!DOCTYPE"):
+        assert not read_prolog(cut).understood
+    assert not read_prolog(b"<?xml version='1.0' encoding='utf-7'?><a/>").understood
 
 
 # ---------------------------------------------------------------- linear time
@@ -111,6 +113,7 @@ print("done")
         'b"<!--" * 500_000, b"<?" * 1_000_000, b" " * 4_000_000, b"<!DOCTYPE " * 200_000,',
         'b"<!---->" * 500_000 + b"<r/>",',
         'b"<r>" + b"<a/>" * 4_000_000 + b"</r>",',
+        'b"<r>" + b"<a xmlns=\'u:x\'>xmlns xmlns</a>" * 300_000 + b"</r>", b"<r>" + b"xmlns" * 800_000 + b"</r>"',
         'b"<r " + numbered(b"a%d=\'\' ", 500_000) + b"/>", b"<r " + numbered(b"xmlns:a%d=\'u\' ", 500_000) + b"/>"',
         'b"<r>" + b"<a>" * 250 + b"<b k=\'&#65;\'>&amp;<![CDATA[]]><!----></b>" * 200_000 + b"</a>" * 250 + b"</r>",',
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from lxml import etree
 
 from markup.prolog import Prolog, wide_encoding
@@ -14,6 +16,9 @@ MAX_NAMESPACES = 1_000
 
 ROOM_FOR_MANY_NAMESPACES = 5 * MAX_NAMESPACES
 """Bytes that a document with so many must have: an entity may spell `xmlns`, but not in fewer."""
+
+_SOME_IN_A_TAG = re.compile(rb"xmlns(?>[^<]*?xmlns){3}")
+"""A tag, with the text behind it, of four declarations or more: 256 levels of fewer are fewer than 1,000."""
 
 _EXPANSION, _EXPANSION_FREE = 6, 1_000_000
 """How much longer entities may make a document before libxml2 gives up, and what it grants to any."""
@@ -44,15 +49,20 @@ def excess(xml: bytes, prolog: Prolog, max_nodes: int) -> str:
 
 def _may_exceed(xml: bytes, prolog: Prolog, max_nodes: int) -> bool:
     """Whether there may be too much: what is cheap to count, and never less than there is."""
-    size, roomy = len(xml), len(xml) >= ROOM_FOR_MANY_NAMESPACES
+    size = len(xml)
+    roomy = size >= ROOM_FOR_MANY_NAMESPACES
     if prolog.entities:
         return roomy or _EXPANSION * size + _EXPANSION_FREE >= NODE_BYTES * max_nodes
+    if size < NODE_BYTES * max_nodes and not roomy:
+        return False
     encoding = wide_encoding(xml)
     if size >= NODE_BYTES * max_nodes:
         tags = xml.count(b"<") - (0 if encoding else xml.count(b"</"))
         if tags + xml.count(b"=") > max_nodes:
             return True
-    return roomy and xml.count("xmlns".encode(encoding or "ascii")) > MAX_NAMESPACES
+    if not roomy or xml.count("xmlns".encode(encoding or "ascii")) <= MAX_NAMESPACES:
+        return False
+    return encoding is not None or _SOME_IN_A_TAG.search(xml) is not None
 
 
 class _EnoughError(Exception):

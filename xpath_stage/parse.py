@@ -136,7 +136,7 @@ def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None =
     # lxml overlooks an error that a warning follows.
     if errors := parser.error_log:
         _refuse_overlooked(errors)
-    if not (bare or prolog.doctype) and root.getroottree().docinfo.doctype:  # type: ignore[union-attr]  # one exists
+    if not prolog.understood and root.getroottree().docinfo.doctype:  # type: ignore[union-attr]  # one exists
         raise DocumentError("the DOCTYPE cannot be read: write it in UTF-8")
     roomy = size > ROOM_FOR_MANY_ATTRIBUTES and not trusted and not (bare and _has_short_tags(xml))
     if roomy and _HAS_MANY(root):
@@ -172,7 +172,7 @@ def xml_parser(*, trusted: bool) -> etree.XMLParser:
 
 PARSERS = {trusted: xml_parser(trusted=trusted) for trusted in (False, True)}
 _LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
-_BARE = Prolog()
+_BARE = Prolog(understood=True)
 
 
 def _refuse_overlooked(errors: Iterable[etree._LogEntry]) -> None:
