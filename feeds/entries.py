@@ -7,11 +7,12 @@ from typing import Literal
 
 from feeds.charset import as_told
 from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.feed import Feed, is_url, parse_feed
+from feeds.feed import Feed, parse_feed
 from feeds.files import RAW_KEPT
 from feeds.history import History, Unsettled
 from feeds.item import Origin, entry_id, item_xml
 from feeds.json_feed import json_feed_to_atom, load_json_feed
+from feeds.links import is_url
 from feeds.raw import raw_entries
 from feeds.sightings import Fetch, Listed, SeenEntry, sightings
 
