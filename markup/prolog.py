@@ -61,11 +61,13 @@ _SHOWN = 100
 
 class Prolog(NamedTuple):
     """What a document begins with: whether that was understood up to the root element, or a parser may find a DOCTYPE
-    all the same; whether it declares entities. `refused` is why the document must not be read, "" if it may be."""
+    all the same; whether it declares entities, and defaults of attributes. `refused` is why the document must not be
+    read, "" if it may be."""
 
     understood: bool = False
     entities: bool = False
     refused: str = ""
+    defaults: bool = False
 
 
 def read_prolog(xml: bytes) -> Prolog:
@@ -124,23 +126,22 @@ def _not_of_ascii(xml: bytes, start: int, end: int) -> str:
 
 def _subset(xml: bytes, place: int) -> Prolog:
     """What the declarations from a place on amount to."""
-    entities = False
+    entities, defaults, refused = False, False, ""
     while (part := _PART.match(xml, place)) is not None:
         place, kind = part.end(), part["kind"]
-        if kind == b"ATTLIST" and _QUOTES.search(part["body"]):  # only a default stands in quotes
-            name = _shown(part["body"].split(None, 1)[0])
-            cause = f"the DOCTYPE gives an attribute of {name!r} a default, which is not read"
-            return Prolog(refused=f"{cause}: write the attribute where it is meant")
-        if kind == b"ENTITY":
-            entities = True
-            if refused := _from_outside(part["body"]):
-                return Prolog(refused=refused)
+        if kind == b"ATTLIST":
+            if not defaults and _QUOTES.search(part["body"]):  # only a default stands in quotes
+                defaults, name = True, _shown(part["body"].split(None, 1)[0])
+                cause = f"the DOCTYPE gives an attribute of {name!r} a default, which is not read"
+                refused = refused or f"{cause}: write the attribute where it is meant"
+        elif kind == b"ENTITY":
+            entities, refused = True, refused or _from_outside(part["body"])
         elif part["reference"] is not None:
             name = _shown(part["reference"])
-            return Prolog(refused=f"the DOCTYPE refers to the parameter entity {name!r}: such are not read")
+            refused = refused or f"the DOCTYPE refers to the parameter entity {name!r}: such are not read"
         elif part["end"] is not None:
-            return Prolog(True, entities)
-    return Prolog(False, entities)
+            return Prolog(True, entities, refused, defaults)
+    return Prolog(False, entities, refused, defaults)
 
 
 def _from_outside(body: bytes) -> str:
