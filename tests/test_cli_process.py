@@ -37,15 +37,9 @@ def test_ctrl_c_while_modules_load_is_one_line(module: str):
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_output_is_utf_8_whatever_the_locale(encoding: str, tmp_path: Path):
     queries = write_queries(tmp_path, "S//a->x PUBLISH all_a")
-    documents = write_documents(
-        tmp_path / "d.jsonl", [{"id": "é…", "time": "2026-01-01", "xml": "<a>ß 書 \U0001f600</a>"}]
-    )
-    environment = os.environ | {
-        "PYTHONIOENCODING": encoding,
-        "LC_ALL": "C",
-        "PYTHONUTF8": "0",
-        "PYTHONCOERCECLOCALE": "0",
-    }
+    document = {"id": "é…", "time": "2026-01-01", "xml": "<a>ß 書 \U0001f600</a>"}
+    documents = write_documents(tmp_path / "d.jsonl", [document])
+    locale = {"PYTHONIOENCODING": encoding, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     arguments = ["run", "--engine", "duckdb", "--queries", str(queries), "--documents", str(documents)]
     done = subprocess.run(
         [sys.executable, "-m", "mmqjp", *arguments], capture_output=True, env=os.environ | locale, timeout=300
