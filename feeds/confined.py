@@ -50,17 +50,17 @@ def confined(work: Callable[..., _T], *arguments: object, size: int) -> _T:
 
     ConfinedError if it needs more time or memory than that is worth, or ends its process.
     """
-    return cast(_T, _asked(_taken(), work, arguments, size))
+    return cast(_T, _asked(_Call(), work, arguments, size))
 
 
 async def confined_aside(work: Callable[..., _T], *arguments: object, size: int) -> _T:
     """The same, while the event loop goes on. If that is cancelled, the work ends."""
-    worker = _taken()
+    call = _Call()
     try:
         loop = asyncio.get_running_loop()
-        return cast(_T, await loop.run_in_executor(_threads, _asked, worker, work, arguments, size))
+        return cast(_T, await loop.run_in_executor(_threads, _asked, call, work, arguments, size))
     except asyncio.CancelledError:
-        worker.end()
+        call.cancel()
         raise
 
 
@@ -78,9 +78,10 @@ class _Worker:
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+        self._ended = False
 
     def is_well(self) -> bool:
-        return self._process.poll() is None
+        return not self._ended and self._process.poll() is None
 
     def ask(self, seconds: int, work: Callable[..., object], arguments: tuple[object, ...]) -> object:
         """What the work returns or raises."""
@@ -104,6 +105,7 @@ class _Worker:
 
     def end(self) -> None:
         """Ends it, whatever it is doing."""
+        self._ended = True
         self._process.kill()
 
     def leave(self) -> None:
@@ -124,6 +126,30 @@ class _Worker:
         self.leave()
 
 
+class _Call:
+    """A piece of work that may be cancelled from another thread; it has a process only while that does it."""
+
+    def __init__(self) -> None:
+        self._worker: _Worker | None = None
+        self._cancelled = False
+
+    def begin(self, worker: _Worker) -> None:
+        with _lock:
+            self._worker = worker
+            if self._cancelled:
+                worker.end()
+
+    def finish(self) -> None:
+        with _lock:
+            self._worker = None
+
+    def cancel(self) -> None:
+        with _lock:
+            self._cancelled = True
+            if self._worker is not None:
+                self._worker.end()
+
+
 _threads = ThreadPoolExecutor(IDLE, "confined")
 _idle: list[_Worker] = []
 _lock = Lock()
@@ -138,18 +164,19 @@ def _taken() -> _Worker:
     return _Worker()
 
 
-def _asked(worker: _Worker, work: Callable[..., object], arguments: tuple[object, ...], size: int) -> object:
+def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ...], size: int) -> object:
+    worker = _taken()
+    call.begin(worker)
     try:
-        result = worker.ask(seconds_for(size), work, arguments)
-    except Exception as error:
-        # What the work raised, it survived.
-        _put_back(worker) if worker.is_well() and not isinstance(error, pickle.PickleError) else worker.finish()
-        raise
+        return worker.ask(seconds_for(size), work, arguments)
+    except Exception:
+        raise  # what the work raises, its process survives
     except BaseException:
-        worker.finish()
+        worker.end()
         raise
-    _put_back(worker)
-    return result
+    finally:
+        call.finish()
+        _put_back(worker)
 
 
 def _put_back(worker: _Worker) -> None:
