@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from feeds.document import DEFAULT_STREAM, Clock, Document, Reject
+from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, unix_time_refusal
 from feeds.files import MAX_BYTES, RAW_KEPT, TooLargeError, printable
 
 _BLOCK = 1024 * 1024
@@ -106,7 +106,9 @@ def read_line(line: bytes, where: str, now: Clock) -> Document | Reject:
             raise ValueError(f'the key "{missing[0]}" is missing')
         if not isinstance(found["xml"], str):
             raise ValueError('"xml" is not a string')
-        return Document(found["id"], found["xml"], found.get("stream", DEFAULT_STREAM), found.get("time"), now=now)
+        if (refusal := unix_time_refusal(time := found.get("time"))) is not None:
+            raise ValueError(refusal)
+        return Document(found["id"], found["xml"], found.get("stream", DEFAULT_STREAM), time, now=now)
     except (ValueError, RecursionError) as error:
         cause = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         id, stream = found.get("id"), found.get("stream")
