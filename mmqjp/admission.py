@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import logging
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from lxml import etree
@@ -15,10 +16,13 @@ from join_stage.tables import TABLES
 from mmqjp.batches import size_refusal
 from mmqjp.records import Record, own_part_id
 from mmqjp.rows import rows_table
+from mmqjp.text import one_line
 from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError, ParsedDocument, parse_document
 from xpath_stage.parse_many import parse_documents
+
+_LOG = logging.getLogger("mmqjp")
 
 _NODES = etree.XPath("count(descendant-or-self::*) + count(descendant-or-self::*/@*)")
 
@@ -164,6 +168,14 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
         if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:
             return DocumentError(f"from the future: {ahead} µs ahead of the clock, {max_ahead} are allowed")
         return None
+
+
+def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
+    """Tells the log that documents could not be taken in, and why the first was not."""
+    if dead_letters:
+        first = one_line(f"{dead_letters[0]['id']}: {dead_letters[0]['reason']}")
+        found = "a document is a dead letter" if len(dead_letters) == 1 else f"{len(dead_letters):,} dead letters"
+        _LOG.warning("%s, %s; Engine.last_dead_letters() has each", found, first)
 
 
 def _record(document: Document, tree: ParsedDocument | Text) -> Record:

@@ -198,7 +198,7 @@ def open_engine(
     max_nodes: int | None = None,
     max_matches: int | None = None,
 ) -> Engine:
-    """The engine that the options describe."""
+    """The engine that the options describe; whoever has it tells of dead letters."""
     try:
         return Engine(
             engine,
@@ -209,6 +209,7 @@ def open_engine(
             max_document=max_document,
             max_nodes=max_nodes,
             max_matches=max_matches,
+            quiet=True,
         )
     except ValueError as error:
         raise Failure(str(error)) from error
