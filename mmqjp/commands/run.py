@@ -26,6 +26,7 @@ from mmqjp.commands.options import (
     debug_option,
     engine_option,
     feeds_option,
+    most_versions_option,
     plan_option,
     read_script,
     time_xpath_option,
@@ -75,6 +76,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
 @fetch_source_options
 @feeds_option
 @versions_option
+@most_versions_option
 @time_xpath_option
 @click.option(
     "--output",
@@ -112,6 +114,7 @@ def run(
     options: FetchOptions,
     feeds: EntryForm | None,
     versions: Versions,
+    most_versions: int,
     time_xpath: str | None,
     output: Path | None,
     dead_letters_path: Path | None,
@@ -139,7 +142,10 @@ def run(
     script = read_script(queries_path)[1]
     subscribed = listed_feeds(lists)
     archives = lateness_of(lateness, DEFAULT_STREAM)
-    history, lasting = History(versions), History(versions, lateness=archives, keep=ID_RETENTION)
+    history, lasting = (
+        History(versions, most_versions),
+        History(versions, most_versions, lateness=archives, keep=ID_RETENTION),
+    )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
