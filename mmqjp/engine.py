@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
+from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
 from join_stage.views import CACHE_BYTES
@@ -406,7 +407,7 @@ class Engine:
         """The outputs of the batches after one, each list as `process` returned it, oldest first."""
         return self._ledger.outputs_after(batch)
 
-    def offsets(self) -> dict[tuple[str, str], int]:
+    def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""
         return self._ledger.offsets()
 

@@ -278,9 +278,9 @@ def test_a_crawl_is_read_in_order_of_its_fetches(tmp_path):
     write(tmp_path / "a" / "20260507T120000Z-dddddddddddd.json", '{"url": "its feed is not renamed yet"}')
     warc(tmp_path / "z.warc.gz", True)
     documents = read(tmp_path, feeds="item")
-    assert [document.id.split(" ")[0][8:9] for document in documents] == ["c", "c", "b", "a"]
-    # The last one's date is bounded by the time in its file's name.
-    assert documents[1].t0 == NOON - 24 * 3_600_000_000
+    assert [document.id.split(" ")[0][8:9] for document in documents] == ["c", "b", "a", "c"]
+    # The first one's date is bounded by the time in its file's name.
+    assert documents[0].t0 == NOON - 24 * 3_600_000_000
 
 
 def test_links_are_resolved_against_the_address_that_answered(tmp_path):

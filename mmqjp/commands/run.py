@@ -143,8 +143,7 @@ def run(
     subscribed = listed_feeds(lists)
     archives = lateness_of(lateness, DEFAULT_STREAM)
     history, lasting = (
-        History(versions, most_versions),
-        History(versions, most_versions, lateness=archives, keep=ID_RETENTION),
+        History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
     )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead = DeadLetters(dead_letters_path)
@@ -164,7 +163,9 @@ def run(
                 with collector_spared():
                     process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
                     if drops is not None:
-                        intake = Intake(opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES)
+                        intake = Intake(
+                            opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES, unreadable
+                        )
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
                 lines = deliver(opened, sink)
@@ -236,10 +237,16 @@ def fetched(intake: Intake) -> Iterator[Batch]:
         intake.committed(taken)
 
 
+def unreadable(file: str, reason: str) -> None:
+    """Says that a fetched file cannot be read now."""
+    if reason:
+        click.echo(f"mmqjp: {one_line(file)} {reason}; the next run with the same --state reads it", err=True)
+
+
 def drop_superseded(engine: Engine, intake: Intake) -> None:
     """Drops, every PRUNED batches, what later notes of what was read have superseded."""
     if engine.batch - int(engine.setting(PRUNED_AT) or 0) >= PRUNED:
-        engine.prune(None, None, intake.names(), intake.files())
+        engine.prune(None, None, *intake.there())
         engine.note(Notes(settings={PRUNED_AT: str(engine.batch)}))
 
 

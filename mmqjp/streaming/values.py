@@ -17,7 +17,8 @@ from pyspark.sql import functions as f
 from feeds.document import DEFAULT_STREAM, Document, Reject, now_us, unix_time_refusal
 from feeds.errors import SourceError
 from feeds.jsonl import read_line
-from feeds.tail import Offset, Piece
+from feeds.offsets import Offset
+from feeds.tail import Piece
 from join_stage.spark.tables import spark_columns
 from mmqjp.streaming.rows import ROWS, row_of, to_batches
 
