@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from hashlib import blake2b
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
@@ -42,6 +43,15 @@ def read_mark(text: str) -> Mark | None:
         return None
     inode, head, digest, last, check = text.split()
     return Mark(int(inode), int(head), digest, int(last), int(check))
+
+
+def with_inode(text: str, path: Path) -> str:
+    """A mark as that of a file that has the same in it, such as a copy."""
+    try:
+        inode = path.stat().st_ino
+    except OSError:
+        return text
+    return " ".join([str(inode), *text.split()[1:]])
 
 
 def digest_of(head: bytes) -> str:

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feeds.files import name_below
-from feeds.marks import HEAD, Mark, digest_of, is_where_it_was, read_mark
+from feeds.marks import HEAD, Mark, digest_of, is_where_it_was, read_mark, with_inode
 from feeds.offsets import Offset
 
 RACY = 2_000_000_000
 """For so many nanoseconds after a file has changed, its times may not show that it has again."""
+
+NOWHERE = "0 1 none 0 0"
+"""A mark that no file has."""
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 
@@ -64,27 +67,36 @@ class Moves:
         moved = self._moved([*fresh.items(), *self._beside(lost, paths)], known.values())
         for name, path in fresh.items():
             if name in present:
-                kept[name] = Lines(name, path, Offset(self._source, name, 0))
+                kept[name] = Lines(name, path, self._beginning(name, path))
         return list((kept | moved).values())
 
     def _has(self, name: str, path: Path, offset: Offset) -> bool:
-        """Whether the file under a name is the one that was read. One that cannot be looked into is taken for it:
-        whoever reads it is told."""
+        """Whether the file under a name is the one that was read; of one that cannot be looked into its inode tells."""
         try:
             found = path.stat()
             fits = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, offset)
             if self._fits.get(name) == fits:
                 return True
-            with path.open("rb") as file:
-                if not is_where_it_was(file, offset.position, offset.mark):
-                    return False
-        except FileNotFoundError:
-            return False
         except OSError:
-            return True
-        if found.st_ctime_ns < time.time_ns() - RACY:
+            return False
+        try:
+            with path.open("rb") as file:
+                has = is_where_it_was(file, offset.position, offset.mark)
+        except OSError:
+            mark = read_mark(offset.mark)
+            return mark is None or mark.inode == found.st_ino
+        if has and found.st_ctime_ns < time.time_ns() - RACY:
             self._fits[name] = fits
-        return True
+        return has
+
+    def _beginning(self, name: str, path: Path) -> Offset:
+        """Where a new file is read from; one that cannot be looked into may not be new, and is not read at all until
+        that is known."""
+        try:
+            path.open("rb").close()
+        except OSError:
+            return Offset(self._source, name, 1, NOWHERE)
+        return Offset(self._source, name, 0)
 
     def _moved(self, paths: Sequence[tuple[str, Path]], known: Iterable[Offset]) -> dict[str, Lines]:
         """Those of some files that were read under other names."""
@@ -92,7 +104,7 @@ class Moves:
         marks = _Marks(known if paths else ())
         for name, path in paths:
             if (offset := marks.of(path)) is not None:
-                at = Offset(self._source, name, offset.position, offset.mark)
+                at = Offset(self._source, name, offset.position, with_inode(offset.mark, path))
                 moved[name] = Lines(name, path, at, moved=True)
         return moved
 

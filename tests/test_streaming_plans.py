@@ -51,6 +51,10 @@ class Driver:
     def planned(self) -> list[Share]:
         """What the next micro-batch reads; nothing, if there is none."""
         self.end = self.reader.latestOffset(self.start, LIMIT)
+        return self.tasks()
+
+    def tasks(self) -> list[Share]:
+        """What is read of the plan that was made last."""
         found = self.reader.partitions(self.start, self.end)
         return [share for share in found if isinstance(share, Share)]
 
