@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
+from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
 from join_stage.views import CACHE_BYTES
-from mmqjp.admission import Admission, Found
+from mmqjp.admission import Admission, Found, warn_of
 from mmqjp.answering import Answering
 from mmqjp.delivery import Delivery
 from mmqjp.evaluated import EvaluatedRows
@@ -74,7 +75,8 @@ class Engine:
     `max_nodes` elements and attributes, is a dead letter; a query that has more than `max_matches` outputs for a
     document that arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be
     opened with any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL.
-    `limits` bound what stage 1 keeps. `now` is the clock, in microseconds.
+    `limits` bound what stage 1 keeps. With `quiet` the log hears nothing of dead letters. `now` is the clock,
+    in microseconds.
 
     Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
@@ -94,11 +96,12 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
         limits: Limits = DEFAULT,
+        quiet: bool = False,
         now: Clock = now_us,
     ) -> None:
         if plan not in PLANS:
             raise unknown_plan(plan)
-        self._now, self._plan, self._keeps = now, plan, state is not None
+        self._now, self._plan, self._keeps, self._quiet = now, plan, state is not None, quiet
         session = None if engine == "duckdb" else open_session(engine, master)
         self._directory = directory = None if state is None else Path(state)
         self._ownership = None if directory is None else Ownership(directory, now)
@@ -280,7 +283,8 @@ class Engine:
     ) -> list[Output]:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
 
-        A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all, `notes`
+        A document that cannot be taken in becomes a dead letter: `last_dead_letters` has those of the batch, and the
+        logger "mmqjp" is warned of them. The batch is committed whole or not at all, `notes`
         along with it. `found` has what `evaluated` found in the documents, since when no query has come or gone.
         """
         with collector_paused():
@@ -325,6 +329,8 @@ class Engine:
             subscription.pause(last, reason)
         self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
         self._last_dead_letters = admitted.dead_letters.to_pylist()
+        if not self._quiet:
+            warn_of(self._last_dead_letters)
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -412,7 +418,7 @@ class Engine:
         """The outputs of the batches after one, each list as `process` returned it, oldest first."""
         return self._ledger.outputs_after(batch)
 
-    def offsets(self) -> dict[tuple[str, str], int]:
+    def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""
         return self._ledger.offsets()
 

@@ -26,6 +26,7 @@ from mmqjp.commands.options import (
     debug_option,
     engine_option,
     feeds_option,
+    most_versions_option,
     plan_option,
     read_script,
     time_xpath_option,
@@ -75,6 +76,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
 @fetch_source_options
 @feeds_option
 @versions_option
+@most_versions_option
 @time_xpath_option
 @click.option(
     "--output",
@@ -112,6 +114,7 @@ def run(
     options: FetchOptions,
     feeds: EntryForm | None,
     versions: Versions,
+    most_versions: int,
     time_xpath: str | None,
     output: Path | None,
     dead_letters_path: Path | None,
@@ -139,7 +142,9 @@ def run(
     script = read_script(queries_path)[1]
     subscribed = listed_feeds(lists)
     archives = lateness_of(lateness, DEFAULT_STREAM)
-    history, lasting = History(versions), History(versions, lateness=archives, keep=ID_RETENTION)
+    history, lasting = (
+        History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
+    )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead = DeadLetters(dead_letters_path)
     target = None if output is None or str(output) == "-" else output
@@ -158,7 +163,9 @@ def run(
                 with collector_spared():
                     process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
                     if drops is not None:
-                        intake = Intake(opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES)
+                        intake = Intake(
+                            opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES, unreadable
+                        )
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
                 lines = deliver(opened, sink)
@@ -198,7 +205,7 @@ def open_engine(
     max_nodes: int | None = None,
     max_matches: int | None = None,
 ) -> Engine:
-    """The engine that the options describe."""
+    """The engine that the options describe; whoever has it tells of dead letters."""
     try:
         return Engine(
             engine,
@@ -209,6 +216,7 @@ def open_engine(
             max_document=max_document,
             max_nodes=max_nodes,
             max_matches=max_matches,
+            quiet=True,
         )
     except ValueError as error:
         raise Failure(str(error)) from error
@@ -229,10 +237,16 @@ def fetched(intake: Intake) -> Iterator[Batch]:
         intake.committed(taken)
 
 
+def unreadable(file: str, reason: str) -> None:
+    """Says that a fetched file cannot be read now."""
+    if reason:
+        click.echo(f"mmqjp: {one_line(file)} {reason}; the next run with the same --state reads it", err=True)
+
+
 def drop_superseded(engine: Engine, intake: Intake) -> None:
     """Drops, every PRUNED batches, what later notes of what was read have superseded."""
     if engine.batch - int(engine.setting(PRUNED_AT) or 0) >= PRUNED:
-        engine.prune(None, None, intake.names(), intake.files())
+        engine.prune(None, None, *intake.there())
         engine.note(Notes(settings={PRUNED_AT: str(engine.batch)}))
 
 

@@ -23,6 +23,7 @@ from mmqjp.commands.options import (
     engine_option,
     feeds_option,
     key_values,
+    most_versions_option,
     plan_option,
     read_script,
     time_xpath_option,
@@ -97,6 +98,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
 )  # fmt: skip
 @feeds_option
 @versions_option
+@most_versions_option
 @time_xpath_option
 @click.option(
     "--trigger",
@@ -175,6 +177,7 @@ def stream(
     checkpoint: Path | None,
     feeds: EntryForm | None,
     versions: Versions,
+    most_versions: int,
     time_xpath: str | None,
     trigger: float | None,
     output: Path | None,
@@ -212,7 +215,7 @@ def stream(
     if source_options and source_format is None:
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
-    history = History(versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
+    history = History(versions, most_versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))

@@ -69,7 +69,7 @@ class Service:
         self, engine: Engine, sources: Sequence[Tail], lines: Lines, commands: Commands, log: Log, rules: Rules
     ) -> None:
         self._engine, self._lines, self._commands, self._log, self._rules = engine, lines, commands, log, rules
-        self._intake = Intake(engine, sources, rules.history, rules.batch_size, rules.batch_bytes)
+        self._intake = Intake(engine, sources, rules.history, rules.batch_size, rules.batch_bytes, self._unreadable)
         self._pruned = int(engine.setting(PRUNED_AT) or 0)
         self._settings: dict[str, str] = {}
         self._noted: dict[str, str] = {}
@@ -107,7 +107,7 @@ class Service:
         if self._engine.batch - self._pruned < PRUNED:
             return
         self._settle()
-        self._engine.prune(self._rules.keep, self._rules.keep_ids, self._intake.names(), self._intake.files())
+        self._engine.prune(self._rules.keep, self._rules.keep_ids, *self._intake.there())
         self._intake.refresh()
         self._pruned = self._engine.batch
         self._delivered()
@@ -151,6 +151,13 @@ class Service:
             self._log.event("paused", name=name, reason=reason)
         for letter in engine.last_dead_letters():
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
+
+    def _unreadable(self, file: str, reason: str) -> None:
+        """Tells that a file cannot be read now and waits, or, without a reason, that it is read again."""
+        if reason:
+            self._log.event("unreadable", file=file, reason=reason)
+        else:
+            self._log.event("readable", file=file)
 
     def _delivered(self) -> None:
         """All outputs so far are written: the next commit notes it."""
