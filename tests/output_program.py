@@ -33,55 +33,58 @@ QUERIES = [
     "FROM S//a->x",
     "FROM pairs//match->m PUBLISH readers",
 ]
+STORE = 7
+"""So many of the seams are those of the store and the engine."""
+
 SEAMS: list[tuple[Any, str]] = [
     *((DuckDBEngine, name) for name in ("begin", "append", "join", "commit", "close")),
+    *((Engine, name) for name in ("process", "ensure")),
     *((GrowingFile, name) for name in ("attend", "write", "close")),
     (places, "_cut_back"),
     (Outlet, "note"),
-    (Engine, "process"),
-    (Engine, "ensure"),
     (os, "fsync"),
     (os, "ftruncate"),
 ]
-"""Before and after these a process may be killed, and with half of what it writes being written."""
+"""Before and after calls of these a process may be killed."""
 
 STEPS = 7
 """Processes of a case, of which the last one is not killed."""
 
 
 class Killer:
-    """Kills this process at its n-th step."""
+    """Kills this process before or after the n-th call of a seam, or with half of its n-th write being written."""
 
-    def __init__(self, last: int) -> None:
-        self.left = last
+    def __init__(self, seam: int, calls: int, *, after: bool) -> None:
+        self.seam, self.left, self.after = seam, calls, after
 
-    def step(self) -> bool:
+    def step(self) -> None:
         self.left -= 1
         if not self.left:
             os.kill(os.getpid(), signal.SIGKILL)
-        return self.left == 1
 
     def around(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            self.step()
+            if not self.after:
+                self.step()
             result = method(*arguments, **options)
-            self.step()
+            if self.after:
+                self.step()
             return result
 
         return call
 
+    def half(self, handle: int, data: bytes) -> int:
+        written = self.write(handle, data[: len(data) // 2] if self.left == 1 else data)
+        self.step()
+        return written
+
     def arm(self) -> None:
-        for owner, name in SEAMS:
-            setattr(owner, name, self.around(getattr(owner, name)))
-        write = os.write
-
-        def half(handle: int, data: bytes) -> int:
-            if self.step():
-                write(handle, data[: len(data) // 2])
-                self.step()
-            return write(handle, data)
-
-        os.write = half  # type: ignore[assignment]
+        self.write = os.write
+        if self.seam == len(SEAMS):
+            os.write = self.half  # type: ignore[assignment]
+            return
+        owner, name = SEAMS[self.seam]
+        setattr(owner, name, self.around(getattr(owner, name)))
 
 
 class Case:
@@ -106,10 +109,10 @@ class Case:
                 self.edit()
             if self.rng.random() < 0.4:
                 self.move(removing=not killed)
-            last = 0 if step == STEPS - 1 or self.rng.random() < 0.3 else self.rng.randint(1, 90)
-            arguments = self.arguments(last)
-            self.trail.append(f"{last}: {' '.join(map(str, arguments))}")
-            status = self.fork(arguments, last)
+            killer = None if step == STEPS - 1 or self.rng.random() < 0.2 else self.killer()
+            arguments = self.arguments(killer)
+            self.trail.append(f"{vars(killer) if killer else 'to its end'}: {' '.join(map(str, arguments))}")
+            status = self.fork(arguments, killer)
             killed = status == -signal.SIGKILL
             self.kills += killed
             if status and not killed:
@@ -150,10 +153,14 @@ class Case:
             (self.path / "another").write_text('{"by": "others"}\n')
             (self.path / "another").rename(file)
 
-    def arguments(self, last: int) -> list[object]:
+    def killer(self) -> Killer:
+        seam = self.rng.choice([*range(len(SEAMS) + 1), *4 * [*range(STORE, len(SEAMS) + 1)]])
+        return Killer(seam, self.rng.choice([1, 1, 1, 2, 3]), after=self.rng.random() < 0.5)
+
+    def arguments(self, killer: Killer | None) -> list[object]:
         state = ["--state", self.path / "state", "--queries", self.queries, "--engine", "duckdb"]
         # What is killed may write to standard output twice.
-        output = [] if not last and self.rng.random() < 0.2 else ["--output", self.rng.choice(self.outputs)]
+        output = [] if killer is None and self.rng.random() < 0.2 else ["--output", self.rng.choice(self.outputs)]
         size = ["--batch-size", self.rng.choice([1, 2, 100])]
         if self.rng.random() < 0.5:
             return ["run", *self.documents(), *state, *output, *size]
@@ -166,21 +173,21 @@ class Case:
             options += ["--documents", path]
         return options
 
-    def fork(self, arguments: list[object], last: int) -> int:
+    def fork(self, arguments: list[object], killer: Killer | None) -> int:
         """Its exit status, or minus the signal that killed it."""
         child = os.fork()
         if not child:
             for name, number in ("printed", 1), ("errors", 2):
                 os.dup2(os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            if last:
-                Killer(last).arm()
+            if killer is not None:
+                killer.arm()
             try:
                 command([str(argument) for argument in arguments])
             except SystemExit as end:
                 sys.stderr.flush()
                 os._exit(int(end.code or 0))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if not last:
+        if killer is None:
             self.elsewhere += (self.path / "printed").read_text().splitlines()
         return status
 
