@@ -44,8 +44,10 @@ class _Feed:
         self.alike[version] += 1
 
     def drop(self, key: str) -> None:
-        self.alike.subtract(self.entries.pop(key).versions)
-        self.alike = +self.alike
+        for version in self.entries.pop(key).versions:
+            self.alike[version] -= 1
+            if not self.alike[version]:
+                del self.alike[version]
 
     def to_json(self) -> str:
         entries = {key: [met.time, met.missing, *met.versions] for key, met in self.entries.items()}

@@ -92,7 +92,8 @@ class DuckDBEngine:
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
-            raise StoreError(f"cannot open the store in {directory}: {error}") from error
+            advice = "take an older copy, or name another directory"
+            raise StoreError(f"cannot open the store in {directory}: {error}; {advice}") from error
         try:
             self._prepare()
             self._plan = _make_plan(plan, self._connection, cache_bytes)

@@ -108,7 +108,7 @@ class Engine:
             self._disown()
             raise
         try:
-            self._open(session, limits)
+            self._open(session, limits, max_nodes)
             greatest = self._ledger.greatest_times() if is_bounded(lateness) else {}
             timing = Timing(lateness, idle_after, max_ahead)
             self._watermarks = Watermarks(timing, greatest, now())
@@ -128,7 +128,7 @@ class Engine:
         self._last_paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
 
-    def _open(self, session: SparkSession | None, limits: Limits) -> None:
+    def _open(self, session: SparkSession | None, limits: Limits, max_nodes: int | None) -> None:
         """Takes up what the store has."""
         with collector_passes_over():
             self._ledger = Ledger(self._store, self._now)
@@ -136,7 +136,7 @@ class Engine:
             self._stage1 = (
                 XPathStage(groups, limits=limits)
                 if session is None
-                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
+                else SparkStage(session, groups, spread=spread_past(session), limits=limits, max_nodes=max_nodes)
             )
             self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
             self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)

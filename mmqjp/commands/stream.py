@@ -230,7 +230,7 @@ def stream(
                 metrics.event("queries", what=what)
         lines = open_lines(target, opened.setting(WRITTEN), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
-            port = metrics.serve(metrics_port, metrics_address)
+            port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         drops = None
         if lists:
@@ -293,3 +293,12 @@ def service_log(form: str) -> Log:
         sys.stderr.flush()
 
     return JsonLog(write) if form == "json" else TextLog(write, live=sys.stderr.isatty())
+
+
+def _served(metrics: Metrics, port: int, address: str) -> int:
+    """Has metrics served; the port. Raises Failure where nobody can listen."""
+    try:
+        return metrics.serve(port, address)
+    except OSError as error:
+        cause = f"metrics cannot be served at {address}:{port}: {error.strerror or error}"
+        raise Failure(f"{cause}; choose another place with --metrics-port and --metrics-address") from error
