@@ -210,10 +210,11 @@ class Engine:
                 return self._subscribing.subscribe(script, how, since=-1, noting=noting, within=self._backfill)
             return self._subscribing.subscribe(script, how, noting=noting)
 
-    def ensure(self, script: Script) -> list[str]:
-        """Registers the queries of a script that are not registered yet under the same name with the same text."""
+    def ensure(self, script: Script, how: How = "ensure") -> list[str]:
+        """Registers the queries of a script that are not registered yet under the same name with the same text. With
+        "renew" these take the place of others under the names that it PUBLISHes, with "exact" of all others."""
         with collector_paused(), self._batch():
-            return self._subscribing.subscribe(script, "ensure")
+            return self._subscribing.subscribe(script, how)
 
     def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""

@@ -15,7 +15,7 @@ from feeds.tail import Tail
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
-from mmqjp.commands.interrupts import stopping
+from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     debug_option,
@@ -30,6 +30,7 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.commands.run import open_engine, start_session, subscribe
+from mmqjp.commands.sinks import checked
 from mmqjp.engine import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import FETCHED, Drops
@@ -89,7 +90,8 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "queries_path",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
+    help="Queries to begin with, in XSCL: they take the place of those of the same names. Others come and go with "
+    "subscribe and unsubscribe.",
 )
 @fetch_source_options
 @click.option(
@@ -205,7 +207,8 @@ def stream(
       mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
       mmqjp stream --engine duckdb --fetch subscriptions.opml --state state/ --output matches.jsonl
 
-    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there.
+    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there. If the
+    output was moved away, lines go on in a new file, with the next ones or on SIGHUP.
     """
     only_spark = {"--master": master, "--checkpoint": checkpoint, "--source-format": source_format}
     for name in (name for name, value in only_spark.items() if value is not None and engine != "spark"):
@@ -219,15 +222,16 @@ def stream(
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))
-    target = None if output is None or str(output) == "-" else output
+    target = checked(output)
     timing = Timing(lateness, idle_after, max_ahead)
     session = start_session(master) if engine == "spark" else None
     bounds = {"max_document": max_document, "max_nodes": max_nodes, "max_matches": max_matches}
     limited = open_engine(session or engine, None, plan, state, timing, **bounds)
-    with limited as opened, stopping() as stop, ExitStack() as fetching:
+    with limited as opened, stopping() as stop, hangups(stop) as reopening, ExitStack() as fetching:
         if script is not None and queries_path is not None:
-            subscribe(opened, script, queries_path)
-        lines = open_lines(target, opened.setting(WRITTEN))
+            for what in subscribe(opened, script, queries_path, "renew"):
+                metrics.event("queries", what=what)
+        lines = open_lines(target, opened.setting(WRITTEN), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
             port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
@@ -244,7 +248,7 @@ def stream(
 
         try:
             parts = opened, sources, lines, CommandQueue(Spool(state)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained)
+            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening)
             if session is None:
                 service = Service(*parts, rules)
             else:
@@ -272,6 +276,12 @@ def stream(
             with collector_spared():
                 service.run(trigger, stop)
             fetching.close()
+        except BrokenPipeError as error:
+            if error.filename is None:  # standard error's reader, whom nothing can be told
+                raise
+            raise Failure(
+                f"the reader of {error.filename} has gone; what it has not got comes with a restart"
+            ) from error
         finally:
             lines.close()
         seen = opened.counters()
