@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from join_stage.private import as_its_directory
+
 
 def write_whole(path: Path, text: str) -> None:
-    """Makes a file with a text appear, and its directory if that is missing. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Makes a file with a text appear, for its owner alone if the directory is. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as file:
+        with open(draft, "w", encoding="utf-8", opener=as_its_directory) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

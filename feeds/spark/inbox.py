@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from feeds.history import History
+from feeds.private import own
 from feeds.spark.rows import SCHEMA, row_batches
 from feeds.tail import ALL_READ, Piece, Tail, waiting_files
 
@@ -32,6 +33,7 @@ class Inbox:
     """The segments of a state directory, numbered from 1. One process at a time."""
 
     def __init__(self, directory: Path) -> None:
+        own(directory / FILE)
         self._database = sqlite3.connect(directory / FILE, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.executescript(_SCHEMA)

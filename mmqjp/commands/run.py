@@ -17,6 +17,7 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
+from join_stage.private import make_inside, umask_of
 from mmqjp.batches import BYTES, DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.fetching import DROPS, KEPT, FetchOptions, fetch_once, fetch_source_options, listed_feeds
@@ -28,6 +29,7 @@ from mmqjp.commands.options import (
     feeds_option,
     plan_option,
     read_script,
+    shared_option,
     time_xpath_option,
     versions_option,
 )
@@ -100,6 +102,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     help="How many documents are processed and committed together.",
 )  # fmt: skip
 @lateness_option("INF")
+@shared_option
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
@@ -118,6 +121,7 @@ def run(
     state: Path | None,
     batch_size: int,
     lateness: Lateness,
+    shared: bool,
     plan: str,
     master: str | None,
     engine: str,
@@ -145,13 +149,14 @@ def run(
     target = None if output is None or str(output) == "-" else output
     with (
         Sink(target) as sink,
-        open_engine(engine, master, plan, state, Timing(lateness)) as opened,
+        open_engine(engine, master, plan, state, Timing(lateness), shared=shared) as opened,
         ExitStack() as here,
     ):
         try:
             drops = intake = None
             if lists:
-                drops = Drops(state / DROPS if state else Path(here.enter_context(TemporaryDirectory())), keep_drops)
+                fetched_into = make_inside(state, DROPS) if state else Path(here.enter_context(TemporaryDirectory()))
+                drops = Drops(fetched_into, keep_drops)
                 fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 subscribe(opened, script, queries_path)
@@ -179,10 +184,11 @@ def run(
         )
 
 
-def start_session(master: str | None) -> SparkSession:
+def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
     """The session of Spark that the options describe."""
     try:
-        return open_session("spark", master)
+        with umask_of(shared=shared):
+            return open_session("spark", master)
     except ValueError as error:
         raise Failure(str(error)) from error
 
@@ -197,18 +203,22 @@ def open_engine(
     max_document: int | None = None,
     max_nodes: int | None = None,
     max_matches: int | None = None,
+    read_only: bool = False,
+    shared: bool = False,
 ) -> Engine:
     """The engine that the options describe."""
     try:
+        session = start_session(master, shared=shared) if engine == "spark" else engine
         return Engine(
-            engine,
+            session,
             state=state,
             plan=plan,
-            master=master,
             **asdict(timing),
             max_document=max_document,
             max_nodes=max_nodes,
             max_matches=max_matches,
+            read_only=read_only,
+            shared=shared,
         )
     except ValueError as error:
         raise Failure(str(error)) from error
