@@ -33,9 +33,11 @@ class DuckDBReader(OnlyRead):
             raise StoreError(f"cannot read the store in {directory}: {error}") from error
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
         try:
-            set_up(self._connection)
-            self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
-            seclude(self._connection)
+            # In a process that has the store open to read already, this is the same instance.
+            if not self._connection.execute("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
+                set_up(self._connection)
+                self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
+                seclude(self._connection)
             self._check(directory)
         except BaseException:
             self.close()
