@@ -52,6 +52,11 @@ class Ledger:
         self.next_match = 1 + store.highest("match_rows", "match")
         self.queries = KeptQueries(store)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the store has the format that this version writes."""
+        return self._version == SCHEMA_VERSION
+
     def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
         """The groups of edges that the join state's rows were expanded from."""
         groups: dict[int, set[Edge]] = {}
@@ -68,7 +73,7 @@ class Ledger:
         What a format has more, tables and columns, the store has made already; what it keeps otherwise, it has
         rewritten.
         """
-        if self._version == SCHEMA_VERSION:
+        if self.is_current:
             return False
         with whole_batch(self._store):
             self.queries.place_anew(registry, preparation)

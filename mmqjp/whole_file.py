@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from join_stage.private import as_its_directory
+
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
     """A file to write, which gets its name, maybe in the place of another, when the block ends well. Through a link,
-    its target is replaced and not the link. Raises OSError."""
+    its target is replaced and not the link. `opener` makes it, if it is given. Raises OSError."""
     target = path.resolve()
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=opener) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -30,9 +32,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Makes a file with a text appear, and its directory if that is missing. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
+    """Makes a file with a text appear, for its owner alone if the directory is. Raises OSError."""
+    with whole_file(path, as_its_directory) as file:
         file.write(text.encode())
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
+from feeds.private import own
 from feeds.reading import read_waiting
 from feeds.spark.rows import SCHEMA, row_batches
 from feeds.tail import Piece, Tail, waiting_files
@@ -34,6 +35,7 @@ class Inbox:
     """The segments of a state directory, numbered from 1. One process at a time."""
 
     def __init__(self, directory: Path) -> None:
+        own(directory / FILE)
         self._database = sqlite3.connect(directory / FILE, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.executescript(_SCHEMA)

@@ -73,7 +73,7 @@ class _Live:
 
     def fetch(self) -> None:
         """Fetches what is due."""
-        self.state.mkdir(parents=True, exist_ok=True)
+        self.state.mkdir(0o700, parents=True, exist_ok=True)
         asyncio.run(self.job.run())
 
 
@@ -175,7 +175,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return inbox.newest()
 
     def _with_inbox(self, use: Callable[[Inbox], _T]) -> _T:
-        self._live.state.mkdir(parents=True, exist_ok=True)
+        self._live.state.mkdir(0o700, parents=True, exist_ok=True)
         with closing(Inbox(self._live.state)) as inbox:
             return use(inbox)
 

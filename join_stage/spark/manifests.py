@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from join_stage.engine import SPARK_MANIFESTS, StoreError
+from join_stage.private import as_its_directory
 from join_stage.tables import TABLES
 
 FORMAT = 1
@@ -92,7 +93,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Makes a manifest appear."""
     tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     draft = path.with_suffix(".tmp")
-    with draft.open("w") as file:
+    with open(draft, "w", opener=as_its_directory) as file:
         json.dump({"format": FORMAT, "written_at": manifest.written_at, "tables": tables}, file)
         file.flush()
         to_disk(file.fileno())

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.private import as_its_directory, make_inside, make_lock, make_state
 from join_stage.spark.manifests import (
     EMPTY,
     DataFile,
@@ -34,6 +35,7 @@ from join_stage.spark.manifests import (
     to_disk,
     write_manifest,
 )
+from join_stage.spark.snapshot import Snapshot
 from join_stage.tables import STATE, TABLES
 
 MERGE = 16
@@ -68,7 +70,8 @@ class TableStore:
                 raise StoreError(
                     f"{directory} holds a store of the engine duckdb: use that engine or another directory"
                 )
-            (self.directory / SPARK_MANIFESTS).mkdir(parents=True, exist_ok=True)
+            make_state(self.directory)
+            make_inside(self.directory, SPARK_MANIFESTS)
             self._lock = _locked(self.directory / "lock")
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
@@ -81,7 +84,7 @@ class TableStore:
             self._superseded: deque[tuple[int, list[Path]]] = deque()
             self._drafts: list[Path] = []
             for name in TABLES:
-                (self.directory / name).mkdir(exist_ok=True)
+                make_inside(self.directory, name)
                 for path in self.paths(name):
                     if not Path(path).exists():
                         raise StoreError(f"the store in {self.directory} is damaged: {path} is gone")
@@ -117,6 +120,10 @@ class TableStore:
     def read(self, table: str) -> pa.Table:
         """The whole table, rows of the current batch included."""
         return pa.concat_tables([*(read_rows(path, TABLES[table]) for path in self.paths(table)), self.fresh(table)])
+
+    def snapshot(self) -> Snapshot:
+        """The files of the last batch that is committed."""
+        return Snapshot(self.directory, self._committed)
 
     def cover(self, first: int, last: int) -> None:
         """Notes that rows of the join state in the current batch are about documents that begin from `first` to
@@ -204,7 +211,7 @@ class TableStore:
         self, table: str, batch: int, rows: pa.Table, level: int, first: int | None, last: int | None
     ) -> DataFile:
         path = self.directory / table / f"{batch}-{next(self._numbers)}.parquet"
-        with path.open("wb") as file:
+        with open(path, "wb", opener=as_its_directory) as file:
             pq.write_table(rows, file)
             self._drafts.append(path)
             to_disk(file.fileno())
@@ -252,7 +259,7 @@ class TableStore:
 
 
 def _locked(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = make_lock(path.parent, path.name)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -116,6 +116,20 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
     return microseconds
 
 
+def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """A length of time, as `duration` takes it, in seconds; None for INF."""
+    found = duration(context, parameter, value)
+    return None if found is None else found / 1_000_000
+
+
+def shared_option(command: Decorated) -> Decorated:
+    """The option --shared."""
+    return click.option(
+        "--shared", is_flag=True,
+        help="What is made in the state directory is for whoever the umask lets, and not for you alone.",
+    )(command)  # fmt: skip
+
+
 def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Options of a source, by their names."""
     for value in values:

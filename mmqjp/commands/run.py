@@ -17,6 +17,7 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
+from join_stage.private import make_inside, umask_of
 from mmqjp.batches import BYTES, DOCUMENTS, batches
 from mmqjp.commands.console import counted
 from mmqjp.commands.errors import Failure, Interrupted
@@ -30,6 +31,7 @@ from mmqjp.commands.options import (
     most_versions_option,
     plan_option,
     read_script,
+    shared_option,
     time_xpath_option,
     versions_option,
 )
@@ -109,6 +111,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     help="How many documents are processed and committed together.",
 )  # fmt: skip
 @lateness_option("INF")
+@shared_option
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
@@ -128,6 +131,7 @@ def run(
     state: Path | None,
     batch_size: int,
     lateness: Lateness,
+    shared: bool,
     plan: str,
     master: str | None,
     engine: str,
@@ -157,7 +161,10 @@ def run(
     )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead, target = DeadLetters(dead_letters_path), checked(output)
-    with open_engine(engine, master, plan, state, Timing(lateness)) as opened, ExitStack() as here:
+    with (
+        open_engine(engine, master, plan, state, Timing(lateness), shared=shared) as opened,
+        ExitStack() as here,
+    ):
         growing = state is not None
         lines = here.enter_context(closing(open_lines(target, opened.setting(WRITTEN), _say, growing=growing)))
         outlet = Outlet(opened, lines)
@@ -166,7 +173,8 @@ def run(
         try:
             drops = intake = None
             if lists:
-                drops = Drops(state / DROPS if state else Path(here.enter_context(TemporaryDirectory())), keep_drops)
+                fetched_into = make_inside(state, DROPS) if state else Path(here.enter_context(TemporaryDirectory()))
+                drops = Drops(fetched_into, keep_drops)
                 fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 if script is not None and queries_path is not None:
@@ -200,10 +208,11 @@ def run(
         )
 
 
-def start_session(master: str | None) -> SparkSession:
+def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
     """The session of Spark that the options describe."""
     try:
-        return open_session("spark", master)
+        with umask_of(shared=shared):
+            return open_session("spark", master)
     except ValueError as error:
         raise Failure(str(error)) from error
 
@@ -218,19 +227,23 @@ def open_engine(
     max_document: int | None = None,
     max_nodes: int | None = None,
     max_matches: int | None = None,
+    read_only: bool = False,
+    shared: bool = False,
 ) -> Engine:
     """The engine that the options describe; whoever has it tells of dead letters."""
     try:
+        session = start_session(master, shared=shared) if engine == "spark" else engine
         return Engine(
-            engine,
+            session,
             state=state,
             plan=plan,
-            master=master,
             **asdict(timing),
             max_document=max_document,
             max_nodes=max_nodes,
             max_matches=max_matches,
             quiet=True,
+            read_only=read_only,
+            shared=shared,
         )
     except ValueError as error:
         raise Failure(str(error)) from error

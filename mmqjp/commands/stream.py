@@ -12,6 +12,7 @@ from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
+from join_stage.private import make_inside
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
@@ -26,6 +27,8 @@ from mmqjp.commands.options import (
     most_versions_option,
     plan_option,
     read_script,
+    seconds,
+    shared_option,
     time_xpath_option,
     versions_option,
 )
@@ -39,6 +42,7 @@ from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.metrics import LOOPBACK, Metrics
+from mmqjp.service.questions import QUERY, Questions
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.watermarks import Lateness, Timing, lateness_of
@@ -163,6 +167,11 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="How events are written to standard error.",
 )  # fmt: skip
+@click.option(
+    "--question-timeout", callback=seconds, metavar="DURATION", default="5min", show_default=True,
+    help="How long a question that is asked meanwhile may take at the most, whatever it asks for.",
+)  # fmt: skip
+@shared_option
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
@@ -196,6 +205,8 @@ def stream(
     max_nodes: int,
     max_matches: int,
     log_form: str,
+    question_timeout: float | None,
+    shared: bool,
     plan: str,
     master: str | None,
     engine: str,
@@ -224,9 +235,11 @@ def stream(
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = checked(output)
     timing = Timing(lateness, idle_after, max_ahead)
-    session = start_session(master) if engine == "spark" else None
-    bounds = {"max_document": max_document, "max_nodes": max_nodes, "max_matches": max_matches}
-    limited = open_engine(session or engine, None, plan, state, timing, **bounds)
+    session = start_session(master, shared=shared) if engine == "spark" else None
+    limited = open_engine(
+        session or engine, None, plan, state, timing,
+        max_document=max_document, max_nodes=max_nodes, max_matches=max_matches, shared=shared,
+    )  # fmt: skip
     with limited as opened, stopping() as stop, hangups(stop) as reopening, ExitStack() as fetching:
         if script is not None and queries_path is not None:
             for what in subscribe(opened, script, queries_path, "renew"):
@@ -237,7 +250,7 @@ def stream(
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         drops = None
         if lists:
-            drops = Drops(state / DROPS, keep_drops)
+            drops = Drops(make_inside(state, DROPS), keep_drops)
             sources.append(drops.tail(feeds or "item", history))
 
         def drained(engine: Engine) -> None:
@@ -247,8 +260,10 @@ def stream(
                 drops.sweep(engine)
 
         try:
-            parts = opened, sources, lines, CommandQueue(Spool(state)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening)
+            spool = Spool(state)
+            questions = Questions(opened, spool, metrics, question_timeout)
+            parts = opened, sources, lines, CommandQueue(spool, beside=(QUERY,)), metrics
+            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening, questions.make_room)
             if session is None:
                 service = Service(*parts, rules)
             else:
@@ -264,7 +279,7 @@ def stream(
                     if source_format is None
                     else ValueSource(source_format, source_options, max_document)
                 )
-                kept = checkpoint or state / CHECKPOINT / (source_format or FILES)
+                kept = checkpoint or make_inside(state, CHECKPOINT, source_format or FILES)
                 frame = streaming_frame(session, source, state, kept)
                 service = StreamingService(*parts, rules, frame, kept)
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
@@ -273,7 +288,7 @@ def stream(
                 fetch = fetching.enter_context(Fetching(job, metrics, stop, watch=trigger is not None))
                 if trigger is None:
                     fetch.wait()
-            with collector_spared():
+            with questions, collector_spared():
                 service.run(trigger, stop)
             fetching.close()
         except BrokenPipeError as error:

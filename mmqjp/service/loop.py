@@ -10,9 +10,11 @@ from typing import Protocol
 
 from feeds.history import History
 from feeds.tail import Tail
+from join_stage.engine import OutOfMemory
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.engine import Engine
 from mmqjp.notes import Notes
+from mmqjp.outputs import Output
 from mmqjp.retention import ID_RETENTION
 from mmqjp.service.intake import Intake, Taken
 from mmqjp.service.lines import Lines
@@ -54,11 +56,17 @@ def nothing_asked() -> bool:
     return False
 
 
+def no_room() -> bool:
+    """Nothing is there that could make room."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """How a service works: with how many documents, or bytes of XML, a batch ends; for how many microseconds what
     nobody needs is kept, and the ids of documents (None: for ever); what the sources share that is known of entries;
-    who is told whenever all that had come is processed; whether the output is to be opened anew, asked once."""
+    who is told whenever all that had come is processed; whether the output is to be opened anew, asked once; who makes
+    room, and says whether there was any to make, when a batch has run out of memory."""
 
     batch_size: int = DOCUMENTS
     batch_bytes: int = BYTES
@@ -67,6 +75,7 @@ class Rules:
     history: History = field(default_factory=History)
     drained: Callable[[Engine], object] = nobody_told
     reopening: Callable[[], bool] = nothing_asked
+    make_room: Callable[[], bool] = no_room
 
 
 class Service:
@@ -135,7 +144,7 @@ class Service:
 
     def _process(self, taken: Taken) -> None:
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
-        outputs = engine.process(taken.items, self._intake.notes(taken, self._settings), taken.found)
+        outputs = self._outputs(taken)
         self._noted = self._settings
         self._intake.committed(taken)
         batch = engine.batch - 1
@@ -167,6 +176,16 @@ class Service:
             self._log.event("unreadable", file=file, reason=reason)
         else:
             self._log.event("readable", file=file)
+
+    def _outputs(self, taken: Taken) -> list[Output]:
+        """What a batch gives. One that runs out of memory goes before those who only ask, and is tried again."""
+        notes = self._intake.notes(taken, self._settings)
+        try:
+            return self._engine.process(taken.items, notes, taken.found)
+        except OutOfMemory:
+            if not self._rules.make_room():
+                raise
+        return self._engine.process(taken.items, notes, taken.found)
 
     def _delivered(self) -> None:
         """All outputs so far are written: the next commit notes it."""

@@ -72,6 +72,7 @@ class PlanFiles:
 
     def write(self, number: int, plan: Plan) -> None:
         """Keeps a plan, in place of another that nobody has heard of."""
+        self._directory.mkdir(parents=True, exist_ok=True)
         write_whole(
             self._path(number), json.dumps({"time": plan.time, "parts": [astuple(part) for part in plan.parts]})
         )
