@@ -67,6 +67,7 @@ class Subscribing:
         names, fresh, kept = self._sorted_out(script, how, since)
         replaced = list(self._replaced(script, kept)) if how == "replace" else []
         self._register(fresh, replaced, lambda: self._ledger.save_notes(noting(names)), within)
+        self._highest_number = max([self._highest_number, *(int(s.name[1:]) for s in fresh if not s.publishes)])
         return names
 
     def unsubscribe(self, name: str, noting: Noting = nothing_noted) -> None:
@@ -122,6 +123,7 @@ class Subscribing:
         names: list[str] = []
         fresh: list[Subscription] = []
         kept: set[Subscription] = set()
+        highest = self._highest_number
         for place, query in enumerate(script.queries, 1):
             ready = self._preparation.prepared(query, script.namespaces)
             text = ready.text
@@ -136,9 +138,9 @@ class Subscribing:
                 kept.add(same)
                 names.append(same.name)
                 continue
-            name = query.publish or f"q{max(place, self._highest_number + 1)}"
+            name = query.publish or f"q{max(place, highest + 1)}"
             if query.publish is None:
-                self._highest_number = int(name[1:])
+                highest = int(name[1:])
             qid = self._ledger.queries.next_qid + len(fresh)
             fresh.append(Subscription(qid, name, text, occurrence, last if since is None else since, ready))
             names.append(name)
