@@ -206,10 +206,10 @@ class DuckDBEngine:
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name}_old AS {older}")
 
     def evict(self, before: int) -> None:
-        docids = f"SELECT docid FROM documents WHERE t0 < {before}"
-        for name in BOUND_STATE:
-            self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
+        docids = f"SELECT docid FROM r_docts WHERE t0 < {before}"
         self._plan.evicted(docids, before)
+        for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
+            self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")

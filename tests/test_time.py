@@ -122,7 +122,8 @@ def test_silence_lets_go_of_state_without_a_document(spread: bool, tmp_path: Pat
         # All are silent: T and U have come as far as an hour ago, and S is ahead of that.
         assert opened.pass_time() and kept(opened) < before and opened.batch == batch + 1
         assert opened.watermarks()["T"] == time.now - HOUR - 60 * SECOND
-        assert opened.horizon()[0] == opened._watermarks.of({"P"}) == time.now - HOUR - 60 * SECOND
+        behind = opened.registry.sources("P")
+        assert opened.horizon()[0] == opened._watermarks.of(behind) == time.now - HOUR - 60 * SECOND
         time.now += HOUR // 60 - 1
         assert not opened.pass_time()  # nothing more to let go of
         time.now += 2000 * SECOND
@@ -201,7 +202,7 @@ def test_a_published_stream_has_come_as_far_as_the_last_of_its_inputs():
         ))  # fmt: skip
         engine.process([doc(0), doc(100, "T"), doc(50, "U")])
         assert engine.horizon()[0] == NOW
-        assert engine._watermarks.of({"P"}) == NOW
+        assert engine._watermarks.of(engine.registry.sources("P")) == NOW
 
 
 def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
