@@ -66,7 +66,7 @@ def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Ope
         elif shape < 94:
             operation = _reopen(rng, timing)
         elif shape < 97:
-            operation = PassTime(rng.randrange(12) * SECOND)
+            operation = PassTime(rng.randrange(-3, 12) * SECOND)
         else:
             operation = Delivered()
         if isinstance(operation, Change) and chance(rng, 15):

@@ -1,13 +1,14 @@
 """A model of live use: what an engine must answer to each operation, by brute force over what each query may see.
 
 It follows section 7 of the language's definition and knows nothing of how an engine works: all that each query may see
-is evaluated again at each step by the oracle, and what was given before is left out. Nothing is ever evicted.
+is evaluated again at each step by the oracle, and what was given before is left out. Nothing is ever evicted, and what
+was dropped for good is remembered: what could have met it must be late.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lxml import etree
@@ -38,13 +39,14 @@ class Kept:
 
 @dataclass(eq=False)
 class Standing:
-    """A registered query; it sees the documents that arrived after `since`, but for those of the `gaps`, each from
-    behind one operation to another, when it was paused."""
+    """A query registered at a step; it sees the documents that arrived after the step `since`, but for those of the
+    `gaps`, each from behind one step to another, when it was paused."""
 
     name: str
     query: Query
     namespaces: tuple[tuple[str, str], ...]
     occurrence: int
+    step: int
     since: int
     answers: QueryAnswers
     paused: int | None = None
@@ -90,6 +92,10 @@ class LiveModel:
         self.dropped: dict[tuple[str, str], int] = {}
         self.undelivered: list[OutputRow] = []
         self.dead_letters: list[tuple[int, tuple[str, str, str]]] = []
+        self._floors: list[int] = []
+        """Documents that end before these times could have met some that were dropped."""
+        self._gone: list[tuple[Kept, int]] = []
+        """The documents that were dropped, with the steps at which they were."""
         self._step = 0
         self._highest = 0
         self._noted: dict[str, int] = {}
@@ -97,11 +103,12 @@ class LiveModel:
 
     # ------------------------------------------------------------ operations
 
-    def change(self, change: Change) -> Expected:
-        """What a change gives that is committed. Raises Refused."""
+    def change(self, change: Change, late: Collection[tuple[str, str]] = ()) -> Expected:
+        """What a change gives that is committed. Raises Refused. Where a document need not be late, but may be, it is
+        if it is among those that are said to be `late`."""
         match change:
             case Batch():
-                return self._batch(change.documents)
+                return self._batch(change.documents, late)
             case Subscribe():
                 return self._subscribe(change)
             case Unsubscribe():
@@ -149,7 +156,7 @@ class LiveModel:
         highest = self._highest
         self._step += 1
         for place, query in enumerate(script.queries, 1):
-            one = Standing("", query, script.namespaces, 0, -1 if change.backfill else self._step, _NONE)
+            one = Standing("", query, script.namespaces, 0, self._step, -1 if change.backfill else self._step, _NONE)
             same = [other for other in self.queries if other.key == one.key]
             count = met[one.key]
             met[one.key] += 1
@@ -187,7 +194,7 @@ class LiveModel:
             raise Refused(KeyError)
         return found
 
-    def _batch(self, documents: Iterable[Doc]) -> Expected:
+    def _batch(self, documents: Iterable[Doc], late: Collection[tuple[str, str]]) -> Expected:
         self._step += 1
         known = {(d.stream, d.identity) for d in self.documents} | self.dropped.keys()
         dead: list[tuple[str, str, str]] = []
@@ -196,7 +203,7 @@ class LiveModel:
             key = document.stream, document.id
             if key in known:
                 continue
-            if refusal := self._refusal(document):
+            if refusal := self._refusal(document, key in late):
                 dead.append((*key, refusal))
                 continue
             known.add(key)
@@ -214,6 +221,7 @@ class LiveModel:
         return Expected(outputs, dead)
 
     def _prune(self, change: Prune) -> Expected:
+        self._step += 1
         self.delivered()
         if change.keep is None:
             return Expected()
@@ -227,6 +235,8 @@ class LiveModel:
             needed = horizon - max((window for window in widest if window is not None), default=0)
             before = min(horizon - change.keep, needed)
             gone = [document for document in self.documents if document.stored.t0 < before]
+            self._gone += [(document, self._step) for document in gone]
+            self._floors.append(before + horizon - needed)
             self.documents = [document for document in self.documents if document.stored.t0 >= before]
             self.dropped |= {(d.stream, str(d.identity)): d.stored.t1 for d in gone if d.outside}
         if change.keep_ids is not None:
@@ -299,9 +309,12 @@ class LiveModel:
             if self.now - self._arrived.get(stream, self._opened_at) >= self._opened.idle_after:
                 _raise(greatest, stream, self.now - self._opened.idle_after)
 
-    def _refusal(self, document: Doc) -> str | None:
+    def _refusal(self, document: Doc, said_to_be_late: bool) -> str | None:
         watermark = self.watermark({document.stream}) if self._bounded else None
         if watermark is not None and document.t1 < watermark:
+            return "late"
+        below = any(document.t1 < floor for floor in self._floors)
+        if below and (said_to_be_late or self._misses(document)):
             return "late"
         if self._opened.max_ahead is not None and document.t1 - self.now > self._opened.max_ahead:
             return "from the future"
@@ -310,6 +323,30 @@ class LiveModel:
         except etree.XMLSyntaxError:
             return "unreadable"
         return None
+
+    def _misses(self, document: Doc) -> bool:
+        """Whether a query could have joined a document with one that was there when it was, and was dropped."""
+        for query in self.queries:
+            windows = list(_windows(query.query.source))
+            reads = _reads(query.query.source)
+            if windows and document.stream in self._behind(reads):
+                widest = INFINITE if INFINITE in windows else max(window for window in windows if window is not None)
+                for gone, step in self._gone:
+                    near = widest is INFINITE or document.t1 - gone.stored.t0 <= widest
+                    if near and query.step < step and gone.stream in reads and query.sees(gone):
+                        return True
+        return False
+
+    def _behind(self, streams: Iterable[str]) -> set[str]:
+        """Some streams, and all that these are made of."""
+        found, waiting = set[str](), list(streams)
+        while waiting:
+            stream = waiting.pop()
+            if stream not in found:
+                found.add(stream)
+                for query in self.queries:
+                    waiting += _reads(query.query.source) if query.query.publish == stream else ()
+        return found
 
 
 _NONE = QueryAnswers(parse_script("S").queries[0], "", ())

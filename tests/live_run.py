@@ -114,15 +114,26 @@ class Live:
     def _change(self, change: Change) -> None:
         if isinstance(change, Prune):
             self._deliver()
+        got: Expected | Exception
         try:
-            expected = self._model.change(change)
+            got = self._apply(change)
+        except (KeyError, ValueError) as error:
+            got = error
+        try:
+            expected = self._model.change(change, self._said_late())
         except Refused as refused:
-            try:
-                self._apply(change)
-            except refused.kind:
-                return
-            raise Parted(f"not refused with {refused}") from None
-        self._compare(change, self._apply(change), expected)
+            if not isinstance(got, refused.kind):
+                raise Parted(f"not refused with {refused}") from None
+            return
+        if isinstance(got, Exception):
+            raise Parted(f"refused: {got!r}") from got
+        self._compare(change, got, expected)
+
+    def _said_late(self) -> set[tuple[str, str]]:
+        """The documents that the engine has found late since the model was last asked."""
+        letters = Counter(map(_letter, self._engine.dead_letters()))
+        letters -= Counter(letter for _, letter in self._model.dead_letters)
+        return {(stream, id) for stream, id, kind in letters if kind == "late"}
 
     def _apply(self, change: Change) -> Expected:
         engine = self._engine
@@ -164,20 +175,20 @@ class Live:
             # There were not so many calls: it was done, or refused.
             self._undisturbed(change, refused)
             return
-        if armed.committed:
-            self._model.change(change)
         if broken.dies or armed.committed:
             self._engine.__exit__(Fault, None, None)
             if broken.dies:
                 shutil.rmtree(self._state)
                 self._state = self._dead
-            self._model.reopen(self._opened)
             self._open(self._opened)
+            if armed.committed:
+                self._model.change(change, self._said_late())
+            self._model.reopen(self._opened)
         self._compare_kept()
 
     def _undisturbed(self, change: Change, refused: bool) -> None:
         try:
-            self._model.change(change)
+            self._model.change(change, self._said_late())
         except Refused:
             if not refused:
                 raise Parted("not refused") from None
