@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.costs import Cost
+from join_stage.duckdb_damage import telling_damage
 from join_stage.duckdb_plans import BasicPlan, DuckDBPlan, registered
 from join_stage.duckdb_signature import SignaturePlan
 from join_stage.duckdb_views import ViewsPlan
@@ -71,6 +72,7 @@ COMMIT;
 """Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
 
 
+@telling_damage
 class DuckDBEngine:
     """A `JoinEngine` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
 
@@ -92,7 +94,8 @@ class DuckDBEngine:
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
-            raise StoreError(f"cannot open the store in {directory}: {error}") from error
+            advice = "if it is damaged, take an older copy of the store"
+            raise StoreError(f"cannot open the store in {directory}: {error}; {advice}") from error
         try:
             self._prepare()
             self._plan = _make_plan(plan, self._connection, cache_bytes)

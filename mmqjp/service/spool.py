@@ -73,7 +73,7 @@ class Spool:
             path = self._commands / name
             try:
                 content = json.loads(path.read_bytes())
-                found.append(Command(path.stem, content["do"], content["arguments"]))
+                found.append(Command(path.stem, str(content["do"]), dict(content["arguments"])))
             except FileNotFoundError:
                 continue  # withdrawn meanwhile
             except (ValueError, KeyError, TypeError) as error:
@@ -86,12 +86,14 @@ class Spool:
         self.withdraw(command)
 
     def take_answer(self, command: Command) -> Answer | None:
-        """The answer to a command, which is then removed; None while there is none."""
+        """The answer to a command, which is then removed; None while there is none. What is none is an error."""
         path = self._answers / f"{command.id}.json"
         try:
             answer = Answer.from_json(path.read_text("utf-8"))
         except FileNotFoundError:
             return None
+        except (ValueError, KeyError, TypeError) as error:
+            answer = Answer(error=f"{path} is no answer: {error}; what was asked for may be done: look with mmqjp list")
         path.unlink(missing_ok=True)
         return answer
 
