@@ -13,7 +13,7 @@ import pytest
 from join_stage.engine import PLANS
 from tests.generate_documents import SECOND, START
 from tests.live_cases import BOUNDED, FREE, SILENT, Timing, random_operations
-from tests.live_operations import Batch, Doc, Operation, Reopen, Subscribe
+from tests.live_operations import Batch, Doc, Operation, Prune, Reopen, Subscribe
 from tests.live_run import Live
 from tests.live_shrink import printed, shrunk
 
@@ -104,6 +104,13 @@ WRONG: dict[str, list[Operation]] = {
         Reopen(lateness=1000 * SECOND),
         Batch((doc("d3", 2, "<b>u</b>"),)),
     ],
+    "4: a prune that drops nothing": [
+        Reopen(lateness=4 * SECOND),
+        Subscribe("S/a->x JOIN {x = y, INF} S/b->y"),
+        Batch((doc("d1", 0, "<a>u</a>"),)),
+        Prune(0, 5 * SECOND),
+        Batch((doc("d2", 2, "<b>u</b>"),)),
+    ],
     "a refused script uses up no number": [
         Reopen(),
         Subscribe("Q/match PUBLISH P"),
@@ -128,6 +135,12 @@ def test_what_went_wrong_once(cause: str, plan: str, tmp_path: Path):
 @pytest.mark.parametrize("seed", range(CASES))
 def test_live_use_gives_what_the_model_expects(seed: int, timing: Timing, tmp_path: Path):
     lived("duckdb", random_operations(Random(seed), timing), tmp_path)
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_live_use_on_spark_gives_what_the_model_expects(seed: int, spark: SparkSession, tmp_path: Path):
+    # Not shrunk: each trial takes long.
+    Live(spark, tmp_path, START).run(random_operations(Random(seed), BOUNDED, 6))
 
 
 @pytest.mark.soak
