@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.costs import Cost
+from join_stage.duckdb_damage import telling_damage
 from join_stage.duckdb_plans import BasicPlan, DuckDBPlan, registered
 from join_stage.duckdb_question import DuckDBQuestion, seclude
 from join_stage.duckdb_rows import RowSource
@@ -76,6 +77,7 @@ COMMIT;
 """Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
 
 
+@telling_damage
 class DuckDBEngine:
     """A `JoinEngine` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
 
@@ -100,7 +102,7 @@ class DuckDBEngine:
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
-            advice = "take an older copy, or name another directory"
+            advice = "if it is damaged, take an older copy of the store, or name another directory"
             raise StoreError(f"cannot open the store in {directory}: {error}; {advice}") from error
         try:
             self._prepare()

@@ -44,6 +44,8 @@ def prune(
     ledger.keep_ids(unneeded)
     if keep_ids is not None:
         store.drop_before("dropped_ids", "t1", horizon - keep_ids)
+    if unneeded <= EARLIEST:
+        return None
     store.drop_before("documents", "t0", unneeded)
     return unneeded
 

@@ -70,6 +70,7 @@ class Subscribing:
         names, fresh, kept = self._sorted_out(script, how, since)
         gone = list(self._gone(script, how, kept))
         self._register(fresh, gone, lambda: self._ledger.save_notes(noting(names)), within)
+        self._highest_number = max([self._highest_number, *(int(s.name[1:]) for s in fresh if not s.publishes)])
         return names
 
     def unsubscribe(self, name: str, noting: Noting = nothing_noted) -> None:
@@ -125,6 +126,7 @@ class Subscribing:
         names: list[str] = []
         fresh: list[Subscription] = []
         kept: set[Subscription] = set()
+        highest = self._highest_number
         for place, query in enumerate(script.queries, 1):
             ready = self._preparation.prepared(query, script.namespaces)
             text = ready.text
@@ -139,9 +141,9 @@ class Subscribing:
                 kept.add(same)
                 names.append(same.name)
                 continue
-            name = query.publish or f"q{max(place, self._highest_number + 1)}"
+            name = query.publish or f"q{max(place, highest + 1)}"
             if query.publish is None:
-                self._highest_number = int(name[1:])
+                highest = int(name[1:])
             qid = self._ledger.queries.next_qid + len(fresh)
             fresh.append(Subscription(qid, name, text, occurrence, last if since is None else since, ready))
             names.append(name)
