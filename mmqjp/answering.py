@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from join_stage.engine import JoinEngine, Matches
+from mmqjp.allowance import Allowance
 from mmqjp.arrivals import Arrivals
 from mmqjp.backfill import Backfill, known_tuples
-from mmqjp.bounds import Bounds
 from mmqjp.delivery import Delivery, Match
+from mmqjp.join_state import JoinState
 from mmqjp.ledger import Ledger
 from mmqjp.outputs import Output
 from mmqjp.records import Record, Records
@@ -59,10 +60,11 @@ class Answering:
         ledger: Ledger,
         registry: Registry,
         records: Records,
-        bounds: Bounds,
+        state: JoinState,
+        allowance: Allowance,
     ) -> None:
-        self._stage1, self._store, self._ledger = stage1, store, ledger
-        self._registry, self._records, self._bounds = registry, records, bounds
+        self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
+        self._registry, self._records, self._allowance = registry, records, allowance
         self._spending = Spending(store, ledger.next_arrival)
         self._arrivals = Arrivals()
 
@@ -78,8 +80,9 @@ class Answering:
         witnesses: Witnesses | None = None
         cuts: dict[int, Cut] = {}
         while True:
-            accounts = Accounts(self._registry, self._bounds, cuts, self._spending.before(), self._spending.block)
+            accounts = Accounts(self._registry, self._allowance, cuts, self._spending.before(), self._spending.block)
             self._arrivals = Arrivals()
+            self._state.recall(records)
             self._enter(records)
             if witnesses is None:
                 witnesses = self._witnesses(records, found)
@@ -94,7 +97,7 @@ class Answering:
         pauses = []
         for qid, cut in cuts.items():
             record = next(record for record in records if record.arrival == cut.arrival)
-            reason = cut.reason(self._bounds, record.id)
+            reason = cut.reason(self._allowance, record.id)
             pauses.append(Pause(self._registry.subscriptions[qid], record.docid - 1, reason))
         assert not records or records[0].docid == first, "documents that enter again get the same ids"
         if records:
@@ -122,17 +125,18 @@ class Answering:
         owners: set[Subscription | HiddenStream] = {*subscriptions, *hidden}
         known = known_tuples(self._store, {stream.stream for stream in hidden})
         # What is kept is counted by itself: only new queries go on from there.
-        accounts = Accounts(self._registry, self._bounds, cuts, {}, self._spending.block, new=subscriptions)
+        accounts = Accounts(self._registry, self._allowance, cuts, {}, self._spending.block, new=subscriptions)
         last = self._ledger.next_docid - 1
         delivery = Delivery(self._registry, self._records, accounts, owners, known)
         outputs: list[Output] = []
         records: list[Record] = []
         self._arrivals = Arrivals(self._ledger.arrivals)
-        for matches in Backfill(owners, self._registry, self._stage1, self._store, self._records).matches():
+        for matches in Backfill(owners, self._registry, self._state, self._records).matches():
             records += self._delivered(delivery, matches, outputs)
         records = fresh(records)
         if records:
             accounts.serve_all()
+            self._state.recall(records)
             self._enter(records)
             witnesses = self._witnesses(records, None)
             outputs += self._rounds(Delivery(self._registry, self._records, accounts), records, witnesses)
@@ -142,7 +146,7 @@ class Answering:
         pauses = []
         for qid, cut in cuts.items():
             arrived = self._ledger.docid_of_arrival(cut.arrival)
-            reason = cut.reason(self._bounds, "that is gone" if arrived is None else self._records[arrived].id)
+            reason = cut.reason(self._allowance, "that is gone" if arrived is None else self._records[arrived].id)
             docid = arrived - 1 if arrived is not None and qid in new else last
             pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
         if self._ledger.next_arrival:
@@ -177,6 +181,7 @@ class Answering:
             matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
             records = self._delivered(delivery, matches, outputs)
             if records:
+                self._state.recall(records)
                 self._enter(records)
                 witnesses = self._witnesses(records, None)
         return outputs

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mmqjp.bounds import NEVER
+from mmqjp.allowance import NEVER
 
 Kept = Callable[[], pa.Table]
 """Gives docids in their order, and arrivals."""

@@ -10,7 +10,7 @@ from functools import partial
 
 from lxml import etree
 
-from mmqjp.bounds import CHARACTERS_A_STEP, NEVER, Account, Steps, TooMuch
+from mmqjp.allowance import CHARACTERS_A_STEP, NEVER, Account, Steps, TooMuch
 from mmqjp.output import Value, construct
 from mmqjp.outputs import Output
 from mmqjp.records import Record, Records, own_part_id

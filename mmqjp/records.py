@@ -30,7 +30,7 @@ class Record:
     stream those of the blocks behind it; `part_ids` their ids with their streams. `sources` are the external
     documents behind it, as (id, stream), left to right. `bound` has, for a tuple, the docid and node of each variable.
 
-    `arrival` is the latest arrival behind it (see `mmqjp.bounds`). `appeared` tells for each of the parts when it came
+    `arrival` is the latest arrival behind it (see `mmqjp.allowance`). `appeared` tells for each part when it came
     in, by the docid of that document from outside; one that a backfill published came with itself.
     """
 

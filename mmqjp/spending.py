@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from join_stage.engine import JoinEngine
-from mmqjp.bounds import BLOCK, NEVER, Account, Bounds, Spent
+from mmqjp.allowance import BLOCK, NEVER, Account, Allowance, Spent
 from mmqjp.records import Record
 from mmqjp.registry import Registry
 from mmqjp.rows import Rows
@@ -27,10 +27,10 @@ class Cut:
     account: Account
     hidden: bool
 
-    def reason(self, bounds: Bounds, document: str) -> str:
+    def reason(self, allowance: Allowance, document: str) -> str:
         """What is to be said of it; `document` is that which arrived."""
         assert self.account.reason is not None, "an account that is cut knows why"
-        return self.account.reason(bounds, self.hidden, document)
+        return self.account.reason(allowance, self.hidden, document)
 
 
 Cuts = Mapping[int, Cut]
@@ -61,7 +61,7 @@ class Accounts:
     def __init__(
         self,
         registry: Registry,
-        bounds: Bounds,
+        allowance: Allowance,
         cuts: Cuts,
         before: Mapping[str, Spent],
         block: int,
@@ -69,7 +69,7 @@ class Accounts:
     ) -> None:
         """`cuts` are those that are known, `before` is what was spent of the block before. With `new` queries it is a
         backfill: they are served alone, till all are."""
-        self._registry, self._bounds, self._cuts, self._new = registry, bounds, cuts, new
+        self._registry, self._allowance, self._cuts, self._new = registry, allowance, cuts, new
         self._before, self._block, self._all = before, block, new is None
         self._of: dict[Subscription, Account] = {}
         self._readers: dict[HiddenStream, list[Readers]] = {}
@@ -105,7 +105,7 @@ class Accounts:
         self._all = True
 
     def _account(self, key: str) -> Account:
-        return Account(self._bounds, self._block, self._before.get(key, _NOTHING))
+        return Account(self._allowance, self._block, self._before.get(key, _NOTHING))
 
     def is_cut(self) -> bool:
         """Whether somebody is cut."""

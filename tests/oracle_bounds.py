@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from feeds.document import Document
-from tests.oracle import OutputRow, _Evaluation, _Output, _Stored
+from tests.oracle import Answer, OutputRow, Stored, _Evaluation
 from xscl import parse_script
 
 Gap = tuple[int, int | None]
@@ -47,17 +47,17 @@ class _Seen(_Evaluation):
         self._gaps, self._asking = gaps, -1
         self._arrival = {(document.id, document.stream): n for n, document in enumerate(documents)}
 
-    def latest(self, stored: _Stored) -> int:
+    def latest(self, stored: Stored) -> int:
         return max(self._arrival[external] for external in stored.externals)
 
-    def outputs(self, index: int) -> list[_Output]:
+    def outputs(self, index: int) -> list[Answer]:
         before, self._asking = self._asking, index
         try:
             return super().outputs(index)
         finally:
             self._asking = before
 
-    def _stream(self, name: str) -> list[_Stored]:
+    def _stream(self, name: str) -> list[Stored]:
         gaps = self._gaps[self._asking]
         return [stored for stored in super()._stream(name) if not _within(self.latest(stored), gaps)]
 

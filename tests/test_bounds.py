@@ -62,7 +62,7 @@ def fresh(query: Watched) -> Watched:
 def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: int = 16) -> set[str]:
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
-    small.setattr("mmqjp.bounds.BLOCK", BLOCK)
+    small.setattr("mmqjp.allowance.BLOCK", BLOCK)
     small.setattr("mmqjp.spending.BLOCK", BLOCK)
     small.setattr("mmqjp.spending.SUPERSEDED", 3)
     rng = random.Random(seed)

@@ -61,7 +61,7 @@ def assert_goes_on(engine: Engine) -> None:
     assert {o.documents for o in got} == pairs and len(got) == len(pairs)
     engine.pause("pairs")
     assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
-    assert engine.setting("schema_version") == "3"
+    assert engine.setting("schema_version") == "4"
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -94,11 +94,11 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
     state = tmp_path / "state"
     Engine("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '4', 7)")
-    with pytest.raises(StoreError, match="the store has format 4, and this version of mmqjp reads formats up to 3"):
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '5', 7)")
+    with pytest.raises(StoreError, match="the store has format 5, and this version of mmqjp reads formats up to 4"):
         Engine("duckdb", state=state)
     result = mmqjp("list", "--state", state)
-    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 4")
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 5")
     assert result.stderr.count("\n") == 1
 
 

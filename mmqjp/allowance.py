@@ -15,7 +15,7 @@ BLOCK = 10_000
 """So many arrivals in a row are bounded together."""
 
 MATCHES, OUTPUTS, WORK = 100_000, 1_000_000, 10_000_000
-"""What `BOUNDS` are."""
+"""What `ALLOWANCE` are."""
 
 WORK_OF_BLOCK = 10
 """How many times what a query may do for one arrival it may do for a block of them."""
@@ -28,7 +28,7 @@ NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Allowance:
     """How much a query may have; None is without limit.
 
     `matches` are its outputs for an arrival, and likewise the tuples of each hidden stream that it reads; `outputs` is
@@ -41,7 +41,7 @@ class Bounds:
     work: int | None
 
 
-BOUNDS = Bounds(MATCHES, OUTPUTS, WORK)
+ALLOWANCE = Allowance(MATCHES, OUTPUTS, WORK)
 """The bounds where nothing else is said."""
 
 
@@ -127,15 +127,15 @@ class Account:
 
     __slots__ = ("_most_work", "cut", "outputs", "reason", "work")
 
-    def __init__(self, bounds: Bounds, block: int, before: Spent) -> None:
+    def __init__(self, allowance: Allowance, block: int, before: Spent) -> None:
         """`before` is what it has spent of a block."""
-        in_all = NEVER if bounds.work is None else WORK_OF_BLOCK * bounds.work
-        self._most_work = _number(bounds.work)
-        self.outputs = Measure(_number(bounds.matches), _number(bounds.outputs))
+        in_all = NEVER if allowance.work is None else WORK_OF_BLOCK * allowance.work
+        self._most_work = _number(allowance.work)
+        self.outputs = Measure(_number(allowance.matches), _number(allowance.outputs))
         self.work = Measure(self._most_work, in_all)
         self.outputs.totals[block], self.work.totals[block] = before.outputs, before.work
         self.cut = NEVER
-        self.reason: Callable[[Bounds, bool, str], str] | None = None
+        self.reason: Callable[[Allowance, bool, str], str] | None = None
 
     def steps(self, arrival: int) -> int:
         """How many more steps may be taken for an arrival."""
@@ -167,18 +167,18 @@ def _what(hidden: bool) -> str:
     return "matches of an inner join" if hidden else "matches"
 
 
-def _outputs(bounds: Bounds, hidden: bool, document: str) -> str:
-    return f"more than {bounds.matches:,} {_what(hidden)} of the document {document!r} (max-matches)"
+def _outputs(allowance: Allowance, hidden: bool, document: str) -> str:
+    return f"more than {allowance.matches:,} {_what(hidden)} of the document {document!r} (max-matches)"
 
 
-def _outputs_in_all(bounds: Bounds, hidden: bool, document: str) -> str:
-    return f"more than {bounds.outputs:,} {_what(hidden)} in {BLOCK:,} documents, with {document!r} (max-outputs)"
+def _outputs_in_all(allowance: Allowance, hidden: bool, document: str) -> str:
+    return f"more than {allowance.outputs:,} {_what(hidden)} in {BLOCK:,} documents, with {document!r} (max-outputs)"
 
 
-def _work(bounds: Bounds, hidden: bool, document: str) -> str:
-    return f"more than {bounds.work:,} steps for the document {document!r} (max-work)"
+def _work(allowance: Allowance, hidden: bool, document: str) -> str:
+    return f"more than {allowance.work:,} steps for the document {document!r} (max-work)"
 
 
-def _work_in_all(bounds: Bounds, hidden: bool, document: str) -> str:
-    assert bounds.work is not None, "what is without limit is not passed"
-    return f"more than {WORK_OF_BLOCK * bounds.work:,} steps for {BLOCK:,} documents, with {document!r} (max-work)"
+def _work_in_all(allowance: Allowance, hidden: bool, document: str) -> str:
+    assert allowance.work is not None, "what is without limit is not passed"
+    return f"more than {WORK_OF_BLOCK * allowance.work:,} steps for {BLOCK:,} documents, with {document!r} (max-work)"
