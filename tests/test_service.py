@@ -227,9 +227,8 @@ def test_a_runaway_query_is_paused_with_a_reason_and_the_others_go_on(place: Dir
         engine.subscribe(f"{PAIRS}; S/a PUBLISH all_a; pairs/match PUBLISH reader")
         place.drop("1.jsonl", range(8))
         place.service(engine, events, batch_size=1).run(None, StopAfter(10**9))
-        assert events.named("paused") == [
-            {"name": "pairs", "reason": "more than 3 matches of the document 'd4' (max-matches)"}
-        ]
+        reason = "more than 3 matches of the document 'd4' (max-matches)"
+        assert events.named("paused") == [{"name": "pairs", "reason": reason}]
     with Engine("duckdb", state=place.state) as engine:
         (query,) = engine.registry.named("pairs")
         assert query.paused == reason and query.gaps[0][1] is None
