@@ -211,6 +211,11 @@ class DuckDBEngine:
             self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
         self._plan.evicted(docids, before)
 
+    def drop_derived(self, node: int) -> None:
+        self._connection.execute(f"DELETE FROM bound WHERE node1 >= {node} OR node2 >= {node}")
+        self._connection.execute(f"DELETE FROM r_doc WHERE node >= {node}")
+        self._plan.extended()
+
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")
 

@@ -144,6 +144,10 @@ class JoinEngine(Protocol):
     def evict(self, before: int) -> None:
         """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
 
+    def drop_derived(self, node: int) -> None:
+        """Drops the rows of the join state about nodes with ids from `node` on: those of derived values, which are to
+        be found anew."""
+
     def drop_before(self, table: str, column: str, bound: int) -> None:
         """Drops the rows of a table, none of the join state, in which a number is less than `bound`."""
 

@@ -221,7 +221,11 @@ class Automaton:
             for step, required in index.satisfied_with(mask):
                 same = reached.setdefault(frozenset(self._filters.selective.intersection(required)), set())
                 same.add((step, (depth, matched, context)))
-        together = list(reached.values()) if len(reached) <= MOST_PARTS else [set().union(*reached.values())]
+        together = (
+            [steps for _, steps in sorted(reached.items(), key=lambda part: sorted(part[0]))]
+            if len(reached) <= MOST_PARTS
+            else [set().union(*reached.values())]
+        )
         found = []
         for steps in together:
             outcome = self._of_reached(above.stream, ("element", above.depth + 1, frozenset(steps)))
@@ -306,10 +310,10 @@ class Automaton:
         values = set()
         for step, context in contexts.items():
             assert step is not None
-            functions = self._steps[step].node.functions
-            derived = node_id(0, 0, functions)
+            chain, functions = self._steps[step].chain, self._steps[step].node.functions
+            derived = node_id(0, 0, chain)
             if step in self._wanted:
-                values.add(functions)
+                values.add((chain, functions))
             for edge in self._edges_to.get(step, ()):
                 if edge[0] == edge[1]:
                     bound.setdefault((own_depth, derived, derived), set()).add(edge)
@@ -319,5 +323,7 @@ class Automaton:
         binds = bool(bound or values)
         if kind == "attribute" and not binds:
             return 0, False
-        rows = sorted(BoundGroup(self._groups.number(frozenset(edges)), *place) for place, edges in bound.items())
+        rows = sorted(
+            BoundGroup(self._groups.number(frozenset(edges)), *place) for place, edges in sorted(bound.items())
+        )
         return self.emissions.number(own_depth, tuple(rows), tuple(sorted(values))), binds

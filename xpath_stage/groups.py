@@ -25,7 +25,7 @@ class Groups:
         if number is None:
             number = self._numbers[edges] = self._next
             self._next += 1
-            self._fresh += [(number, edge) for edge in edges]
+            self._fresh += [(number, edge) for edge in sorted(edges)]
         return number
 
     def take(self) -> list[tuple[int, Edge]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from templates.catalog import Change, Edge, Step
-from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, node_id
+from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import Arriving
@@ -192,9 +192,7 @@ class _Registered:
             self.version += 1
             # In the order of their registration steps stand behind those above them.
             change = Change(tuple(self._steps.values()), tuple(self._edges), tuple(self._values))
-            chains = {step.node.functions for step in change.steps} - {()}
-            bits = {chain: node_id(0, 0, chain) for chain in chains}
-            self._broadcast = self._context.broadcast((change, bits, self._limits))
+            self._broadcast = self._context.broadcast((change, self._limits))
         return (self._stage, self.version), self._broadcast
 
     def drop(self) -> None:

@@ -109,6 +109,12 @@ class SparkEngine:
     def evict(self, before: int) -> None:
         self._plan.evicted(self._store.evict(before), before)
 
+    def drop_derived(self, node: int) -> None:
+        for table, columns in (("r_bin", ("node1", "node2")), ("r_doc", ("node",))):
+            for column in columns:
+                self._store.drop_unless(table, column, lambda ids: pc.less(ids, node))
+        self._plan.extended()
+
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._store.drop_before(table, column, bound)
 

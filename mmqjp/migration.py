@@ -1,0 +1,90 @@
+"""What a store of an older format has of derived values, found anew: it numbered functions as its processes met them.
+
+Two processes that wrote one store could give one number to two chains of functions, so the numbers cannot be told; but
+what the join state has of derived values follows from its documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from join_stage.engine import JoinEngine
+from join_stage.tables import RECORDS
+from mmqjp.records import Records
+from templates.catalog import Catalog
+from templates.witness import R_DOCTS, R_GROUP, Witnesses
+from xpath_stage.evaluator import XPathStage
+
+DOCUMENTS, CHARACTERS = 5_000, 16 << 20
+"""Documents that are read at a time, and their text: all of them are in memory, parsed."""
+
+OLD_CHAIN_SHIFT = 52
+"""How far the number of a chain of functions was shifted in a node id up to format 3."""
+
+_OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
+
+
+def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None:
+    """Drops, within a batch, what a store of format 1 to 3 has of derived values, and adds what the documents of its
+    join state have of them for the queries of the catalog. New groups of edges have numbers of `stage1`.
+
+    A document that is in the join state but not among those that are kept is one that no join can need.
+    """
+    store.drop_derived(1 << OLD_CHAIN_SHIFT)
+    _clear_bindings(store)
+    needs = catalog.derived()
+    if not needs.steps:
+        return
+    own, records, times = XPathStage(), Records(store), R_DOCTS.empty_table()
+    own.add(needs)
+    numbers: dict[int, int] = {}
+    for docids in _joined(store, sorted({step.stream for step in needs.steps})):
+        records.load(docids)
+        found = own.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in map(records.__getitem__, docids))
+        own.finish_batch(committed=True)
+        numbers |= _numbered(found.r_group, stage1)
+        new = np.array([numbers[old] for old in range(len(numbers))], np.int32)
+        r_bin = found.r_bin.set_column(1, "grp", pa.array(new[found.r_bin["grp"].to_numpy()]))
+        store.extend(Witnesses(r_bin, stage1.new_groups(), found.r_doc, times))
+        records.rest()
+
+
+def _joined(store: JoinEngine, streams: list[str]) -> Iterator[list[int]]:
+    """The documents of some streams that are in the join state, oldest first, some at a time."""
+    sql = """SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
+JOIN r_docts t ON t.docid = d.docid ORDER BY d.docid"""
+    docids: list[int] = []
+    size = 0
+    for row in store.select(sql, {"streams": pa.table({"stream": streams})}).to_pylist():
+        docids.append(row["docid"])
+        size += row["size"]
+        if len(docids) >= DOCUMENTS or size >= CHARACTERS:
+            yield docids
+            docids, size = [], 0
+    if docids:
+        yield docids
+
+
+def _numbered(r_group: pa.Table, stage1: XPathStage) -> dict[int, int]:
+    """The numbers that the groups of another stage have in `stage1`."""
+    edges: dict[int, list[tuple[int, int]]] = {}
+    for group, var1, var2 in zip(*(r_group[name].to_pylist() for name in R_GROUP.names), strict=True):
+        edges.setdefault(group, []).append((var1, var2))
+    return {group: stage1.group(found) for group, found in edges.items()}
+
+
+def _clear_bindings(store: JoinEngine) -> None:
+    """Takes the numbers of functions out of what is written of matches."""
+    schema = RECORDS["match_rows"]
+    rows = store.read("match_rows", schema.names)
+    nodes = pc.list_flatten(rows["bindings"]).to_numpy()
+    if not (nodes > _OLD_PLAIN).any():
+        return
+    lists = rows["bindings"].combine_chunks()
+    plain = pa.ListArray.from_arrays(lists.offsets, pa.array(lists.values.to_numpy() & _OLD_PLAIN))
+    store.drop_before("match_rows", "match", store.highest("match_rows", "match") + 1)
+    store.append("match_rows", rows.set_column(schema.get_field_index("bindings"), "bindings", plain))
