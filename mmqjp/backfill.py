@@ -101,8 +101,8 @@ ORDER BY d.docid"""
             for (name, columns), rows in zip(_MISSING.items(), (flat, witnesses.r_doc, witnesses.r_docts), strict=True)
         }
         # Each edge is a group of its own: which edges bind together was not known when the others came.
-        edges = list(zip(*(missing["r_bin"][name].to_pylist() for name in ("var1", "var2")), strict=True))
-        numbers = [self._stage1.group({edge}) for edge in edges]
+        edges = zip(*(missing["r_bin"][name].to_pylist() for name in ("var1", "var2")), strict=True)
+        numbers = [self._stage1.group(edge) for edge in edges]
         grouped = missing["r_bin"].select(["docid", "node1", "node2"])
         r_bin = grouped.add_column(1, "grp", pa.array(numbers, pa.int32())).cast(R_BIN)
         self._store.extend(Witnesses(r_bin, self._stage1.new_groups(), missing["r_doc"], missing["r_docts"]))

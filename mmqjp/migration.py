@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from join_stage.engine import JoinEngine
 from join_stage.tables import RECORDS
 from mmqjp.records import Records
-from templates.catalog import Catalog
+from templates.catalog import Catalog, Edge
 from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
 
@@ -41,14 +40,14 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
         return
     own, records, times = XPathStage(), Records(store), R_DOCTS.empty_table()
     own.add(needs)
-    numbers: dict[int, int] = {}
+    groups: dict[int, list[Edge]] = {}
     for docids in _joined(store, sorted({step.stream for step in needs.steps})):
         records.load(docids)
         found = own.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in map(records.__getitem__, docids))
         own.finish_batch(committed=True)
-        numbers |= _numbered(found.r_group, stage1)
-        new = np.array([numbers[old] for old in range(len(numbers))], np.int32)
-        r_bin = found.r_bin.set_column(1, "grp", pa.array(new[found.r_bin["grp"].to_numpy()]))
+        for group, *edge in zip(*(found.r_group[name].to_pylist() for name in R_GROUP.names), strict=True):
+            groups.setdefault(group, []).append((edge[0], edge[1]))
+        r_bin = stage1.regrouped(found.r_bin, groups)
         store.extend(Witnesses(r_bin, stage1.new_groups(), found.r_doc, times))
         records.rest()
 
@@ -67,14 +66,6 @@ JOIN r_docts t ON t.docid = d.docid ORDER BY d.docid"""
             docids, size = [], 0
     if docids:
         yield docids
-
-
-def _numbered(r_group: pa.Table, stage1: XPathStage) -> dict[int, int]:
-    """The numbers that the groups of another stage have in `stage1`."""
-    edges: dict[int, list[tuple[int, int]]] = {}
-    for group, var1, var2 in zip(*(r_group[name].to_pylist() for name in R_GROUP.names), strict=True):
-        edges.setdefault(group, []).append((var1, var2))
-    return {group: stage1.group(found) for group, found in edges.items()}
 
 
 def _clear_bindings(store: JoinEngine) -> None:

@@ -7,7 +7,7 @@ nodes whose string values are wanted) and to stage 2 (rows of R_T) comes back as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -220,6 +220,10 @@ class Catalog:
     def row(self, row: int) -> Row:
         """A shared row as its subscribers make it now."""
         return self._rows[row].row()
+
+    def edges(self) -> Collection[Edge]:
+        """The edges that rows need."""
+        return self._uses.edges.keys()
 
     def variables_of(self, row: int) -> tuple[int, ...]:
         """The variables of a shared row, in the order of its template's nodes."""
