@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from feeds.credentials import without_credentials
 from feeds.dates import EPOCH, from_datetime, iso_utc, parse_iso
 from feeds.files import modified_us, read_file
 from feeds.json_feed import is_json_feed
@@ -91,9 +92,9 @@ def read_sidecar(path: Path) -> Sidecar | None:
         raise ValueError("a sidecar is a JSON object")
     fetched, status = notes.get("fetched_at"), notes.get("status")
     return Sidecar(
-        url=next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), ""),
+        url=without_credentials(next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), "")),
         fetched=parse_iso(fetched) if isinstance(fetched, str) else None,
-        final_url=_text(notes, "final_url"),
+        final_url=without_credentials(_text(notes, "final_url")),
         status=status if isinstance(status, int) else 200,
         etag=_text(notes, "etag"),
         last_modified=_text(notes, "last_modified"),

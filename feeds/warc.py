@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from warcio.archiveiterator import ArchiveIterator
 
+from feeds.credentials import without_credentials
 from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm, Item, read_entries
@@ -94,9 +95,9 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
             while record.raw_stream.read(_HEAD):
                 pass
         yield _Body(
-            address=one_line(record.rec_headers.get_header("WARC-Target-URI") or name).strip("<>"),
+            address=without_credentials(one_line(record.rec_headers.get_header("WARC-Target-URI") or name)).strip("<>"),
             date=record.rec_headers.get_header("WARC-Date") or "",
-            final=one_line(record.rec_headers.get_header(FINAL_URI) or ""),
+            final=without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or "")),
             content_type=_content_type(record),
             data=data,
             cut=len(data) <= max_bytes and record.raw_stream.limit > 0,

@@ -97,7 +97,8 @@ class DuckDBEngine:
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
-            raise StoreError(f"cannot open the store in {directory}: {error}") from error
+            advice = "take an older copy, or name another directory"
+            raise StoreError(f"cannot open the store in {directory}: {error}; {advice}") from error
         try:
             self._prepare()
             self._plan = _make_plan(plan, self._connection, cache_bytes)
@@ -211,10 +212,10 @@ class DuckDBEngine:
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name}_old AS {older}")
 
     def evict(self, before: int) -> None:
-        docids = f"SELECT docid FROM documents WHERE t0 < {before}"
-        for name in BOUND_STATE:
-            self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
+        docids = f"SELECT docid FROM r_docts WHERE t0 < {before}"
         self._plan.evicted(docids, before)
+        for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
+            self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
 
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
         used = pa.table([pa.array([edge[side] for edge in edges], pa.int32()) for side in (0, 1)], ["var1", "var2"])

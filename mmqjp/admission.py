@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ from feeds.document import Clock, Document, Reject
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
 from mmqjp.batches import size_refusal
+from mmqjp.join_state import JoinState
 from mmqjp.records import Record, own_part_id
+from mmqjp.registry import Registry
 from mmqjp.rows import rows_table
 from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
 from templates.witness import Witnesses
@@ -72,13 +75,16 @@ class Admission:
         self,
         store: JoinEngine,
         watermarks: Watermarks,
+        registry: Registry,
+        state: JoinState,
         now: Clock,
         max_document: int | None = None,
         max_nodes: int | None = None,
     ) -> None:
         """A document has at most `max_document` bytes, and `max_nodes` elements and attributes; None: as many as can be
         parsed."""
-        self._store, self._watermarks, self._now = store, watermarks, now
+        self._store, self._watermarks, self._registry, self._state = store, watermarks, registry, state
+        self._now = now
         self._most, self._most_nodes = max_document, max_nodes
 
     def admit(self, documents: Iterable[Document | Reject], found: Found | None = None) -> Admitted:
@@ -127,9 +133,10 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
         """The documents that are not known, by their places: parsed, or why they do not enter."""
         read: dict[int, ParsedDocument | Text | DocumentError] = {}
         waiting: dict[int, Document] = {}
+        watermark = cache(lambda stream: self._watermarks.of(self._registry.sources(stream)))
         for place, item in enumerate(items):
             if isinstance(item, Document) and (item.stream, item.id) not in known:
-                if refusal := self._refusal(item):
+                if refusal := self._refusal(item, watermark):
                     read[place] = refusal
                 elif found is not None:
                     read[place] = self._bounded(found.read(place))
@@ -151,15 +158,16 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
             return found
         return DocumentError(f"{nodes:,} elements and attributes, and {self._most_nodes:,} are allowed")
 
-    def _refusal(self, document: Document) -> DocumentError | None:
-        """Why a document does not enter, whatever is in it."""
+    def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
+        """Why a document does not enter, whatever is in it, given the watermarks of streams."""
         if document.stream.startswith("#"):
             return DocumentError("names of streams that begin with # are the system's own")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")
-        behind = self._watermarks.of({document.stream}) - document.t1
-        if behind > 0:
+        if (behind := watermark(document.stream) - document.t1) > 0:
             return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
+        if (behind := self._state.reach.late(document.stream, document.t1)) > 0:
+            return DocumentError(f"late: {behind} µs behind what is still kept to be joined with it")
         max_ahead = self._watermarks.timing.max_ahead
         if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:
             return DocumentError(f"from the future: {ahead} µs ahead of the clock, {max_ahead} are allowed")

@@ -21,6 +21,7 @@ from mmqjp.answering import Answering
 from mmqjp.delivery import Delivery
 from mmqjp.evaluated import EvaluatedRows
 from mmqjp.eviction import Eviction
+from mmqjp.join_state import JoinState
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.opening import directory_bytes, open_session, open_store
@@ -110,17 +111,19 @@ class Engine:
             self._open(session, limits)
             greatest = self._ledger.greatest_times() if is_bounded(lateness) else {}
             timing = Timing(lateness, idle_after, max_ahead)
-            self._watermarks = Watermarks(timing, self._registry.sources, greatest, now())
-            self._admission = Admission(self._store, self._watermarks, now, max_document, max_nodes)
+            self._watermarks = Watermarks(timing, greatest, now())
+            self._records = Records(self._store)
+            self._state = JoinState(self._store, self._ledger, self._registry, self._stage1, self._records)
         except BaseException:
             self._store.close()
             self._disown()
             raise
-        self._records = Records(self._store)
-        self._answering = Answering(self._stage1, self._store, self._ledger, self._registry, self._records)
+        parts = self._store, self._watermarks, self._registry, self._state
+        self._admission = Admission(*parts, now, max_document, max_nodes)
+        self._answering = Answering(self._stage1, self._store, self._ledger, self._registry, self._records, self._state)
         self._counters = Counters()
         self._max_matches = max_matches
-        self._eviction = Eviction(self._store, self._ledger, self._registry, self._watermarks, now)
+        self._eviction = Eviction(self._store, self._ledger, self._registry, self._watermarks, self._state, now)
         self._noted: dict[str, int] | None = None
         self._last_paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
@@ -237,10 +240,12 @@ class Engine:
             yield
         except BaseException:
             self._stage1.finish_batch(committed=False)
+            self._state.finish_batch(committed=False)
             ledger.next_docid, ledger.next_match = before
             self._records.forget(ledger.next_docid)
             raise
         self._stage1.finish_batch(committed=True)
+        self._state.finish_batch(committed=True)
         ledger.batch += 1
 
     def _backfill(self, subscriptions: list[Subscription]) -> None:
@@ -250,6 +255,7 @@ class Engine:
         self._records.flush()
         self._ledger.save_outputs(outputs)
         self._ledger.save_batch(taken_at, 0, 0, len(outputs))
+        self._state.note()
         self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
 
     def queries(self) -> dict[str, list[str]]:
@@ -309,10 +315,11 @@ class Engine:
             self._ledger.save_outputs(outputs)
             self._ledger.save_notes(notes)
             arrived = admitted.greatest()
-            greatest = self._watermarks.after(arrived, self._registry.streams(), self._now())
+            greatest = self._watermarks.after(arrived, self._registry.outside(), self._now())
             self._eviction.evict(greatest)
             if self._stage1.crowded:
                 self._drop_groups()
+            self._state.note()
             self._ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         self._watermarks.advance(greatest, arrived, self._now())
         for subscription, reason in reasons.items():
@@ -339,13 +346,14 @@ class Engine:
     def pass_time(self) -> bool:
         """Lets silent streams go on with the clock although no document comes. What nothing can meet any more for that
         leaves the join state, in a batch of its own; whether there was anything."""
-        timing, streams, now = self._watermarks.timing, self._registry.streams(), self._now()
+        timing, now = self._watermarks.timing, self._now()
         if timing.idle_after is None or not is_bounded(timing.lateness):
             return False
-        greatest = self._watermarks.after({}, streams, now)
+        greatest = self._watermarks.after({}, self._registry.outside(), now)
         if found := self._eviction.is_due(greatest):
             with self._batch(), whole_batch(self._store):
                 self._eviction.evict(greatest)
+                self._state.note()
         self._watermarks.advance(greatest, {}, now)
         return found
 
@@ -363,14 +371,17 @@ class Engine:
         of the offsets of `sources`, whose files that are there are `files`, and what no query and no document needs of
         the groups of edges that stage 1 makes.
         """
-        horizon = self._watermarks.of(self._registry.streams())
+        horizon = self._watermarks.of(self._registry.outside())
         with self._batch(), whole_batch(self._store):
             evictable, now = self._eviction.before(horizon), self._now()
-            prune(
+            dropped = prune(
                 self._store, self._ledger, evictable=evictable, horizon=horizon, keep=keep, keep_ids=keep_ids, now=now
             )
+            if dropped is not None:
+                self._state.dropped(dropped)
             prune_offsets(self._ledger, sources, files)
             self._drop_groups()
+            self._state.note()
 
     def _drop_groups(self) -> None:
         """Drops, within a batch, what is kept of groups of edges that nothing refers to any more."""
@@ -435,8 +446,7 @@ class Engine:
         """The least watermark of the streams that queries read, and the time before which documents begin that nothing
         can meet any more; None where there is none."""
         known = self.watermarks()
-        behind = {source for stream in self._registry.streams() for source in self._registry.sources(stream)}
-        horizon = min((known.get(stream, EARLIEST) for stream in behind), default=EARLIEST)
+        horizon = min((known.get(stream, EARLIEST) for stream in self._registry.outside()), default=EARLIEST)
         evictable = self._eviction.before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 

@@ -6,25 +6,23 @@ what the join state has of derived values follows from its documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from join_stage.engine import JoinEngine
 from join_stage.tables import RECORDS
-from mmqjp.records import Records
+from mmqjp.records import Records, kept_documents
 from templates.catalog import Catalog, Edge
 from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
-
-DOCUMENTS, CHARACTERS = 5_000, 16 << 20
-"""Documents that are read at a time, and their text: all of them are in memory, parsed."""
 
 OLD_CHAIN_SHIFT = 52
 """How far the number of a chain of functions was shifted in a node id up to format 3."""
 
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
+
+_JOINED = "d.docid IN (SELECT docid FROM r_docts)"
+"""Of a document: it is in the join state."""
 
 
 def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None:
@@ -41,7 +39,7 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
     own, records, times = XPathStage(), Records(store), R_DOCTS.empty_table()
     own.add(needs)
     groups: dict[int, list[Edge]] = {}
-    for docids in _joined(store, sorted({step.stream for step in needs.steps})):
+    for docids in kept_documents(store, {step.stream for step in needs.steps}, _JOINED):
         records.load(docids)
         found = own.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in map(records.__getitem__, docids))
         own.finish_batch(committed=True)
@@ -50,22 +48,6 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
         r_bin = stage1.regrouped(found.r_bin, groups)
         store.extend(Witnesses(r_bin, stage1.new_groups(), found.r_doc, times))
         records.rest()
-
-
-def _joined(store: JoinEngine, streams: list[str]) -> Iterator[list[int]]:
-    """The documents of some streams that are in the join state, oldest first, some at a time."""
-    sql = """SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
-JOIN r_docts t ON t.docid = d.docid ORDER BY d.docid"""
-    docids: list[int] = []
-    size = 0
-    for row in store.select(sql, {"streams": pa.table({"stream": streams})}).to_pylist():
-        docids.append(row["docid"])
-        size += row["size"]
-        if len(docids) >= DOCUMENTS or size >= CHARACTERS:
-            yield docids
-            docids, size = [], 0
-    if docids:
-        yield docids
 
 
 def _clear_bindings(store: JoinEngine) -> None:

@@ -153,7 +153,7 @@ class Subscribing:
         self, fresh: list[Subscription], gone: list[Subscription], note: Callable[[], None], within: Within
     ) -> None:
         # What takes the place of others is added before they go: what they share keeps its ids, and with them its
-        # join state, also if it comes to nothing.
+        # join state, also if it comes to nothing. The others are answered no more meanwhile.
         added: list[Subscription] = []
         try:
             for subscription in fresh:
@@ -165,14 +165,31 @@ class Subscribing:
                 self._ledger.queries.save(fresh, self._registry, self._now())
                 self._ledger.queries.save_removals([s.qid for s in gone], self._now())
                 note()
+                self._silence(gone)
                 within(fresh)
         except BaseException:
+            self._unsilence(gone)
             for subscription in added:
                 self._registry.remove(subscription.qid)
             raise
         self._ledger.queries.saved(fresh, self._registry.catalog)
         for subscription in gone:
             self._registry.remove(subscription.qid)
+
+    def _silence(self, subscriptions: Iterable[Subscription]) -> None:
+        """Has queries that are about to go answered no more."""
+        for subscription in subscriptions:
+            if subscription.active:
+                self._registry.deactivate(subscription)
+            subscription.removed = True
+
+    def _unsilence(self, subscriptions: Iterable[Subscription]) -> None:
+        """Takes back what `_silence` has done, as far as it came."""
+        for subscription in subscriptions:
+            if subscription.removed:
+                subscription.removed = False
+                if subscription.active:
+                    self._registry.activate(subscription)
 
     def _refuse_cycle(self, subscription: Subscription, gone: Iterable[Subscription]) -> None:
         """Raises ValueError if a PUBLISHed stream would be made of itself, through queries registered earlier."""

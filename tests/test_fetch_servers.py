@@ -152,6 +152,8 @@ def test_a_permanent_redirect_to_a_failure_is_not_remembered(server, fetching):
         ({"/a": "gopher://x/"}, "is not an http or https address"),
         ({"/a": "http://[::1"}, "Invalid URL in location header"),
         ({"/a": ""}, "without saying where"),
+        ({"/a": "http://127.0.0.1:99999/"}, "99999 is no port"),
+        ({"/a": "http://127.0.0.1:0/"}, "0 is no port"),
     ],
 )
 def test_redirects_that_lead_nowhere(server, fetching, routes, cause):

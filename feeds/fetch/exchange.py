@@ -57,6 +57,8 @@ def web_address(text: str) -> httpx.URL:
         raise FetchError(f"{text!r:.200} is no address: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise FetchError(f"{text!r:.200} is not an http or https address")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise FetchError(f"{text!r:.200} is no address: {url.port} is no port")
     return url.copy_with(fragment=None, path="/") if url.path == "/" else url.copy_with(fragment=None)
 
 

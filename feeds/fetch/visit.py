@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 import httpx
 
+from feeds.credentials import without_credentials
 from feeds.fetch.archive import Archive, Capture
 from feeds.fetch.clock import DAY, Clock
 from feeds.fetch.discovery import feeds_of_page
@@ -157,7 +158,8 @@ class Visitor:
         """What an answer makes of a feed; its body is kept if it is new, and then it is in the archive."""
         reply, now = answer.reply, max(self._clock.now(), feed.fetched_at + 1)
         headers = reply.headers.multi_items()
-        capture = Capture(feed.url, feed.source, reply.url, reply.status, headers, now, success.sha256, reply.body)
+        url, final = without_credentials(feed.url), without_credentials(reply.url)
+        capture = Capture(url, feed.source, final, reply.status, headers, now, success.sha256, reply.body)
         new = reply.status == 200 and success.sha256 != (self._archive.newest(feed.source) or feed.sha256)
         if new:
             self._archive.keep(capture)

@@ -172,7 +172,9 @@ class SparkEngine:
         self._store.append("groups", witnesses.r_group)
         for name, rows in self._state_rows(witnesses).items():
             self._store.append(name, rows)
-        docids = pa.concat_tables([witnesses.r_bin.select(["docid"]), witnesses.r_doc.select(["docid"])])
+        docids = pa.concat_tables(
+            [rows.select(["docid"]) for rows in (witnesses.r_bin, witnesses.r_doc, witnesses.r_docts)]
+        )
         if len(docids):
             sql = "SELECT min(t.t0) AS first, max(t.t0) AS last FROM r_docts t JOIN e ON t.docid = e.docid"
             (times,) = self.select(sql, {"e": docids}).to_pylist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 import sys
 import traceback
 from pathlib import Path
@@ -98,6 +99,8 @@ def describe(error: Exception) -> str:
     """An error in words, with what to do about it where we know."""
     if isinstance(error, _EXPECTED):
         return str(error)
+    if isinstance(error, sqlite3.Error):
+        return f"what is known of the feeds cannot be used: {error}; make room on the disk, or take an older copy of it"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         advice = _ADVICE.get(error.errno or 0)

@@ -13,6 +13,7 @@ from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
 from mmqjp.batches import BYTES, DOCUMENTS
+from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import stopping
 from mmqjp.commands.lateness import lateness_option
@@ -225,7 +226,7 @@ def stream(
             subscribe(opened, script, queries_path)
         lines = open_lines(target, opened.setting(WRITTEN))
         if metrics_port is not None:
-            port = metrics.serve(metrics_port, metrics_address)
+            port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         drops = None
         if lists:
@@ -282,3 +283,12 @@ def service_log(form: str) -> Log:
         sys.stderr.flush()
 
     return JsonLog(write) if form == "json" else TextLog(write, live=sys.stderr.isatty())
+
+
+def _served(metrics: Metrics, port: int, address: str) -> int:
+    """Has metrics served; the port. Raises Failure where nobody can listen."""
+    try:
+        return metrics.serve(port, address)
+    except OSError as error:
+        cause = f"metrics cannot be served at {address}:{port}: {error.strerror or error}"
+        raise Failure(f"{cause}; choose another place with --metrics-port and --metrics-address") from error
