@@ -17,7 +17,7 @@ from bench.stage1_reference import Edge
 from feeds.document import Document
 from mmqjp import Engine
 from templates.catalog import Change, Row
-from templates.witness import Witnesses, node_id
+from templates.witness import Witnesses
 from tests.agreement import run
 from tests.conjuncts import conjuncts_of
 from tests.oracle import OutputRow
@@ -87,8 +87,6 @@ def edges(found: Witnesses, groups: dict[int, list[Edge]]) -> Counter[object]:
 
 
 def test_executors_find_what_the_driver_finds_while_patterns_come_and_go(spark: SparkSession):
-    # The workers, which have not met this chain of functions, number those that follow otherwise.
-    node_id(0, 0, ("some other engine's",))
     cases = [random_case(seed, 8, 10) for seed in (1, 2, 3)]
     cases.append((parse_script(CONDITIONS), []))
     documents = numbered([document for _, found in cases for document in found])
@@ -134,9 +132,9 @@ def test_a_worker_process_compiles_a_version_once():
         asked = 0
 
         @property
-        def value(self) -> tuple[Change, dict[tuple[str, ...], int], Limits]:
+        def value(self) -> tuple[Change, Limits]:
             self.asked += 1
-            return Change(), {}, Limits()
+            return Change(), Limits()
 
     sent: Any = Sent()
     for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):
