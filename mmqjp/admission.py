@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+import logging
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -17,10 +18,13 @@ from mmqjp.join_state import JoinState
 from mmqjp.records import Record, own_part_id
 from mmqjp.registry import Registry
 from mmqjp.rows import rows_table
+from mmqjp.text import one_line
 from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents
+
+_LOG = logging.getLogger("mmqjp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,14 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
         if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:
             return DocumentError(f"from the future: {ahead} µs ahead of the clock, {max_ahead} are allowed")
         return None
+
+
+def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
+    """Tells the log that documents could not be taken in, and why the first was not."""
+    if dead_letters:
+        first = one_line(f"{dead_letters[0]['id']}: {dead_letters[0]['reason']}")
+        found = "a document is a dead letter" if len(dead_letters) == 1 else f"{len(dead_letters):,} dead letters"
+        _LOG.warning("%s, %s; Engine.last_dead_letters() has each", found, first)
 
 
 def _record(document: Document, tree: ParsedDocument | Text) -> Record:

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
-from join_stage.spark.manifests import highest_number, read_rows
+from join_stage.reading import UNBOUNDED, Bounds
 from join_stage.spark.plans import BasicPlan, SparkPlan
+from join_stage.spark.question import SparkQuestion
 from join_stage.spark.signature import SignaturePlan
 from join_stage.spark.store import TableStore
 from join_stage.spark.tables import TableViews, local_frame
@@ -136,15 +136,15 @@ class SparkEngine:
             for name in views or {}:
                 self._session.catalog.dropTempView(name)
 
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> SparkQuestion:
+        return SparkQuestion(self._session, self._store.snapshot(), sql, bounds)
+
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        schema = pa.schema([TABLES[table].field(name) for name in columns])
-        kept = (read_rows(path, schema) for path in self._store.paths(table))
-        return pa.concat_tables([*kept, self._store.fresh(table).select(list(columns))])
+        return self._store.read(table, pa.schema([TABLES[table].field(name) for name in columns]))
 
     def highest(self, table: str, column: str) -> int:
-        kept = [highest_number(path, column) for path in self._store.paths(table)]
-        fresh = pc.max(self._store.fresh(table)[column]).as_py()
-        return max((number for number in (*kept, fresh) if number is not None), default=-1)
+        found = self._store.highest(table, column)
+        return -1 if found is None else found
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._store.append("groups", batch.r_group)
