@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import logging
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 import pyarrow as pa
-from lxml import etree
 
 from feeds.document import Clock, Document, Reject
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
 from mmqjp.batches import size_refusal
+from mmqjp.join_state import JoinState
 from mmqjp.records import Record, own_part_id
+from mmqjp.registry import Registry
 from mmqjp.rows import rows_table
+from mmqjp.text import one_line
 from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
 from templates.witness import Witnesses
-from xpath_stage.parse import DocumentError, ParsedDocument, parse_document
+from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents
 
-_NODES = etree.XPath("count(descendant-or-self::*) + count(descendant-or-self::*/@*)")
+_LOG = logging.getLogger("mmqjp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +76,21 @@ class Admission:
         self,
         store: JoinEngine,
         watermarks: Watermarks,
+        registry: Registry,
+        state: JoinState,
         now: Clock,
         max_document: int | None = None,
         max_nodes: int | None = None,
     ) -> None:
         """A document has at most `max_document` bytes, and `max_nodes` elements and attributes; None: as many as can be
         parsed."""
-        self._store, self._watermarks, self._now = store, watermarks, now
+        self._store, self._watermarks, self._registry, self._state = store, watermarks, registry, state
+        self._now = now
         self._most, self._most_nodes = max_document, max_nodes
 
     def admit(self, documents: Iterable[Document | Reject], found: Found | None = None) -> Admitted:
         """Sorts a batch into records and dead letters. With `found` its documents were read elsewhere, and those that
-        were too large refused."""
+        were too large, or had too many nodes, refused."""
         dead: list[tuple[object, ...]] = []
         items = list(documents)
         known = self._known({(item.stream, item.id) for item in items if isinstance(item, Document)})
@@ -127,43 +134,42 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
         """The documents that are not known, by their places: parsed, or why they do not enter."""
         read: dict[int, ParsedDocument | Text | DocumentError] = {}
         waiting: dict[int, Document] = {}
+        watermark = cache(lambda stream: self._watermarks.of(self._registry.sources(stream)))
         for place, item in enumerate(items):
             if isinstance(item, Document) and (item.stream, item.id) not in known:
-                if refusal := self._refusal(item):
+                if refusal := self._refusal(item, watermark):
                     read[place] = refusal
                 elif found is not None:
-                    read[place] = self._bounded(found.read(place))
+                    read[place] = found.read(place)
                 elif too_large := size_refusal(item, self._most):
                     read[place] = DocumentError(too_large)
                 else:
                     waiting[place] = item
-        parsed = parse_documents(document.xml_bytes() for document in waiting.values())
-        return read | {place: self._bounded(one) for place, one in zip(waiting, parsed, strict=True)}
+        xmls = (document.xml_bytes() for document in waiting.values())
+        return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self._most_nodes), strict=True))
 
-    def _bounded(self, found: ParsedDocument | Text | DocumentError) -> ParsedDocument | Text | DocumentError:
-        """The document, or that it has too many nodes: each takes a step of stage 1."""
-        # A node takes four bytes at the least, `<a/>` or ` a=""` less one.
-        if self._most_nodes is None or isinstance(found, DocumentError) or found.size < 4 * self._most_nodes:
-            return found
-        tree = parse_document(found.text.encode(), trusted=True) if isinstance(found, Text) else found
-        nodes = int(_NODES(tree.top))  # type: ignore[arg-type]  # a count is a number
-        if nodes <= self._most_nodes:
-            return found
-        return DocumentError(f"{nodes:,} elements and attributes, and {self._most_nodes:,} are allowed")
-
-    def _refusal(self, document: Document) -> DocumentError | None:
-        """Why a document does not enter, whatever is in it."""
+    def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
+        """Why a document does not enter, whatever is in it, given the watermarks of streams."""
         if document.stream.startswith("#"):
             return DocumentError("names of streams that begin with # are the system's own")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")
-        behind = self._watermarks.of({document.stream}) - document.t1
-        if behind > 0:
+        if (behind := watermark(document.stream) - document.t1) > 0:
             return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
+        if (behind := self._state.reach.late(document.stream, document.t1)) > 0:
+            return DocumentError(f"late: {behind} µs behind what is still kept to be joined with it")
         max_ahead = self._watermarks.timing.max_ahead
         if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:
             return DocumentError(f"from the future: {ahead} µs ahead of the clock, {max_ahead} are allowed")
         return None
+
+
+def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
+    """Tells the log that documents could not be taken in, and why the first was not."""
+    if dead_letters:
+        first = one_line(f"{dead_letters[0]['id']}: {dead_letters[0]['reason']}")
+        found = "a document is a dead letter" if len(dead_letters) == 1 else f"{len(dead_letters):,} dead letters"
+        _LOG.warning("%s, %s; Engine.last_dead_letters() has each", found, first)
 
 
 def _record(document: Document, tree: ParsedDocument | Text) -> Record:

@@ -10,12 +10,13 @@ import pyarrow as pa
 from join_stage.engine import JoinEngine, Matches
 from mmqjp.backfill import Backfill, known_tuples
 from mmqjp.delivery import Delivery, Match
+from mmqjp.join_state import JoinState
 from mmqjp.ledger import Ledger
 from mmqjp.outputs import Output
 from mmqjp.records import Record, Records
 from mmqjp.registry import Registry
 from mmqjp.subscriptions import HiddenStream, Subscription
-from templates.witness import R_DOCTS, Witnesses
+from templates.witness import PLAIN, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 
 Evaluated = Callable[[int], Witnesses]
@@ -29,9 +30,15 @@ class Answering:
     """Answers documents within a batch of the store, and writes their matches; the outputs are for the caller."""
 
     def __init__(
-        self, stage1: XPathStage, store: JoinEngine, ledger: Ledger, registry: Registry, records: Records
+        self,
+        stage1: XPathStage,
+        store: JoinEngine,
+        ledger: Ledger,
+        registry: Registry,
+        records: Records,
+        state: JoinState,
     ) -> None:
-        self._stage1, self._store, self._ledger = stage1, store, ledger
+        self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records = registry, records
 
     def answer(self, delivery: Delivery, records: list[Record], found: Evaluated | None = None) -> list[Output]:
@@ -57,7 +64,7 @@ class Answering:
         delivery = Delivery(self._registry, self._records, owners, known)
         outputs: list[Output] = []
         records: list[Record] = []
-        for matches in Backfill(owners, self._registry, self._stage1, self._store, self._records).matches():
+        for matches in Backfill(owners, self._registry, self._state, self._records).matches():
             for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
                 records += self._deliver(delivery, chunk, outputs)
         outputs += self.answer(Delivery(self._registry, self._records), fresh(records))
@@ -65,6 +72,7 @@ class Answering:
 
     def _join(self, records: list[Record], found: Evaluated | None) -> Matches:
         """Stages 1 and 2 for documents that enter together."""
+        self._state.recall(records)
         first = self._ledger.next_docid
         for docid, record in enumerate(records, first):
             record.docid = docid
@@ -95,7 +103,9 @@ class Answering:
                 inputs = [self._records[docid] for docid in match.docids]
                 template = self._registry.template_of(match.row)
                 times = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
-                rows.append((number, template, match.docid1, match.docid2, *times, match.nodes))
+                rows.append(
+                    (number, template, match.docid1, match.docid2, *times, [node & PLAIN for node in match.nodes])
+                )
                 users += [(number, s.name, s.qid) for s in queries.values()]
         self._ledger.save_matches(rows, users)
         return published

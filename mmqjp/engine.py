@@ -13,19 +13,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
+from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
+from join_stage.only_read import Outdated
+from join_stage.private import share
+from join_stage.reading import UNBOUNDED, Bounds, Question
 from join_stage.views import CACHE_BYTES
-from mmqjp.admission import Admission, Found
+from mmqjp.admission import Admission, Found, warn_of
 from mmqjp.answering import Answering
 from mmqjp.delivery import Delivery
 from mmqjp.evaluated import EvaluatedRows
 from mmqjp.eviction import Eviction
+from mmqjp.join_state import JoinState
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.opening import directory_bytes, open_session, open_store
 from mmqjp.outputs import Output, sorted_outputs
-from mmqjp.ownership import Ownership
+from mmqjp.ownership import Looking, Ownership
 from mmqjp.records import Records
 from mmqjp.registry import Registry
 from mmqjp.retention import ID_RETENTION, prune, prune_offsets
@@ -73,9 +78,13 @@ class Engine:
     `max_nodes` elements and attributes, is a dead letter; a query that has more than `max_matches` outputs for a
     document that arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be
     opened with any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL.
-    `limits` bound what stage 1 keeps. `now` is the clock, in microseconds.
+    `limits` bound what stage 1 keeps. With `quiet` the log hears nothing of dead letters. `now` is the clock, in
+    microseconds. With `read_only` the state, which must be there, is only looked at, also by who may not write it, and
+    nothing can be processed or changed. What is made in a state directory is its owner's alone, unless it was opened as
+    `shared` once: then the umask tells.
 
-    Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
+    Raises StoreError if the state cannot be opened (InUse if another process holds it, Outdated if one that is only
+    read is of an older format), JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
 
     def __init__(
@@ -93,47 +102,60 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
         limits: Limits = DEFAULT,
+        quiet: bool = False,
         now: Clock = now_us,
+        read_only: bool = False,
+        shared: bool = False,
     ) -> None:
         if plan not in PLANS:
             raise unknown_plan(plan)
-        self._now, self._plan, self._keeps = now, plan, state is not None
+        self._now, self._plan, self._keeps, self._quiet = now, plan, state is not None, quiet
         session = None if engine == "duckdb" else open_session(engine, master)
         self._directory = directory = None if state is None else Path(state)
-        self._ownership = None if directory is None else Ownership(directory, now)
+        if directory is not None and shared:
+            share(directory)
+        self._ownership: Ownership | Looking | None = None
+        if directory is not None and not read_only:
+            self._ownership = Ownership(directory, now)
+        elif directory is not None and session is None:  # files of Spark's stay while they are read
+            self._ownership = Looking(directory)
         try:
-            self._store = open_store(session, directory, plan, cache_bytes)
+            self._store = open_store(session, directory, plan, cache_bytes, read_only=read_only)
         except BaseException:
             self._disown()
             raise
         try:
-            self._open(session, limits)
+            self._open(session, limits, max_nodes, read_only=read_only)
             greatest = self._ledger.greatest_times() if is_bounded(lateness) else {}
             timing = Timing(lateness, idle_after, max_ahead)
-            self._watermarks = Watermarks(timing, self._registry.sources, greatest, now())
-            self._admission = Admission(self._store, self._watermarks, now, max_document, max_nodes)
+            self._watermarks = Watermarks(timing, greatest, now())
+            self._records = Records(self._store)
+            self._state = JoinState(self._store, self._ledger, self._registry, self._stage1, self._records)
         except BaseException:
             self._store.close()
             self._disown()
             raise
-        self._records = Records(self._store)
-        self._answering = Answering(self._stage1, self._store, self._ledger, self._registry, self._records)
+        parts = self._store, self._watermarks, self._registry, self._state
+        self._admission = Admission(*parts, now, max_document, max_nodes)
+        self._answering = Answering(self._stage1, self._store, self._ledger, self._registry, self._records, self._state)
         self._counters = Counters()
         self._max_matches = max_matches
-        self._eviction = Eviction(self._store, self._ledger, self._registry, self._watermarks, now)
+        self._eviction = Eviction(self._store, self._ledger, self._registry, self._watermarks, self._state, now)
         self._noted: dict[str, int] | None = None
         self._last_paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
 
-    def _open(self, session: SparkSession | None, limits: Limits) -> None:
+    def _open(self, session: SparkSession | None, limits: Limits, max_nodes: int | None, *, read_only: bool) -> None:
         """Takes up what the store has."""
         with collector_passes_over():
             self._ledger = Ledger(self._store, self._now)
+            if read_only and not self._ledger.is_current:
+                raise Outdated(f"the store in {self._directory} is of an older format: open it once with write access")
             groups = self._ledger.groups()
             self._stage1 = (
                 XPathStage(groups, limits=limits)
                 if session is None
-                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
+                else SparkStage(session, groups, spread=spread_past(session), limits=limits, max_nodes=max_nodes)
             )
             self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
             self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)
@@ -204,10 +226,11 @@ class Engine:
                 return self._subscribing.subscribe(script, how, since=-1, noting=noting, within=self._backfill)
             return self._subscribing.subscribe(script, how, noting=noting)
 
-    def ensure(self, script: Script) -> list[str]:
-        """Registers the queries of a script that are not registered yet under the same name with the same text."""
+    def ensure(self, script: Script, how: How = "ensure") -> list[str]:
+        """Registers the queries of a script that are not registered yet under the same name with the same text. With
+        "renew" these take the place of others under the names that it PUBLISHes, with "exact" of all others."""
         with collector_paused(), self._batch():
-            return self._subscribing.subscribe(script, "ensure")
+            return self._subscribing.subscribe(script, how)
 
     def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""
@@ -237,10 +260,12 @@ class Engine:
             yield
         except BaseException:
             self._stage1.finish_batch(committed=False)
+            self._state.finish_batch(committed=False)
             ledger.next_docid, ledger.next_match = before
             self._records.forget(ledger.next_docid)
             raise
         self._stage1.finish_batch(committed=True)
+        self._state.finish_batch(committed=True)
         ledger.batch += 1
 
     def _backfill(self, subscriptions: list[Subscription]) -> None:
@@ -250,6 +275,7 @@ class Engine:
         self._records.flush()
         self._ledger.save_outputs(outputs)
         self._ledger.save_batch(taken_at, 0, 0, len(outputs))
+        self._state.note()
         self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
 
     def queries(self) -> dict[str, list[str]]:
@@ -274,7 +300,8 @@ class Engine:
     ) -> list[Output]:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
 
-        A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all, `notes`
+        A document that cannot be taken in becomes a dead letter: `last_dead_letters` has those of the batch, and the
+        logger "mmqjp" is warned of them. The batch is committed whole or not at all, `notes`
         along with it. `found` has what `evaluated` found in the documents, since when no query has come or gone.
         """
         with collector_paused():
@@ -309,8 +336,11 @@ class Engine:
             self._ledger.save_outputs(outputs)
             self._ledger.save_notes(notes)
             arrived = admitted.greatest()
-            greatest = self._watermarks.after(arrived, self._registry.streams(), self._now())
+            greatest = self._watermarks.after(arrived, self._registry.outside(), self._now())
             self._eviction.evict(greatest)
+            if self._stage1.crowded:
+                self._drop_groups()
+            self._state.note()
             self._ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         self._watermarks.advance(greatest, arrived, self._now())
         for subscription, reason in reasons.items():
@@ -318,6 +348,8 @@ class Engine:
             subscription.pause(last, reason)
         self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
         self._last_dead_letters = admitted.dead_letters.to_pylist()
+        if not self._quiet:
+            warn_of(self._last_dead_letters)
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -337,13 +369,14 @@ class Engine:
     def pass_time(self) -> bool:
         """Lets silent streams go on with the clock although no document comes. What nothing can meet any more for that
         leaves the join state, in a batch of its own; whether there was anything."""
-        timing, streams, now = self._watermarks.timing, self._registry.streams(), self._now()
+        timing, now = self._watermarks.timing, self._now()
         if timing.idle_after is None or not is_bounded(timing.lateness):
             return False
-        greatest = self._watermarks.after({}, streams, now)
+        greatest = self._watermarks.after({}, self._registry.outside(), now)
         if found := self._eviction.is_due(greatest):
             with self._batch(), whole_batch(self._store):
                 self._eviction.evict(greatest)
+                self._state.note()
         self._watermarks.advance(greatest, {}, now)
         return found
 
@@ -358,15 +391,24 @@ class Engine:
 
         Outputs, matches and dead letters go that are older than `keep` microseconds, and documents that are and that no
         join can need, whose ids are known for `keep_ids` (None: for ever). So does what is superseded of settings, and
-        of the offsets of `sources`, whose files that are there are `files`.
+        of the offsets of `sources`, whose files that are there are `files`, and what no query and no document needs of
+        the groups of edges that stage 1 makes.
         """
-        horizon = self._watermarks.of(self._registry.streams())
+        horizon = self._watermarks.of(self._registry.outside())
         with self._batch(), whole_batch(self._store):
             evictable, now = self._eviction.before(horizon), self._now()
-            prune(
+            dropped = prune(
                 self._store, self._ledger, evictable=evictable, horizon=horizon, keep=keep, keep_ids=keep_ids, now=now
             )
+            if dropped is not None:
+                self._state.dropped(dropped)
             prune_offsets(self._ledger, sources, files)
+            self._drop_groups()
+            self._state.note()
+
+    def _drop_groups(self) -> None:
+        """Drops, within a batch, what is kept of groups of edges that nothing refers to any more."""
+        self._stage1.keep_groups(self._store.drop_groups(self.catalog.edges()))
 
     # ------------------------------------------------------------ what was done
 
@@ -375,17 +417,18 @@ class Engine:
         return self._counters
 
     def stage1_counters(self) -> dict[str, int]:
-        """Of stage 1: `states` of the automaton that are kept; `flushes` of them and of shapes; documents whose shape
-        was met before, `shape_hits`, or was not, `shape_misses`. On Spark these are about this process, and with them
-        come `spread_documents`, those that went to the executors, and `broadcasts`, how often the patterns did."""
+        """Of stage 1: `states` of the automaton that are kept; `groups` of edges that bind together; `flushes` of
+        states and of shapes; documents whose shape was met before, `shape_hits`, or was not, `shape_misses`. On Spark
+        these are about this process, and with them come `spread_documents`, those that went to the executors, and
+        `broadcasts`, how often the patterns did."""
         return self._stage1.counters()
 
     def stage2_counters(self) -> dict[str, int]:
         """Of stage 2. The plan `views` counts string values of a batch that were in the state too and whose slice was
         cached, `hits`, or was not, `misses`, and slices that were dropped or not kept for want of room, `evictions`;
         cached now are the slices of `values` string values, about `bytes` large. The plan `signature` counts the
-        `documents` and their `postings` that it keeps, the `posting_bytes` of these without the indexes over them, and
-        their `values`. The plan `basic` counts nothing."""
+        `documents` and their `postings` that it keeps, the `posting_bytes` of these without the indexes over them,
+        their `values`, and the `groups` of edges that it knows. The plan `basic` counts nothing."""
         return self._store.counters()
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
@@ -401,7 +444,7 @@ class Engine:
         """The outputs of the batches after one, each list as `process` returned it, oldest first."""
         return self._ledger.outputs_after(batch)
 
-    def offsets(self) -> dict[tuple[str, str], int]:
+    def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""
         return self._ledger.offsets()
 
@@ -426,8 +469,7 @@ class Engine:
         """The least watermark of the streams that queries read, and the time before which documents begin that nothing
         can meet any more; None where there is none."""
         known = self.watermarks()
-        behind = {source for stream in self._registry.streams() for source in self._registry.sources(stream)}
-        horizon = min((known.get(stream, EARLIEST) for stream in behind), default=EARLIEST)
+        horizon = min((known.get(stream, EARLIEST) for stream in self._registry.outside()), default=EARLIEST)
         evictable = self._eviction.before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 
@@ -461,6 +503,15 @@ class Engine:
         """The names of the queries that the last batch paused, with the reasons."""
         return self._last_paused
 
-    def sql(self, query: str) -> pa.Table:
-        """Answers an SQL query over the engine's tables."""
-        return self._store.select(query)
+    def sql(self, query: str, *, trusted: bool = False) -> pa.Table:
+        """Answers an SQL query over the engine's tables, in the words of its engine.
+
+        It only reads them: what would write, read files, or tell of the process is refused with a ValueError, by DuckDB
+        and by the plan that Spark makes of it. With `trusted` the query may do whatever the engine can.
+        """
+        return self._store.select(query) if trusted else self._store.question(query).answer()
+
+    def question(self, query: str, bounds: Bounds = UNBOUNDED) -> Question:
+        """A query like those of `sql` that is not `trusted`, to be answered in any thread while this one goes on: it
+        sees the batches that are committed when it begins. `bounds` say how large the answer may be."""
+        return self._store.question(query, bounds)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from feeds.document import Clock
 from join_stage.engine import JoinEngine
+from mmqjp.join_state import JoinState
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.registry import Registry
@@ -20,11 +21,18 @@ class Eviction:
     """Drops the join state that nothing can meet any more."""
 
     def __init__(
-        self, store: JoinEngine, ledger: Ledger, registry: Registry, watermarks: Watermarks, now: Clock
+        self,
+        store: JoinEngine,
+        ledger: Ledger,
+        registry: Registry,
+        watermarks: Watermarks,
+        state: JoinState,
+        now: Clock,
     ) -> None:
         self._store, self._ledger, self._registry, self._watermarks = store, ledger, registry, watermarks
+        self._state = state
         self._now = now
-        self._evicted, self._looked = EARLIEST, now()
+        self._looked = now()
 
     def before(self, horizon: int) -> int:
         """The time before which documents begin that nothing can meet any more, if all streams have come up to the
@@ -41,8 +49,7 @@ class Eviction:
         self._ledger.save_notes(Notes(settings={WATERMARKS: to_setting(lateness, greatest)}))
         before = self._before(greatest)
         if before > EARLIEST:
-            self._store.evict(before)
-            self._evicted = before
+            self._state.evict(before)
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Whether documents in the join state begin before the time up to which none is needed, but not before that up
@@ -52,11 +59,11 @@ class Eviction:
         if idle_after is None or now - self._looked < idle_after // LOOKS:
             return False
         self._looked = now
-        before = self._before(greatest)
-        if before <= self._evicted:
+        before, done = self._before(greatest), self._state.evicted_before
+        if before <= done:
             return False
-        found = self._store.select(f"SELECT docid FROM r_docts WHERE t0 >= {self._evicted} AND t0 < {before} LIMIT 1")
+        found = self._store.select(f"SELECT docid FROM r_docts WHERE t0 >= {done} AND t0 < {before} LIMIT 1")
         return len(found) > 0
 
     def _before(self, greatest: Mapping[str, int]) -> int:
-        return self.before(self._watermarks.of(self._registry.streams(), greatest))
+        return self.before(self._watermarks.of(self._registry.outside(), greatest))

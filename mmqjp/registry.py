@@ -21,7 +21,7 @@ class Registry:
 
     def __init__(self, catalog: Catalog, stage1: XPathStage, stage2: JoinEngine) -> None:
         self.catalog = catalog
-        self._stage1, self._stage2 = stage1, stage2
+        self.stage1, self._stage2 = stage1, stage2
         self.subscriptions: dict[int, Subscription] = {}
         self._by_name: dict[Any, dict[Subscription, None]] = {}
         self._by_text: dict[Any, dict[Subscription, None]] = {}
@@ -31,6 +31,9 @@ class Registry:
         self._windows: Counter[int] = Counter()
         self._joined: Counter[tuple[str, str]] = Counter()
         self._readers: Counter[str] = Counter()
+        self._sources: dict[str, frozenset[str]] = {}
+        self._joined_streams: frozenset[str] | None = None
+        self._outside: frozenset[str] | None = None
         self._pending: dict[int, dict[int, Row]] = {}
         self._live: set[int] = set()
 
@@ -44,18 +47,41 @@ class Registry:
         """What any query joins at the most."""
         return Scope(self.window, frozenset(self._joined))
 
-    def streams(self) -> set[str]:
-        """The streams that queries read."""
-        return set(self._readers)
+    def joined_streams(self) -> frozenset[str]:
+        """The streams whose documents queries join."""
+        if self._joined_streams is None:
+            self._joined_streams = frozenset(stream for pair in self._joined for stream in pair)
+        return self._joined_streams
 
-    def sources(self, stream: str) -> set[str]:
+    def outside(self) -> frozenset[str]:
+        """The streams from outside that those are made of which queries read."""
+        if self._outside is None:
+            self._outside = self.sources_of(self._readers)
+        return self._outside
+
+    def sources(self, stream: str) -> frozenset[str]:
         """The streams from outside that a stream is made of: itself, unless it is PUBLISHed or hidden."""
-        met, waiting = {stream}, [stream]
+        found = self._sources.get(stream)
+        if found is None:
+            if stream not in self._readers and not self._made_of(stream):
+                return frozenset((stream,))  # of streams that nobody knows there may be any number
+            found = self._sources[stream] = self.sources_of((stream,))
+        return found
+
+    def sources_of(self, streams: Iterable[str]) -> frozenset[str]:
+        """The streams from outside that some streams are made of, all together."""
+        made_of: dict[str, set[str]] = {}
+        waiting = list(streams)
         while waiting:
-            fresh = self._made_of(waiting.pop()) - met
-            met |= fresh
-            waiting += fresh
-        return {name for name in met if not self._made_of(name)}
+            stream = waiting.pop()
+            if stream not in made_of:
+                made_of[stream] = self._made_of(stream)
+                waiting += made_of[stream]
+        return frozenset(stream for stream, made in made_of.items() if not made)
+
+    def _forget_sources(self) -> None:
+        self._sources.clear()
+        self._joined_streams = self._outside = None
 
     def cycle_of(self, name: str, without: Container[Subscription] = frozenset()) -> list[str]:
         """The streams on a way of data from a PUBLISHed stream back to itself; empty if there is none, but for the
@@ -148,14 +174,16 @@ class Registry:
 
     def restored(self, change: Change) -> None:
         """Gives stage 1 what the rows need that the catalog has taken up."""
-        self._stage1.add(change)
+        self.stage1.add(change)
 
     def _enter(self, subscription: Subscription) -> None:
+        self._forget_sources()
         self.subscriptions[subscription.qid] = subscription
         self._by_name.setdefault(subscription.name, {})[subscription] = None
         self._by_text.setdefault(subscription.key, {})[subscription] = None
 
     def remove(self, qid: int) -> None:
+        self._forget_sources()
         subscription = self.subscriptions.pop(qid)
         for index, key in ((self._by_name, subscription.name), (self._by_text, subscription.key)):
             del index[key][subscription]
@@ -177,7 +205,7 @@ class Registry:
         widest = width(op, window)
         for place, conjunct in enumerate(conjuncts):
             placement, change = self.catalog.add(conjunct, widest, op == "FOLLOWED BY")
-            self._stage1.add(change)
+            self.stage1.add(change)
             streams = tuple(side.stream for side in conjunct.sides())
             target = Target(owner, self.catalog, place, placement.row, placement.template, op, widest, streams)
             self._stand(target)
@@ -194,6 +222,7 @@ class Registry:
 
     def _stand(self, target: Target) -> None:
         """Enters a conjunctive query that the catalog knows of."""
+        self._forget_sources()
         self._calls[target.row] += 1
         target.owner.targets.append(target)
         self._by_row.setdefault(target.row, {})[target] = None
@@ -241,11 +270,12 @@ class Registry:
             self._stage2.drop_rows(self._table(row.template), [row])
 
     def _displace(self, owner: Owner) -> None:
+        self._forget_sources()
         if owner.active:
             self.deactivate(owner)
         for target in owner.targets:
             gone, changed = self.catalog.remove(target.row, target.window, target.op == "FOLLOWED BY")
-            self._stage1.remove(gone)
+            self.stage1.remove(gone)
             self._put(changed.rows)
             del self._by_row[target.row][target]
             if not self._by_row[target.row]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from feeds.tail import Offset
 from join_stage.engine import JoinEngine
 from mmqjp.ledger import Ledger
 from mmqjp.watermarks import EARLIEST
@@ -21,21 +20,22 @@ SUPERSEDED = 1_000
 
 def prune(
     store: JoinEngine, ledger: Ledger, *, evictable: int, horizon: int, keep: int | None, keep_ids: int | None, now: int
-) -> None:
+) -> int | None:
     """Drops, within a batch, what is older than `keep` microseconds before the `horizon`, the time up to which all
     streams have come. Documents that begin from `evictable` on may still be joined and stay; ids stay for `keep_ids`
     (None: for ever).
 
-    Everything must have been delivered. With no `keep` only what is superseded goes.
+    Everything must have been delivered. With no `keep` only what is superseded goes. Returns the time before which the
+    documents that are dropped begin; None if none are.
     """
     ledger.drop_superseded_settings()
     store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
     if keep is None:
-        return
+        return None
     store.drop_before("dead_letters", "noted_at", now - keep)
     store.drop_before("batches", "committed_at", now - keep)
     if horizon <= EARLIEST:
-        return
+        return None
     before = horizon - keep
     for table in ("outputs", "match_rows"):
         store.drop_before(table, "t1", before)
@@ -44,16 +44,18 @@ def prune(
     ledger.keep_ids(unneeded)
     if keep_ids is not None:
         store.drop_before("dropped_ids", "t1", horizon - keep_ids)
+    if unneeded <= EARLIEST:
+        return None
     store.drop_before("documents", "t0", unneeded)
+    return unneeded
 
 
 def prune_offsets(ledger: Ledger, sources: Collection[str], files: Collection[tuple[str, str]]) -> None:
     """Drops, within a batch, offsets that later ones have superseded, and those of files of `sources` that are gone:
     `files` are those that are there. Nothing, while they are few."""
-    offsets = ledger.offsets()
     live = [
-        Offset(source, file, position)
-        for (source, file), position in offsets.items()
+        offset
+        for (source, file), offset in ledger.offsets().items()
         if source not in sources or (source, file) in files or file.startswith("#")
     ]
     if ledger.count("offsets") > 2 * len(live) + SUPERSEDED:

@@ -28,8 +28,8 @@ class Ready(Protocol):
 class Subscription:
     """A registered query. `since` is the last document that it does not see; `occurrence` counts equal queries.
 
-    `paused` says why it rests, if it does. Nor does it see the documents of `gaps`, which came while it was paused: a
-    gap is the last one before it and the last one of it.
+    `paused` says why it rests, if it does, and `removed` that it is about to go. Nor does it see the documents of
+    `gaps`, which came while it was paused: a gap is the last one before it and the last one of it.
     """
 
     qid: int
@@ -39,6 +39,7 @@ class Subscription:
     since: int
     ready: Ready
     paused: str | None = None
+    removed: bool = False
     gaps: list[tuple[int, int | None]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
 
@@ -60,7 +61,7 @@ class Subscription:
     @property
     def active(self) -> bool:
         """Whether it is answered."""
-        return self.paused is None
+        return self.paused is None and not self.removed
 
     def sees(self, docids: Iterable[int]) -> bool:
         """Whether all these documents are among those that it is answered for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 EARLIEST, LATEST = -(2**61), 2**61
@@ -46,39 +46,34 @@ class Timing:
 
 
 class Watermarks:
-    """The greatest time of each stream from outside. `sources` gives those that a stream is made of.
+    """The greatest time of each stream from outside. `greatest` is what was known at `opened`, from when on silence
+    counts."""
 
-    `greatest` is what was known at `opened`, from when on silence counts.
-    """
-
-    def __init__(
-        self, timing: Timing, sources: Callable[[str], Iterable[str]], greatest: Mapping[str, int], opened: int
-    ) -> None:
+    def __init__(self, timing: Timing, greatest: Mapping[str, int], opened: int) -> None:
         self.timing = timing
-        self._sources, self._greatest, self._opened = sources, dict(greatest), opened
+        self._greatest, self._opened = dict(greatest), opened
         self._arrived: dict[str, int] = {}
         self.newest: int | None = None
         """The greatest time of a document since `opened`."""
 
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
-        """The time before which what comes on any of these streams is late: the least of the watermarks of the streams
-        from outside behind them. EARLIEST if there are none."""
+        """The least watermark of these streams from outside: what is older is late on all that is made of them.
+        EARLIEST if there are none."""
         lateness = self.timing.lateness
         if not is_bounded(lateness):
             return EARLIEST
-        known = by_stream(lateness, self._greatest if greatest is None else greatest)
-        behind = {source for stream in streams for source in self._sources(stream)}
-        return max(min((known.get(source, EARLIEST) for source in behind), default=EARLIEST), EARLIEST)
+        known = self._greatest if greatest is None else greatest
+        least = min((_watermark(lateness, stream, known.get(stream)) for stream in streams), default=EARLIEST)
+        return max(least, EARLIEST)
 
     def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
-        """The greatest times after a batch: `arrived` has those of the batch, by stream, and `streams` those that are
-        waited for. Nothing is changed yet."""
+        """The greatest times after a batch: `arrived` has those of the batch, by stream, and `streams` are those from
+        outside that are waited for. Nothing is changed yet."""
         greatest = dict(self._greatest)
         for stream, time in arrived.items():
             greatest[stream] = max(greatest.get(stream, EARLIEST), time)
         if self.timing.idle_after is not None:
-            waited_for = {source for stream in streams for source in self._sources(stream)}
-            for stream in (greatest.keys() | waited_for) - arrived.keys():
+            for stream in {*greatest, *streams} - arrived.keys():
                 if now - self._arrived.get(stream, self._opened) >= self.timing.idle_after:
                     greatest[stream] = max(greatest.get(stream, EARLIEST), now - self.timing.idle_after)
         return greatest
@@ -97,8 +92,14 @@ class Watermarks:
 
 def by_stream(lateness: Lateness, greatest: Mapping[str, int]) -> dict[str, int]:
     """The watermark of each stream that has one, given the greatest times."""
-    allowed = ((stream, time, lateness_of(lateness, stream)) for stream, time in sorted(greatest.items()))
-    return {stream: time - late for stream, time, late in allowed if late is not None}
+    known = ((stream, _watermark(lateness, stream, time)) for stream, time in sorted(greatest.items()))
+    return {stream: watermark for stream, watermark in known if watermark > EARLIEST}
+
+
+def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> int:
+    """The watermark of a stream of this greatest time; EARLIEST if it has none."""
+    late = lateness_of(lateness, stream)
+    return EARLIEST if greatest is None or late is None else greatest - late
 
 
 def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:

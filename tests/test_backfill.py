@@ -109,6 +109,35 @@ def test_what_a_late_query_publishes_reaches_its_readers_once():
         assert len(engine.queries()["P"]) == 1
 
 
+@pytest.mark.parametrize(
+    "other", ["P/match->m PUBLISH R", "P/match->n PUBLISH R", "SELECT m FROM P/match->m PUBLISH R"]
+)
+def test_a_query_that_is_replaced_gives_nothing_in_the_backfill_of_the_other(other: str):
+    with Engine("duckdb") as engine:
+        engine.subscribe("P/match->m PUBLISH R; R/match PUBLISH reader")
+        engine.process([doc(1)])
+        engine.subscribe(f"S/a PUBLISH P; {other}", backfill=True)
+        got = [output.query for output in engine.undelivered()]
+        assert sorted(got) == ["P", "R", "reader"]
+        assert engine.queries()["R"] == [to_xscl(parse_script(other))]
+        assert sorted(output.query for output in engine.process([doc(2)])) == ["P", "R", "reader"]
+
+
+def test_a_query_whose_replacement_fails_goes_on(monkeypatch: pytest.MonkeyPatch):
+    with Engine("duckdb") as engine:
+        engine.subscribe("P/match->m PUBLISH R; P/match->n PUBLISH R; S/b PUBLISH P")
+        engine.pause("R")
+        engine.subscribe("P/match->m PUBLISH R", add=True)
+        engine.process([doc(1)])
+        for number, name in enumerate(("extend", "commit", "append"), 2):
+            with monkeypatch.context() as patched:
+                patched.setattr(engine._store, name, lambda *given: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    engine.subscribe("S/a PUBLISH P; P/match->o PUBLISH R", backfill=True)
+            assert sorted(output.query for output in engine.process([doc(number, "b")])) == ["P", "R"]
+        assert [s.active for s in engine.registry.named("R")] == [False, False, True]
+
+
 def test_a_backfill_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
     with Engine("duckdb") as engine:
         engine.subscribe(PAIRS)

@@ -54,6 +54,15 @@ def test_from_opml_to_matches(server, fetch, tmp_path, layout):
     assert f"{server.url('/a')} two" in matches.stdout
 
 
+def test_work_of_which_nothing_comes_has_failed(server, fetch):
+    result = fetch("--feeds", server.url("/missing"), "--feeds", server.url("/lost"))
+    assert result.exit_code == 1 and result.stderr.splitlines()[-1].startswith("mmqjp: error: no feed that was due")
+    assert fetch().exit_code == 0  # nothing is due, and nothing failed
+    result = fetch("--feeds", "gopher://example.org/feed")
+    assert result.exit_code == 1 and "gopher" in result.stderr.splitlines()[0]
+    assert result.stderr.splitlines()[-1].startswith("mmqjp: error: none of the lists' addresses")
+
+
 def test_failures_are_told_and_the_work_has_not_failed(server, fetch):
     urls = [option for n in range(5) for option in ("--feeds", server.url(f"/missing{n}"))]
     result = fetch("--feeds", server.url("/a"), *urls)

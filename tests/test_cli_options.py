@@ -1,7 +1,9 @@
 """The command line as such: help, version, usage errors, configuration, errors in one line."""
 
+from collections.abc import Iterator
 from importlib.metadata import version
 
+import click
 import pytest
 
 from mmqjp.cli import main
@@ -71,10 +73,10 @@ def test_usage_errors_are_one_line(files, options, message):
 
 
 def test_missing_options_and_unknown_commands(files):
-    missing = call("run")
+    missing = call("run", "--documents", ".")
     assert (missing.exit_code, missing.stderr) == (
         2,
-        "mmqjp: error: Missing option '--queries'. (see mmqjp run --help)\n",
+        "mmqjp: error: name the queries with --queries, or a --state that has some (see mmqjp run --help)\n",
     )
     unknown = call("fly")
     assert (unknown.exit_code, unknown.stderr) == (2, "mmqjp: error: No such command 'fly'. (see mmqjp --help)\n")
@@ -228,6 +230,78 @@ def test_every_option_may_be_configured(tmp_path, monkeypatch):
     }  # fmt: skip
     assert found["stream"] == {"engine": "duckdb", "lateness": ["1h"]}
     assert found["subscribe"] == {"engine": "duckdb", "add": True} and found["list"] == {}
+
+
+def test_a_setting_for_all_is_for_the_commands_that_take_it(files, tmp_path):
+    path = tmp_path / "mmqjp.toml"
+    path.write_text('feeds = "raw"\nengine = "duckdb"')
+    found = configured(main, path)
+    assert found["run"]["feeds"] == found["stream"]["feeds"] == "raw" and "lists" not in found["fetch"]
+    assert call(*files).exit_code == 0
+    path.write_text('feeds = ["list.opml"]\n[run]\nfeeds = "item"\n[fetch]\nwatch = true')
+    found = configured(main, path)
+    assert found["fetch"] == {"lists": ["list.opml"], "once": False} and "feeds" not in found["stream"]
+    assert found["run"] == {"feeds": "item"}
+    path.write_text('feeds = "entries"')
+    assert "has feeds = 'entries': 'entries' is not one of" in call(*files).stderr
+
+
+def test_a_group_has_a_table_with_tables(tmp_path):
+    path = tmp_path / "mmqjp.toml"
+    path.write_text('[feeds]\nstate = "crawl/"\n[feeds.export]\noutput = "feeds.opml"\n[feeds.list]\nstate = "other/"')
+    found = configured(main, path)
+    assert found["feeds"]["list"] == {"state": "other/"} and found["feeds"]["retry"] == {"state": "crawl/"}
+    assert found["feeds"]["export"] == {"state": "crawl/", "output": "feeds.opml"} and found["run"] == {}
+    path.write_text('[feeds.list]\noutput = "x"')
+    with pytest.raises(click.UsageError, match=r'unknown setting "feeds\.list\.output"; it knows "feeds\.list\.debug"'):
+        configured(main, path)
+
+
+def options_of(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, bool]]:
+    """All options of all commands: the command, the option's name, and whether it takes a value."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from options_of(command, (*names, name))
+        for option in command.params if not isinstance(command, click.Group) else ():
+            if isinstance(option, click.Option):
+                for text in (*option.opts, *option.secondary_opts):
+                    yield (*names, name), text.removeprefix("--"), not option.is_flag
+
+
+def command_of(names: tuple[str, ...]) -> click.Command:
+    command: click.Command = main
+    for name in names:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    return command
+
+
+VALUES = ["2h", "7", "spark", "basic", "raw", "ignore", "json", "stories.xml", "T=1h", "a=b"]
+
+
+@pytest.mark.parametrize(("names", "key", "valued"), list(options_of(main)), ids=str)
+def test_each_option_of_each_command_stands_in_a_configuration(tmp_path, names, key, valued):
+    """What a configuration says is what the command line would."""
+    path, command = tmp_path / "mmqjp.toml", command_of(names)
+    (option,) = (o for o in command.params if f"--{key}" in (*o.opts, *o.secondary_opts))
+    context = click.Context(command)
+    path.touch()
+    agreed = 0
+    for value in [*VALUES, str(path), str(tmp_path)] if valued else [None]:
+        arguments = [f"--{key}"] if value is None else [f"--{key}", value]
+        given, _, _ = command.make_parser(context).parse_args(args=[*arguments])
+        try:
+            expected = option.type_cast_value(context, given[option.name])
+        except click.BadParameter:
+            continue
+        written = "true" if value is None else f'["{value}"]' if option.multiple else f'"{value}"'
+        path.write_text(f"[{'.'.join(names)}]\n{key} = {written}")
+        found = configured(main, path)
+        for name in names:
+            found = found[name]
+        assert option.type_cast_value(context, found[option.name]) == expected
+        agreed += 1
+    assert agreed
 
 
 def test_the_configuration_is_chosen_on_the_command_line_or_in_the_environment(files, tmp_path, monkeypatch):

@@ -41,23 +41,54 @@ from tests.feed_server import START, rss
         "192.0.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
         "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fec0::1", "ff02::1", "2001:db8::1",
         "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2002:a00:1::1", "::127.0.0.1",
-        "2001:0:a00:1::", "", "localhost", "1.2.3",
+        "2001:0:a00:1::", "", "localhost", "1.2.3", "192.0.0.8", "192.0.0.9", "192.88.99.1", "168.63.129.16",
+        "198.19.255.255", "3fff::1", "3fff:fff::1", "2001:1::1", "2001:20::1", "100::1", "100:0:0:1::1", "5f00::1",
+        "64:ff9b:1::1.1.1.1", "64:ff9b::a8:3f81", "64:ff9b::a83f:8110", "2002:c058:6301::", "::1.1.1.1", "4000::1",
+        "2606:4700::1111%eth0",
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_public(address):
     assert not is_public(address)
 
 
-@pytest.mark.parametrize("address", ["1.1.1.1", "93.184.215.14", "2606:4700::1111", "::ffff:1.1.1.1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "1.1.1.1",
+        "93.184.215.14",
+        "2606:4700::1111",
+        "::ffff:1.1.1.1",
+        "64:ff9b::1.1.1.1",
+        "2002:101:101::1",
+        "168.63.129.15",
+        "168.63.129.17",
+        "192.0.1.0",
+        "191.255.255.255",
+        "192.88.98.255",
+        "192.88.100.0",
+        "100.63.255.255",
+        "100.128.0.0",
+        "172.15.255.255",
+        "172.32.0.0",
+        "198.17.255.255",
+        "198.20.0.0",
+        "223.255.255.255",
+        "2001:200::1",
+        "2001:db7::1",
+        "2001:db9::1",
+        "3ffe::1",
+        "3fff:1000::1",
+    ],
+)
 def test_addresses_that_are_public(address):
     assert is_public(address)
 
 
 @given(st.ip_addresses(v=4))
 def test_an_address_in_disguise_is_what_it_is(address):
-    assert is_public(f"::ffff:{address}") == is_public(str(address))
-    if not is_public(str(address)):
-        assert not is_public(f"64:ff9b::{int(address) >> 16:x}:{int(address) & 0xFFFF:x}")
+    high, low = int(address) >> 16, int(address) & 0xFFFF
+    for disguised in (f"::ffff:{address}", f"64:ff9b::{high:x}:{low:x}", f"2002:{high:x}:{low:x}::1"):
+        assert is_public(disguised) == is_public(str(address))
 
 
 # ---------------------------------------------------------------- codings

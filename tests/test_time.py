@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from feeds.document import Document
 from feeds.history import History
+from feeds.offsets import Offset
 from feeds.tail import Tail, waiting_files
-from mmqjp import Engine
+from mmqjp import Engine, watermarks
 from mmqjp.retention import ID_RETENTION
 from tests.agreement import as_row
 from tests.oracle import comparable
@@ -122,7 +124,8 @@ def test_silence_lets_go_of_state_without_a_document(spread: bool, tmp_path: Pat
         # All are silent: T and U have come as far as an hour ago, and S is ahead of that.
         assert opened.pass_time() and kept(opened) < before and opened.batch == batch + 1
         assert opened.watermarks()["T"] == time.now - HOUR - 60 * SECOND
-        assert opened.horizon()[0] == opened._watermarks.of({"P"}) == time.now - HOUR - 60 * SECOND
+        behind = opened.registry.sources("P")
+        assert opened.horizon()[0] == opened._watermarks.of(behind) == time.now - HOUR - 60 * SECOND
         time.now += HOUR // 60 - 1
         assert not opened.pass_time()  # nothing more to let go of
         time.now += 2000 * SECOND
@@ -201,7 +204,7 @@ def test_a_published_stream_has_come_as_far_as_the_last_of_its_inputs():
         ))  # fmt: skip
         engine.process([doc(0), doc(100, "T"), doc(50, "U")])
         assert engine.horizon()[0] == NOW
-        assert engine._watermarks.of({"P"}) == NOW
+        assert engine._watermarks.of(engine.registry.sources("P")) == NOW
 
 
 def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
@@ -282,7 +285,7 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
         (tmp_path / f"{name}.xml").write_text(f"<rss><channel><title>t</title>{''.join(items)}</channel></rss>")
 
     drop("1", "2026-02-01T12:00:00Z", item.format("a", old), item.format("b", new))
-    positions: dict[tuple[str, str], int] = {}
+    positions: dict[tuple[str, str], Offset] = {}
     kept: dict[str, str] = {}
 
     def read() -> dict[str, int]:
@@ -291,8 +294,8 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
         history.load(kept)
         tail = Tail(tmp_path, feeds="item", history=history)
         for waiting in waiting_files([tail], positions):
-            for piece in tail.read(waiting, 0):
-                positions[piece.offset.source, piece.offset.file] = piece.offset.position
+            for piece in waiting.read():
+                positions[piece.offset.source, piece.offset.file] = piece.offset
                 if isinstance(piece.item, Document):
                     found[piece.item.id.split()[1]] = piece.item.t1
         kept.update(history.changed())
@@ -323,3 +326,31 @@ def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch:
     assert len(place.pairs()) == 12 * 3 + 65
     place.run()
     assert len(place.pairs()) == 12 * 3 + 65
+
+
+def test_what_time_costs_does_not_grow_with_streams_queries_and_documents(monkeypatch: pytest.MonkeyPatch):
+    def counted(counts: Counter[str], what: object, name: str) -> None:
+        called = getattr(what, name)
+
+        def counting(*given: object) -> object:
+            counts[name] += 1
+            return called(*given)
+
+        monkeypatch.setattr(what, name, counting)
+
+    time, counts = Time(), Counter[str]()
+    with Engine("duckdb", lateness=SECOND, idle_after=HOUR, now=time) as engine:
+        engine.subscribe("; ".join(f"{'S' if n == 0 else f'P{n}'}//a->x PUBLISH P{n + 1}" for n in range(30)))
+        engine.subscribe(WINDOW)
+        engine.process([doc(0, f"T{n}") for n in range(100)])
+        counted(counts, watermarks, "_watermark")
+        counted(counts, engine.registry, "_made_of")
+        engine.process([doc(number / 100, stream) for number in range(50) for stream in ("S", "T1", "T2")])
+        assert counts["_watermark"] == 3 + 1  # the streams of the documents, and what all queries read
+        assert counts["_made_of"] <= 3  # of streams that no query reads it is only asked whether that is so
+        counts.clear()
+        engine.pass_time()
+        assert counts["_watermark"] <= 1 and not counts["_made_of"]
+        engine.subscribe("P30//a->x PUBLISH P31")
+        engine.process([doc(1)])
+        assert counts["_made_of"] <= 2 * 32 and engine.registry.outside() == {"S"}

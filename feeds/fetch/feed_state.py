@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
+from feeds.credentials import without_credentials
 from feeds.fetch.errors import FetchedAlready, FetchError, Gone
 from feeds.fetch.hints import Hints
 from feeds.fetch.schedule import Pace, after_failure, after_success
@@ -17,6 +18,8 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 @dataclass(frozen=True, slots=True)
 class FeedState:
     """A feed, by the address that it is subscribed to. Times are microseconds of UTC, 0 for never.
+
+    Only `url` and `address` have the name and password that the address may have; `shown` has neither.
 
     `source` names it in the layouts; `address` is where it is fetched from now, as permanent redirects and its page
     have led us; `errors` counts the failures since the last success. A feed that has `stopped` is fetched no more.
@@ -38,6 +41,11 @@ class FeedState:
     sha256: str = ""
     hints: Hints = field(default_factory=Hints)
     stopped: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The address that it is subscribed to, as it may be shown."""
+        return without_credentials(self.url)
 
 
 def source_name(url: str) -> str:
@@ -91,7 +99,7 @@ def failed(feed: FeedState, error: FetchError, now: int, pace: Pace, random: flo
         checked_at=now,
         status=error.status,
         errors=errors,
-        last_error=str(error),
+        last_error=without_credentials(str(error)),
         stopped=isinstance(error, Gone),
     )
 
@@ -104,5 +112,5 @@ def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, ra
         next_check=after_success(now, 0, Hints(), pace, random),
         checked_at=now,
         errors=0,
-        last_error=str(already),
+        last_error=without_credentials(str(already)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from feeds.credentials import without_credentials
 from feeds.errors import SourceError
 from feeds.fetch.errors import FetchError
 from feeds.fetch.exchange import web_address
@@ -28,7 +29,7 @@ def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
                 url = str(web_address(_without_feed_scheme(listed.url)))
             except FetchError as error:
                 place = f"{name}:{listed.line}" if listed.line else name
-                complaints.append(f"{place}: {error}; it is left out")
+                complaints.append(without_credentials(f"{place}: {error}; it is left out"))
                 continue
             feeds.setdefault(url, FeedState(url, source_name(url), listed.title, listed.folder))
     return list(feeds.values()), complaints

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from feeds.credentials import without_credentials
 from feeds.dates import iso_utc
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.opml import Listed, write_opml
@@ -18,7 +19,7 @@ from mmqjp.commands.console import console, counted
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetch import state_file
 from mmqjp.commands.options import Decorated, debug_option
-from mmqjp.commands.sinks import Sink
+from mmqjp.commands.sinks import checked, data_file
 from mmqjp.text import one_line
 
 COLUMNS = ("feed", "status", "checked", "next check", "errors", "last error")
@@ -71,20 +72,22 @@ def list_feeds(state: Path) -> None:
     "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     help="Where the list goes. Without it, or with -: standard output.",
 )  # fmt: skip
+@click.option("--passwords", is_flag=True, help="With the names and passwords that addresses have.")
 @debug_option
-def export(state: Path, output: Path | None) -> None:
+def export(state: Path, output: Path | None, passwords: bool) -> None:
     """Write the feeds as OPML, for other feed readers or another fetch.
 
-    Feeds that are gone for good are left out; one that has moved for good is listed where it is now.
+    Feeds that are gone for good are left out; one that has moved for good is listed where it is now. Names and
+    passwords in addresses are left out too, unless you ask for them.
 
     \b
     Example:
       mmqjp feeds export --state crawl/ --output feeds.opml
     """
-    listed = (Listed(f.address or f.url, f.title, f.folder) for f in _known(state) if not f.stopped)
-    with Sink(None if output is None or str(output) == "-" else output) as sink:
-        sink.write(write_opml(listed))
-        sink.finish()
+    known = ((f.address or f.url, f) for f in _known(state) if not f.stopped)
+    listed = (Listed(url if passwords else without_credentials(url), f.title, f.folder) for url, f in known)
+    with data_file(checked(output)) as file:
+        file.write(write_opml(listed))
 
 
 @feeds.command()
@@ -99,14 +102,18 @@ def retry(state: Path, addresses: tuple[str, ...]) -> None:
       mmqjp feeds retry --state crawl/ https://example.org/feed
     """
     with FetchStore(state_file(state), write=True) as store:
-        known = {feed.url: feed for feed in store.feeds()}
+        known = store.feeds()
         for address in addresses:
-            if address not in known:
-                raise Failure(f"{address} is no feed of {state}; mmqjp feeds list shows them")
-        failing = [feed.url for feed in known.values() if feed.errors and not feed.stopped]
-        chosen = addresses or failing
-        for address in chosen:
-            store.commit(replace(known[address], next_check=0, stopped=False))
+            if not any(address in (feed.url, feed.shown) for feed in known):
+                shown = without_credentials(address)
+                raise Failure(f"{shown} is no feed of {state}; mmqjp feeds list shows them")
+        chosen = [
+            feed
+            for feed in known
+            if (not {feed.url, feed.shown}.isdisjoint(addresses) if addresses else feed.errors and not feed.stopped)
+        ]
+        for feed in chosen:
+            store.commit(replace(feed, next_check=0, stopped=False))
     click.echo(f"mmqjp: {counted(len(chosen), 'feed')} due now", err=True)
 
 
@@ -117,12 +124,12 @@ def _known(state: Path) -> list[FeedState]:
 
 def _row(feed: FeedState) -> tuple[str, ...]:
     return (
-        one_line(feed.url),
+        one_line(feed.shown),
         "stopped" if feed.stopped else str(feed.status or "-"),
         _minute(feed.checked_at),
         "-" if feed.stopped else _minute(feed.next_check),
         str(feed.errors),
-        one_line(feed.last_error),
+        one_line(without_credentials(feed.last_error)),
     )
 
 

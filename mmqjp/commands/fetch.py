@@ -11,6 +11,7 @@ from feeds.fetch.state import STATE_FILE
 from mmqjp.commands.fetching import (
     DROPS,
     FetchOptions,
+    demand_some,
     fetch_once,
     fetch_options,
     listed_feeds,
@@ -62,7 +63,7 @@ def fetch(
         raise click.UsageError(f"{remembered} is not there yet: name some feeds with --feeds")
     job = options.job(feeds, out, warc=warc, state=remembered)
     if once:
-        fetch_once(job)
+        demand_some(fetch_once(job))
     else:
         report, known, _ = asyncio.run(until_signalled(job, watch=True))
         summarise(report, known)

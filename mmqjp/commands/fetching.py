@@ -24,7 +24,7 @@ from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.schedule import Pace
 from feeds.fetch.visit import Outcome, Settings, own_agent
 from mmqjp.commands.console import counted
-from mmqjp.commands.errors import Interrupted
+from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.options import duration
 from mmqjp.text import one_line
 
@@ -163,10 +163,12 @@ def fetch_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
-    """The feeds of lists; on standard error what in them is no address."""
+    """The feeds of lists; on standard error what in them is no address. Raises Failure if none is."""
     feeds, complaints = read_feed_lists(lists)
     for complaint in complaints:
         click.echo(f"mmqjp: {one_line(complaint)}", err=True)
+    if complaints and not feeds:
+        raise Failure("none of the lists' addresses is one that can be fetched; mend the lists")
     return feeds
 
 
@@ -185,12 +187,21 @@ def _progress(report: Report, feed: FeedState, outcome: Outcome) -> None:
         click.echo(f"\r{report.counts.total():,} fetched, {report.counts[Outcome.NEW]:,} new", nl=False, err=True)
 
 
-def fetch_once(job: Job, kept: str = KEPT) -> None:
-    """Fetches what is due, and says so. Raises Interrupted, which says what is `kept`, on Ctrl-C and SIGTERM."""
+def fetch_once(job: Job, kept: str = KEPT) -> Report:
+    """Fetches what is due, says so, and returns what was done. Raises Interrupted, which says what is `kept`, on Ctrl-C
+    and SIGTERM."""
     report, feeds, signalled = asyncio.run(until_signalled(job, watch=False))
     summarise(report, feeds)
     if signalled:
         raise Interrupted(kept)
+    return report
+
+
+def demand_some(report: Report) -> None:
+    """Raises Failure if feeds were visited and none of them could be fetched."""
+    failed = report.counts[Outcome.FAILED] + report.counts[Outcome.STOPPED]
+    if failed and failed == report.counts.total():
+        raise Failure("no feed that was due could be fetched; mmqjp feeds list shows why")
 
 
 def summarise(report: Report, feeds: list[FeedState]) -> None:
@@ -199,7 +210,7 @@ def summarise(report: Report, feeds: list[FeedState]) -> None:
         click.echo("\r\x1b[K", nl=False, err=True)
     click.echo(f"mmqjp: {counted(len(feeds), 'feed')}, {_done(report, feeds)}", err=True)
     for feed in list(report.failures.values())[:SHOWN]:
-        click.echo(f"  {one_line(feed.url)}: {one_line(feed.last_error)}", err=True)
+        click.echo(f"  {one_line(feed.shown)}: {one_line(feed.last_error)}", err=True)
     if len(report.failures) > SHOWN:
         click.echo(f"  and {len(report.failures) - SHOWN:,} more; mmqjp feeds list shows them", err=True)
 

@@ -63,4 +63,4 @@ class Fetching:
 
     def _told(self, report: Report, feed: FeedState, outcome: Outcome) -> None:
         why = {"reason": feed.last_error} if feed.last_error else {}
-        self._log.event("fetch", feed=feed.url, outcome=outcome.value, status=feed.status, **why)
+        self._log.event("fetch", feed=feed.shown, outcome=outcome.value, status=feed.status, **why)
