@@ -15,6 +15,7 @@ from xscl.functions import (
     starts_with,
 )
 from xscl.regex import PatternLimit
+from xscl.regex_syntax import PatternError
 from xscl.syntax import Call, Compare, Expr, Number, String, VarPath
 
 _TESTS = {"contains": contains, "starts-with": starts_with, "ends-with": ends_with, "matches": matches}
@@ -31,7 +32,7 @@ def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
         case Call(name=name, args=(first, second)):
             try:
                 return _TESTS[name](_text(first, text_of), _text(second, text_of))
-            except PatternLimit:
+            except (PatternError, PatternLimit):
                 return False
     raise AssertionError(f"not a residual predicate: {expr!r}")
 

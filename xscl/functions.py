@@ -1,7 +1,6 @@
 """The one implementation of values: numbers, comparisons, derived values and string functions.
 
-Every engine, and the oracle of the tests, computes values here: SQL's casts and case mappings differ from XPath's
-and from one another.
+Every engine computes values here: SQL's casts and case mappings differ from XPath's and from one another.
 """
 
 from __future__ import annotations
@@ -84,7 +83,12 @@ DERIVED: dict[str, Callable[[str], str]] = {
     "canonical-url": canonical_url,
     "host": url_host,
 }
-"""The functions of XSCL that derive a value from a node's string value. They never fail."""
+"""The functions of XSCL that derive a value from a node's string value. They never fail.
+
+`lower-case` and `upper-case` are Unicode's full case mappings without tailoring to a language, as XPath's Functions and
+Operators (5.4.7, 5.4.8) ask for: SS for ß, and a final sigma where a word ends, which depends on the neighbours but on
+no language. (Saxon maps characters one by one, without a final sigma.)
+"""
 
 
 def derive(name: str, text: str) -> str:
