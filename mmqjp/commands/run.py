@@ -17,7 +17,7 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
-from join_stage.private import make_inside, umask_of
+from join_stage.private import is_shared, make_inside, umask_of
 from mmqjp.batches import BYTES, DOCUMENTS, batches
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.fetching import DROPS, KEPT, FetchOptions, fetch_once, fetch_source_options, listed_feeds
@@ -208,18 +208,19 @@ def open_engine(
 ) -> Engine:
     """The engine that the options describe."""
     try:
-        session = start_session(master, shared=shared) if engine == "spark" else engine
-        return Engine(
-            session,
-            state=state,
-            plan=plan,
-            **asdict(timing),
-            max_document=max_document,
-            max_nodes=max_nodes,
-            max_matches=max_matches,
-            read_only=read_only,
-            shared=shared,
-        )
+        with umask_of(shared=shared or (state is not None and is_shared(state))):
+            return Engine(
+                engine,
+                state=state,
+                plan=plan,
+                master=master,
+                **asdict(timing),
+                max_document=max_document,
+                max_nodes=max_nodes,
+                max_matches=max_matches,
+                read_only=read_only,
+                shared=shared,
+            )
     except ValueError as error:
         raise Failure(str(error)) from error
 

@@ -12,7 +12,7 @@ from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
-from join_stage.private import make_inside
+from join_stage.private import is_shared, make_inside
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
@@ -229,7 +229,7 @@ def stream(
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = None if output is None or str(output) == "-" else output
     timing = Timing(lateness, idle_after, max_ahead)
-    session = start_session(master, shared=shared) if engine == "spark" else None
+    session = start_session(master, shared=shared or is_shared(state)) if engine == "spark" else None
     limited = open_engine(
         session or engine, None, plan, state, timing,
         max_document=max_document, max_nodes=max_nodes, max_matches=max_matches, shared=shared,
