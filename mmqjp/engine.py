@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
+from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
 from join_stage.only_read import Outdated
 from join_stage.private import share
 from join_stage.reading import UNBOUNDED, Bounds, Question
 from join_stage.views import CACHE_BYTES
-from mmqjp.admission import Admission, Found
+from mmqjp.admission import Admission, Found, warn_of
 from mmqjp.answering import Answering
 from mmqjp.delivery import Delivery
 from mmqjp.evaluated import EvaluatedRows
@@ -77,9 +78,10 @@ class Engine:
     `max_nodes` elements and attributes, is a dead letter; a query that has more than `max_matches` outputs for a
     document that arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be
     opened with any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL.
-    `limits` bound what stage 1 keeps. `now` is the clock, in microseconds. With `read_only` the state, which must be
-    there, is only looked at, also by who may not write it, and nothing can be processed or changed. What is made in a
-    state directory is its owner's alone, unless it was opened as `shared` once: then the umask tells.
+    `limits` bound what stage 1 keeps. With `quiet` the log hears nothing of dead letters. `now` is the clock, in
+    microseconds. With `read_only` the state, which must be there, is only looked at, also by who may not write it, and
+    nothing can be processed or changed. What is made in a state directory is its owner's alone, unless it was opened as
+    `shared` once: then the umask tells.
 
     Raises StoreError if the state cannot be opened (InUse if another process holds it, Outdated if one that is only
     read is of an older format), JavaNotFound if Spark cannot start, ValueError for an unknown plan.
@@ -100,13 +102,14 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
         limits: Limits = DEFAULT,
+        quiet: bool = False,
         now: Clock = now_us,
         read_only: bool = False,
         shared: bool = False,
     ) -> None:
         if plan not in PLANS:
             raise unknown_plan(plan)
-        self._now, self._plan, self._keeps = now, plan, state is not None
+        self._now, self._plan, self._keeps, self._quiet = now, plan, state is not None, quiet
         session = None if engine == "duckdb" else open_session(engine, master)
         self._directory = directory = None if state is None else Path(state)
         if directory is not None and shared:
@@ -122,7 +125,7 @@ class Engine:
             self._disown()
             raise
         try:
-            self._open(session, limits, read_only=read_only)
+            self._open(session, limits, max_nodes, read_only=read_only)
             greatest = self._ledger.greatest_times() if is_bounded(lateness) else {}
             timing = Timing(lateness, idle_after, max_ahead)
             self._watermarks = Watermarks(timing, greatest, now())
@@ -142,7 +145,7 @@ class Engine:
         self._last_paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
 
-    def _open(self, session: SparkSession | None, limits: Limits, *, read_only: bool) -> None:
+    def _open(self, session: SparkSession | None, limits: Limits, max_nodes: int | None, *, read_only: bool) -> None:
         """Takes up what the store has."""
         with collector_passes_over():
             self._ledger = Ledger(self._store, self._now)
@@ -152,7 +155,7 @@ class Engine:
             self._stage1 = (
                 XPathStage(groups, limits=limits)
                 if session is None
-                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
+                else SparkStage(session, groups, spread=spread_past(session), limits=limits, max_nodes=max_nodes)
             )
             self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
             self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)
@@ -223,10 +226,11 @@ class Engine:
                 return self._subscribing.subscribe(script, how, since=-1, noting=noting, within=self._backfill)
             return self._subscribing.subscribe(script, how, noting=noting)
 
-    def ensure(self, script: Script) -> list[str]:
-        """Registers the queries of a script that are not registered yet under the same name with the same text."""
+    def ensure(self, script: Script, how: How = "ensure") -> list[str]:
+        """Registers the queries of a script that are not registered yet under the same name with the same text. With
+        "renew" these take the place of others under the names that it PUBLISHes, with "exact" of all others."""
         with collector_paused(), self._batch():
-            return self._subscribing.subscribe(script, "ensure")
+            return self._subscribing.subscribe(script, how)
 
     def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""
@@ -296,7 +300,8 @@ class Engine:
     ) -> list[Output]:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
 
-        A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all, `notes`
+        A document that cannot be taken in becomes a dead letter: `last_dead_letters` has those of the batch, and the
+        logger "mmqjp" is warned of them. The batch is committed whole or not at all, `notes`
         along with it. `found` has what `evaluated` found in the documents, since when no query has come or gone.
         """
         with collector_paused():
@@ -333,6 +338,8 @@ class Engine:
             arrived = admitted.greatest()
             greatest = self._watermarks.after(arrived, self._registry.outside(), self._now())
             self._eviction.evict(greatest)
+            if self._stage1.crowded:
+                self._drop_groups()
             self._state.note()
             self._ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         self._watermarks.advance(greatest, arrived, self._now())
@@ -341,6 +348,8 @@ class Engine:
             subscription.pause(last, reason)
         self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
         self._last_dead_letters = admitted.dead_letters.to_pylist()
+        if not self._quiet:
+            warn_of(self._last_dead_letters)
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -382,7 +391,8 @@ class Engine:
 
         Outputs, matches and dead letters go that are older than `keep` microseconds, and documents that are and that no
         join can need, whose ids are known for `keep_ids` (None: for ever). So does what is superseded of settings, and
-        of the offsets of `sources`, whose files that are there are `files`.
+        of the offsets of `sources`, whose files that are there are `files`, and what no query and no document needs of
+        the groups of edges that stage 1 makes.
         """
         horizon = self._watermarks.of(self._registry.outside())
         with self._batch(), whole_batch(self._store):
@@ -393,7 +403,12 @@ class Engine:
             if dropped is not None:
                 self._state.dropped(dropped)
             prune_offsets(self._ledger, sources, files)
+            self._drop_groups()
             self._state.note()
+
+    def _drop_groups(self) -> None:
+        """Drops, within a batch, what is kept of groups of edges that nothing refers to any more."""
+        self._stage1.keep_groups(self._store.drop_groups(self.catalog.edges()))
 
     # ------------------------------------------------------------ what was done
 
@@ -402,17 +417,18 @@ class Engine:
         return self._counters
 
     def stage1_counters(self) -> dict[str, int]:
-        """Of stage 1: `states` of the automaton that are kept; `flushes` of them and of shapes; documents whose shape
-        was met before, `shape_hits`, or was not, `shape_misses`. On Spark these are about this process, and with them
-        come `spread_documents`, those that went to the executors, and `broadcasts`, how often the patterns did."""
+        """Of stage 1: `states` of the automaton that are kept; `groups` of edges that bind together; `flushes` of
+        states and of shapes; documents whose shape was met before, `shape_hits`, or was not, `shape_misses`. On Spark
+        these are about this process, and with them come `spread_documents`, those that went to the executors, and
+        `broadcasts`, how often the patterns did."""
         return self._stage1.counters()
 
     def stage2_counters(self) -> dict[str, int]:
         """Of stage 2. The plan `views` counts string values of a batch that were in the state too and whose slice was
         cached, `hits`, or was not, `misses`, and slices that were dropped or not kept for want of room, `evictions`;
         cached now are the slices of `values` string values, about `bytes` large. The plan `signature` counts the
-        `documents` and their `postings` that it keeps, the `posting_bytes` of these without the indexes over them, and
-        their `values`. The plan `basic` counts nothing."""
+        `documents` and their `postings` that it keeps, the `posting_bytes` of these without the indexes over them,
+        their `values`, and the `groups` of edges that it knows. The plan `basic` counts nothing."""
         return self._store.counters()
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
@@ -428,7 +444,7 @@ class Engine:
         """The outputs of the batches after one, each list as `process` returned it, oldest first."""
         return self._ledger.outputs_after(batch)
 
-    def offsets(self) -> dict[tuple[str, str], int]:
+    def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""
         return self._ledger.offsets()
 

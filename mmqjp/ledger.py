@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from feeds.document import Clock, now_us
-from feeds.tail import Offset
+from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import JoinEngine, StoreError, whole_batch
 from mmqjp.kept_queries import KeptQueries
+from mmqjp.migration import derive_anew
 from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.preparation import Preparation
@@ -23,9 +24,13 @@ from mmqjp.rows import Rows
 from mmqjp.watermarks import WATERMARKS, Lateness, from_setting
 from templates.catalog import Edge
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The format of a store. Since 2 queries may be paused, and sources have offsets; since 3 it is written where queries
-stand in the catalog. A version that finds another normal form, or other templates, for a query has a new format."""
+stand in the catalog; since 4 the numbers of chains of functions are. A version that finds another normal form, or other
+templates, for a query has a new format."""
+
+PLACED, CHAINED = 3, 4
+"""The formats since which it is written where queries stand, and the numbers of chains are."""
 
 NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
@@ -76,8 +81,15 @@ class Ledger:
         if self.is_current:
             return False
         with whole_batch(self._store):
-            self.queries.place_anew(registry, preparation)
+            if self._version < PLACED:
+                self.queries.place_anew(registry, preparation)
+            else:
+                self.queries.restore(registry, preparation)
+            if 0 < self._version < CHAINED:
+                derive_anew(self._store, registry.catalog, registry.stage1)
+            self.queries.save_catalog(registry.catalog)
             self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
+        registry.stage1.finish_batch(committed=True)
         self.queries.saved((), registry.catalog)
         self.batch += 1
         return True
@@ -143,7 +155,7 @@ class Ledger:
 
     def save_notes(self, notes: Notes) -> None:
         """Writes what is committed along with the current batch."""
-        self._append("offsets", [(o.source, o.file, o.position, self.batch) for o in notes.offsets])
+        self._save_offsets(notes.offsets)
         self._append("settings", [(key, value, self.batch) for key, value in notes.settings.items()])
         now = self._now()
         self._append("commands", [(id, answer, now, self.batch) for id, answer in notes.answers.items()])
@@ -154,11 +166,14 @@ class Ledger:
         found = self._store.select("SELECT c.answer FROM commands c JOIN asked a ON c.id = a.id", {"asked": asked})
         return next((row["answer"] for row in found.to_pylist()), None)
 
-    def offsets(self) -> dict[tuple[str, str], int]:
+    def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read."""
-        sql = """SELECT source, file, position FROM offsets JOIN
+        sql = """SELECT source, file, position, mark FROM offsets JOIN
 (SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
-        return {(row["source"], row["file"]): row["position"] for row in self._rows(sql)}
+        return {
+            (row["source"], row["file"]): Offset(row["source"], row["file"], row["position"], row["mark"] or "")
+            for row in self._rows(sql)
+        }
 
     def count(self, table: str) -> int:
         """How many rows a table has."""
@@ -183,7 +198,10 @@ class Ledger:
     def renew_offsets(self, offsets: Sequence[Offset]) -> None:
         """Writes the offsets that count anew, and drops all that were written before."""
         self._store.drop_before("offsets", "batch", self.batch)
-        self._append("offsets", [(o.source, o.file, o.position, self.batch) for o in offsets])
+        self._save_offsets(offsets)
+
+    def _save_offsets(self, offsets: Iterable[Offset]) -> None:
+        self._append("offsets", [(o.source, o.file, o.position, self.batch, o.mark or None) for o in offsets])
 
     def setting(self, key: str) -> str | None:
         """What was noted last under a key."""

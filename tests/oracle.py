@@ -1,6 +1,6 @@
 """Brute-force oracle: what a script's queries answer, straight from xscl.md sections 1, 3 and 4, by nested loops.
 
-It shares the syntax tree and the definition of values (`xscl.functions`) with the engine, and nothing else.
+It shares the syntax tree with the engine and nothing else: its values are its own (`tests.oracle_values`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol
 
 from lxml import etree
 
-from tests.oracle_match import STRING_TESTS, Matcher, Node, Tree, number_text
-from xscl import functions
+from tests.oracle_match import Matcher, Node, Tree
+from tests.oracle_values import DERIVED, STRING_TESTS, compare, number, number_text
 from xscl.syntax import (
     And,
     Block,
@@ -96,7 +96,7 @@ def comparable(rows: Iterable[OutputRow]) -> list[tuple[object, ...]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Stored:
+class Stored:
     """A document that blocks read: an external one or an output; equal only to itself."""
 
     t0: int
@@ -114,7 +114,7 @@ class _Stored:
 class _Value:
     """What a name stands for: a node of a document, with a derived text or without; or a constant text alone."""
 
-    document: _Stored | None
+    document: Stored | None
     node: Node | None
     derived: str | None = None
 
@@ -139,7 +139,7 @@ class _Root:
 class _Match:
     """One joint binding over the documents that the blocks read, left to right."""
 
-    inputs: tuple[_Stored, ...]
+    inputs: tuple[Stored, ...]
     visible: Mapping[str, _Value]
     roots: tuple[_Root, ...]
 
@@ -159,9 +159,14 @@ class _Match:
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
+class Answer:
+    """One output: its row, the document that it is for the readers of its stream, and what tells it from the query's
+    others: the documents that its blocks read, left to right, and its nodes."""
+
     row: OutputRow
-    stored: _Stored
+    stored: Stored
+    inputs: tuple[Stored, ...]
+    nodes: tuple[tuple[str, int | str], ...]
 
 
 # ---------------------------------------------------------------- evaluation
@@ -172,18 +177,18 @@ class _Evaluation:
         self._script = script
         self._names = script.names()
         self._namespaces = {"xml": XML_NAMESPACE, **dict(script.namespaces)}
-        self._outputs: dict[int, list[_Output]] = {}
-        self._external: dict[tuple[str, str], _Stored] = {}
+        self._outputs: dict[int, list[Answer]] = {}
+        self._external: dict[tuple[str, str], Stored] = {}
         for doc in documents:
             key = (doc.stream, doc.id)
-            self._external.setdefault(key, _Stored(doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),)))
+            self._external.setdefault(key, Stored(doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),)))
 
-    def outputs(self, index: int) -> list[_Output]:
+    def outputs(self, index: int) -> list[Answer]:
         """The outputs of one query; those of its publishers are found first, by recursion."""
         if index not in self._outputs:
             query, name = self._script.queries[index], self._names[index]
             select = query.select or SelectStar()
-            found: dict[object, _Output] = {}
+            found: dict[object, Answer] = {}
             for match in self._matches(query.source, frozenset(_needed(query))):
                 for values in self._selections(select, match):
                     nodes = tuple((key, value.node.label()) for key, value in values.items() if value.node)
@@ -192,7 +197,7 @@ class _Evaluation:
             self._outputs[index] = list(found.values())
         return self._outputs[index]
 
-    def _stream(self, name: str) -> list[_Stored]:
+    def _stream(self, name: str) -> list[Stored]:
         """Every document of a stream, external or published."""
         documents = [document for (stream, _), document in self._external.items() if stream == name]
         for index, query in enumerate(self._script.queries):
@@ -218,13 +223,16 @@ class _Evaluation:
 
     def _block(self, block: Block, needed: frozenset[str]) -> Iterator[_Match]:
         for document in self._stream(block.stream):
-            matcher = Matcher(document.tree, self._namespaces, needed)
-            found = matcher.embeddings(None, block.steps)
-            if ROOTS not in needed:
-                found = list(dict.fromkeys((None, bindings) for _, bindings in found))
-            for root, bindings in found:
-                visible = {name: _Value(document, node) for name, node in bindings}
-                yield _Match((document,), visible, (_Root(0, block.steps[-1].var, _Value(document, root)),))
+            yield from self._in_document(block, needed, document)
+
+    def _in_document(self, block: Block, needed: frozenset[str], document: Stored) -> Iterator[_Match]:
+        matcher = Matcher(document.tree, self._namespaces, needed)
+        found = matcher.embeddings(None, block.steps)
+        if ROOTS not in needed:
+            found = list(dict.fromkeys((None, bindings) for _, bindings in found))
+        for root, bindings in found:
+            visible = {name: _Value(document, node) for name, node in bindings}
+            yield _Match((document,), visible, (_Root(0, block.steps[-1].var, _Value(document, root)),))
 
     def _join(self, join: Join, needed: frozenset[str]) -> Iterator[_Match]:
         lefts, rights = self._matches(join.left, needed), self._matches(join.right, needed)
@@ -245,7 +253,7 @@ class _Evaluation:
                 return any(self._holds(arm, visible) for arm in pred.args)
             case Compare():
                 pairs = product(self._atoms(pred.left, visible), self._atoms(pred.right, visible))
-                return any(functions.compare(pred.op, left, right) for left, right in pairs)
+                return any(compare(pred.op, left, right) for left, right in pairs)
             case Call():
                 test = STRING_TESTS[pred.name]
                 texts = product(*([_string(atom) for atom in self._atoms(arg, visible)] for arg in pred.args))
@@ -254,7 +262,7 @@ class _Evaluation:
 
     def _atoms(self, operand: Expr, visible: Mapping[str, _Value]) -> list[str | float]:
         if isinstance(operand, Number):
-            return [functions.xpath_number(operand.text)]
+            return [number(operand.text)]
         return [value.text for value in self._values(operand, visible)]
 
     def _values(self, operand: Expr, visible: Mapping[str, _Value]) -> list[_Value]:
@@ -270,10 +278,10 @@ class _Evaluation:
             case String():
                 return [_Value(None, None, operand.value)]
             case Number():
-                return [_Value(None, None, operand.text)]
+                return [_Value(None, None, number_text(number(operand.text)))]
             case Call():
                 arguments = self._values(operand.args[0], visible)
-                return [replace(value, derived=functions.derive(operand.name, value.text)) for value in arguments]
+                return [replace(value, derived=DERIVED[operand.name](value.text)) for value in arguments]
         raise TypeError(f"not an operand: {operand!r}")
 
     # ------------------------------------------------------------ SELECT and output documents
@@ -297,7 +305,7 @@ class _Evaluation:
         match: _Match,
         values: Mapping[str, _Value],
         nodes: tuple[tuple[str, int | str], ...],
-    ) -> _Output:
+    ) -> Answer:
         if isinstance(select, ElementConstructor):
             element = self._construct(select, values)
         else:
@@ -311,7 +319,7 @@ class _Evaluation:
         externals = tuple(external for document in match.inputs for external in document.externals)
         documents, streams = tuple(id for id, _ in externals), tuple(stream for _, stream in externals)
         row = OutputRow(name, match.t0, match.t1, documents, streams, nodes, xml)
-        return _Output(row, _Stored(match.t0, match.t1, xml, externals))
+        return Answer(row, Stored(match.t0, match.t1, xml, externals), match.inputs, nodes)
 
     def _construct(self, constructor: ElementConstructor, values: Mapping[str, _Value]) -> etree._Element:
         element = etree.Element(self._clark(constructor.name))
@@ -330,6 +338,31 @@ class _Evaluation:
     def _clark(self, name: str) -> str:
         prefix, colon, local = name.rpartition(":")
         return f"{{{self._namespaces[prefix]}}}{local}" if colon else local
+
+
+class QueryAnswers(_Evaluation):
+    """What one query answers over streams whose documents the caller chooses, again and again as these change."""
+
+    def __init__(self, query: Query, name: str, namespaces: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(Script((query,), namespaces), ())
+        self._names = (name,)
+        self._streams: Mapping[str, Sequence[Stored]] = {}
+        self._found: dict[tuple[int, frozenset[str], Stored], list[_Match]] = {}
+
+    def over(self, streams: Mapping[str, Sequence[Stored]]) -> list[Answer]:
+        """Every answer over these documents."""
+        self._streams = streams
+        self._outputs.clear()
+        return self.outputs(0)
+
+    def _stream(self, name: str) -> list[Stored]:
+        return list(self._streams.get(name, ()))
+
+    def _in_document(self, block: Block, needed: frozenset[str], document: Stored) -> Iterator[_Match]:
+        key = id(block), needed, document
+        if key not in self._found:
+            self._found[key] = list(super()._in_document(block, needed, document))
+        return iter(self._found[key])
 
 
 def hole_key(hole: Hole) -> str:

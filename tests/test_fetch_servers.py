@@ -10,7 +10,6 @@ import zstandard
 
 from feeds import Document, read_documents
 from feeds.fetch.feed_state import source_name
-from feeds.fetch.hints import body_hints
 from tests.feed_server import (
     QUICK,
     Request,
@@ -325,12 +324,12 @@ def test_validators_that_cannot_be_sent_back_are_not(server, fetching):
 
 
 def test_an_error_of_our_own_is_that_feeds_failure(server, fetching, monkeypatch):
-    def broken(body):
+    async def broken(work, body, url, size):
         if b"<title>odd" in body:
             raise RecursionError("too deep")
-        return body_hints(body)
+        return work(body, url)
 
-    monkeypatch.setattr("feeds.fetch.visit.body_hints", broken)
+    monkeypatch.setattr("feeds.fetch.visit.confined_aside", broken)
     odd, good = server.serve("/odd", rss("odd")), server.serve("/good", FEED)
     assert outcomes(fetching.run(odd, good)) == {"failed": 1, "new": 1}
     assert fetching.feed(odd).last_error == "unexpected RecursionError: too deep"

@@ -8,8 +8,9 @@ from functools import lru_cache
 from lxml import etree
 
 from xpath_stage.parse import text_of
-from xscl.functions import PatternTimeout, compare, ends_with, matches, number_string, xpath_number
+from xscl.functions import compare, ends_with, matches, number_string, xpath_number
 from xscl.pattern import EXTENSION_PREFIX
+from xscl.regex import PatternLimit
 from xscl.syntax import CompareOp
 
 _Value = list[etree._Element | str] | str | float
@@ -52,11 +53,11 @@ def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
 def holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
     """Whether a condition's XPath is true at an element, or at its attribute with that place (from 1).
 
-    One that runs out of its time, or of what libxml2 allows an evaluation, does not hold.
+    One whose pattern takes too long, or that runs out of what libxml2 allows an evaluation, does not hold.
     """
     try:
         if attribute:
             return bool(_compiled(xpath, True)(element, place=attribute))
         return bool(_compiled(xpath, False)(element))
-    except (PatternTimeout, etree.XPathError):
+    except (PatternLimit, etree.XPathError):
         return False

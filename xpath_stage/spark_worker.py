@@ -1,7 +1,7 @@
 """What a Python process of Spark's executors does for stage 1: it evaluates documents by a version of the patterns.
 
-A process compiles a version of the patterns once, however many tasks it runs. It numbers groups, and chains of
-functions, by itself; the numbers in what it hands out do not depend on who found it.
+A process compiles a version of the patterns once, however many tasks it runs. It numbers groups by itself; the numbers
+in what it hands out do not depend on who found it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from templates.catalog import Change, Edge
-from templates.witness import node_id
-from xpath_stage.emissions import Functions, Ints
+from xpath_stage.emissions import Ints
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import Limits
-from xpath_stage.parse import DocumentError, StreamDocument
+from xpath_stage.parse import DocumentError, ParsedDocument, StreamDocument
 from xpath_stage.parse_many import parse_documents
 
 if TYPE_CHECKING:
@@ -42,18 +41,20 @@ TEXTS = "text STRING, unread BINARY"
 Version = tuple[str, int]
 """A stage, and how many broadcasts it has made."""
 
-Patterns = tuple[Change, dict[Functions, int], Limits]
-"""All that is registered, the driver's bits in the ids of values that chains of functions derive, and limits."""
-
-_PLAIN = node_id((1 << 32) - 1, (1 << 20) - 1)
-"""The bits of a node's id that do not tell by which chain of functions its value is derived."""
+Patterns = tuple[Change, Limits]
+"""All that is registered, and limits."""
 
 _workers: dict[Version, _Worker] = {}
 """The evaluator of this process: the last version's that it was asked for, and no other."""
 
 
 def evaluated(
-    version: Version, patterns: Broadcast[Patterns], trusted: bool, texts: bool, documents: Iterable[pa.RecordBatch]
+    version: Version,
+    patterns: Broadcast[Patterns],
+    trusted: bool,
+    texts: bool,
+    max_nodes: int | None,
+    documents: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """For batches of rows with `stream` and `xml` the others of their columns and those of `FOUND`, and of `TEXTS` if
     these are wanted."""
@@ -62,33 +63,32 @@ def evaluated(
         _workers.clear()
         worker = _workers[version] = _Worker(*patterns.value)
     for batch in documents:
-        yield worker.evaluate(batch, trusted, texts)
+        yield worker.evaluate(batch, trusted, texts, max_nodes)
 
 
 class _Worker:
     """The evaluator of a process that Spark started, for one version of the patterns."""
 
-    def __init__(self, change: Change, chains: Mapping[Functions, int], limits: Limits) -> None:
+    def __init__(self, change: Change, limits: Limits) -> None:
         self._stage = XPathStage(limits=limits)
         self._stage.add(change)
-        bits_of = {node_id(0, 0, chain): bits for chain, bits in chains.items()}
-        self._moved = {ours: bits for ours, bits in bits_of.items() if ours != bits}
         self._edges: list[list[Edge]] = []
         self._keys: list[int] = []
 
-    def evaluate(self, documents: pa.RecordBatch, trusted: bool, texts: bool) -> pa.RecordBatch:
+    def evaluate(self, documents: pa.RecordBatch, trusted: bool, texts: bool, max_nodes: int | None) -> pa.RecordBatch:
         """The rows of a batch, the first with the edges of all groups."""
         errors: list[str | None] = [None] * len(documents)
         read: list[str | None] = [None] * len(documents)
         # Documents are numbered by their places here, so that these are the docids of what is found.
-        found = self._stage.evaluate(_parsed(documents, trusted, errors, read if texts else None))
+        trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted, max_nodes=max_nodes)
+        found = self._stage.evaluate(_parsed(documents, trees, errors, read if texts else None))
         self._stage.finish_batch(committed=True)
         self._learn(found.r_group)
         grp = found.r_bin["grp"].to_numpy()
         edges = [(0, self._keys[number], *edge) for number in np.unique(grp) for edge in self._edges[number]]
         r_bin = {"grp": np.array(self._keys, np.int64)[grp]}
-        r_bin |= {name: self._theirs(found.r_bin[name]) for name in ("node1", "node2")}
-        r_doc = {"node": self._theirs(found.r_doc["node"]), "strval": found.r_doc["strval"].combine_chunks()}
+        r_bin |= {name: found.r_bin[name].to_numpy() for name in ("node1", "node2")}
+        r_doc = {"node": found.r_doc["node"].to_numpy(), "strval": found.r_doc["strval"].combine_chunks()}
         first, key, var1, var2 = np.array(edges, np.int64).reshape(-1, 4).T
         r_group = {"grp": key, "var1": var1.astype(np.int32), "var2": var2.astype(np.int32)}
         columns = {name: documents[name] for name in documents.schema.names if name != "xml"}
@@ -108,23 +108,15 @@ class _Worker:
             self._edges.append([(var1, var2) for _, var1, var2 in rows])
             self._keys.append(key_of(self._edges[-1]))
 
-    def _theirs(self, nodes: pa.ChunkedArray) -> Ints:
-        """Ids of nodes with the driver's bits for chains of functions."""
-        own: Ints = nodes.to_numpy()
-        if not self._moved:
-            return own
-        theirs, chains = own.copy(), own & ~_PLAIN
-        for ours, bits in self._moved.items():
-            theirs[chains == ours] += bits - ours
-        return theirs
-
 
 def _parsed(
-    documents: pa.RecordBatch, trusted: bool, errors: list[str | None], texts: list[str | None] | None
+    documents: pa.RecordBatch,
+    trees: Iterable[ParsedDocument | DocumentError],
+    errors: list[str | None],
+    texts: list[str | None] | None,
 ) -> Iterator[StreamDocument]:
     """The documents that can be read, numbered by their places; notes in `errors` why the others cannot, and in
     `texts` what was read."""
-    trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted)
     for place, (stream, tree) in enumerate(zip(documents["stream"].to_pylist(), trees, strict=True)):
         if isinstance(tree, DocumentError):
             errors[place] = str(tree)

@@ -1,15 +1,19 @@
 """What fetching remembers, in one SQLite file: the feeds, the hosts' politeness, and how far the archive is written.
 
 Each outcome is one transaction. The file is in WAL mode, so that `mmqjp feeds` can read while a fetch goes on. One
-process writes: a lock on a file beside it sees to that.
+process writes: a lock on a file beside it sees to that. SQLite does not notice a byte that has changed in a value, so
+each row has a digest.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import sqlite3
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +23,8 @@ from feeds.fetch.hints import Hints
 from feeds.private import own
 
 STATE_FILE = "fetch.sqlite"
-FORMAT = 1
+FORMAT = 2
+"""The format of the file. Since 2 rows have digests."""
 
 _COLUMNS = [field.name for field in fields(FeedState)]
 _SCHEMA = """
@@ -27,14 +32,17 @@ CREATE TABLE feeds (
     url TEXT PRIMARY KEY, source TEXT NOT NULL UNIQUE, title TEXT NOT NULL, folder TEXT NOT NULL,
     address TEXT NOT NULL, etag TEXT NOT NULL, last_modified TEXT NOT NULL, next_check INTEGER NOT NULL,
     checked_at INTEGER NOT NULL, fetched_at INTEGER NOT NULL, status INTEGER NOT NULL, errors INTEGER NOT NULL,
-    last_error TEXT NOT NULL, sha256 TEXT NOT NULL, hints TEXT NOT NULL, stopped INTEGER NOT NULL
+    last_error TEXT NOT NULL, sha256 TEXT NOT NULL, hints TEXT NOT NULL, stopped INTEGER NOT NULL,
+    digest INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE hosts (
     host TEXT PRIMARY KEY, asked_at INTEGER NOT NULL DEFAULT 0, paused_until INTEGER NOT NULL DEFAULT 0,
-    robots TEXT, robots_at INTEGER NOT NULL DEFAULT 0
+    robots TEXT, robots_at INTEGER NOT NULL DEFAULT 0, digest INTEGER NOT NULL DEFAULT 0
 );
-CREATE TABLE archive (mark TEXT NOT NULL);
+CREATE TABLE archive (mark TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0);
 """
+_TABLES = {"feeds": "url", "hosts": "host", "archive": "mark"}
+"""The tables, each with the column by which a row is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +71,64 @@ class FetchStore:
             own(path)
         elif not path.is_file():
             raise SourceError(str(path), "there is no state of a fetch", "mmqjp fetch makes one")
+        self._path = path
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
-            self._open(path)
-        except sqlite3.DatabaseError as error:
-            self.close()
-            raise SourceError(str(path), f"cannot be used as the state of a fetch: {error}", "name another") from None
+            with self._told():
+                self._open()
         except SourceError:
             self.close()
             raise
 
-    def _open(self, path: Path) -> None:
+    def _open(self) -> None:
         """Makes the tables in an empty file; raises for one that is not ours."""
         number = self._rows("PRAGMA user_version")[0][0]
         if number == 0 and self._lock is not None and not self._rows("SELECT 1 FROM sqlite_master"):
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
             number = FORMAT
-        if number != FORMAT:
+        if number not in (1, FORMAT):
             cause = f"the state has format {number}, and this version of mmqjp reads format {FORMAT}"
-            raise SourceError(str(path), cause, "name another, or use the version that wrote it")
+            raise SourceError(str(self._path), cause, "name another, or use the version that wrote it")
+        if (found := self._rows("PRAGMA integrity_check(1)")[0][0]) != "ok":
+            raise self._damaged(found)
+        self._digests = number == FORMAT
+        if not self._digests and self._lock is not None:
+            self._add_digests()
         # A power failure may take back the last commits, in order: what they told is then fetched or found again.
         self._database.execute("PRAGMA synchronous = NORMAL")
+
+    def _add_digests(self) -> None:
+        """Brings a file of format 1 up to date."""
+        with self._transaction():
+            for table, key in _TABLES.items():
+                rows = self._rows(f"SELECT * FROM {table}")
+                self._database.execute(f"ALTER TABLE {table} ADD COLUMN digest INTEGER NOT NULL DEFAULT 0")
+                place = [column[1] for column in self._rows(f"PRAGMA table_info({table})")].index(key)
+                updates = [(_digest(row), row[place]) for row in rows]
+                self._database.executemany(f"UPDATE {table} SET digest = ? WHERE {key} = ?", updates)
+            self._database.execute(f"PRAGMA user_version = {FORMAT}")
+        self._digests = True
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Says what has become of the file when SQLite cannot use it."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
+                raise SourceError(str(self._path), f"cannot be written: {error}", "make room on the disk") from None
+            raise self._damaged(str(error)) from None
+
+    def _damaged(self, cause: str) -> SourceError:
+        message = f"cannot be used as the state of a fetch: {' '.join(cause.split())}"
+        return SourceError(str(self._path), message, "name another, or take an older copy")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._told(), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
 
     def __enter__(self) -> FetchStore:
         return self
@@ -98,51 +142,73 @@ class FetchStore:
             self._lock.close()
 
     def feeds(self) -> list[FeedState]:
-        """All feeds, in the order in which they were added."""
-        return [_feed(row) for row in self._rows(f"SELECT {', '.join(_COLUMNS)} FROM feeds ORDER BY rowid")]
+        """All feeds, in the order in which they were added. Raises SourceError for one that is not what was written."""
+        return [self._feed(row) for row in self._sealed(f"{', '.join(_COLUMNS)}", "feeds ORDER BY rowid")]
 
     def add(self, feeds: Iterable[FeedState]) -> None:
         """Takes in the feeds that are not known; of known ones, only a title, with its folder."""
-        marks = ", ".join("?" * len(_COLUMNS))
-        titled = "DO UPDATE SET title = excluded.title, folder = excluded.folder WHERE excluded.title <> ''"
-        with self._database:
-            self._database.execute("BEGIN")
-            self._database.executemany(
-                f"INSERT INTO feeds VALUES ({marks}) ON CONFLICT (url) {titled}", map(_row, feeds)
-            )
+        with self._transaction():
+            for feed in feeds:
+                known = self._sealed(", ".join(_COLUMNS), "feeds WHERE url = ?", feed.url)
+                if not known:
+                    marks = ", ".join("?" * (len(_COLUMNS) + 1))
+                    columns = ", ".join(_COLUMNS)
+                    row = _row(feed)
+                    self._database.execute(f"INSERT INTO feeds ({columns}, digest) VALUES ({marks})", _with_digest(row))
+                elif feed.title:
+                    self._write(replace(self._feed(known[0]), title=feed.title, folder=feed.folder))
 
     def commit(self, feed: FeedState, mark: str | None = None) -> None:
         """Writes a feed's new state and, with it, how far the archive is whole."""
-        changes = ", ".join(f"{name} = ?" for name in _COLUMNS)
-        with self._database:
-            self._database.execute("BEGIN")
-            self._database.execute(f"UPDATE feeds SET {changes} WHERE url = ?", (*_row(feed), feed.url))
+        with self._transaction():
+            self._write(feed)
             if mark is not None:
                 self._set_mark(mark)
 
     def archive_mark(self) -> str:
         """What was last committed as `mark`."""
-        return next((row[0] for row in self._rows("SELECT mark FROM archive")), "")
+        return next((str(row[0]) for row in self._sealed("mark", "archive")), "")
 
     def save_mark(self, mark: str) -> None:
         """Commits a mark on its own."""
-        with self._database:
-            self._database.execute("BEGIN")
+        with self._transaction():
             self._set_mark(mark)
+
+    def _write(self, feed: FeedState) -> None:
+        changes = ", ".join(f"{name} = ?" for name in (*_COLUMNS, "digest"))
+        self._database.execute(f"UPDATE feeds SET {changes} WHERE url = ?", (*_with_digest(_row(feed)), feed.url))
 
     def _set_mark(self, mark: str) -> None:
         self._database.execute("DELETE FROM archive")
-        self._database.execute("INSERT INTO archive VALUES (?)", (mark,))
+        self._database.execute("INSERT INTO archive VALUES (?, ?)", _with_digest((mark,)))
 
     def host(self, host: str) -> HostState:
-        rows = self._rows("SELECT * FROM hosts WHERE host = ?", host)
+        rows = self._sealed("host, asked_at, paused_until, robots, robots_at", "hosts WHERE host = ?", host)
         return HostState(*rows[0]) if rows else HostState(host)
 
     def save_host(self, host: HostState) -> None:
-        self._database.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?, ?, ?, ?)", astuple(host))
+        with self._told():
+            self._database.execute(
+                "INSERT OR REPLACE INTO hosts VALUES (?, ?, ?, ?, ?, ?)", _with_digest(astuple(host))
+            )
 
     def _rows(self, sql: str, *values: object) -> list[Any]:
         return self._database.execute(sql, values).fetchall()
+
+    def _sealed(self, columns: str, where: str, *values: object) -> list[tuple[Any, ...]]:
+        """Rows of a table that are what was written."""
+        with self._told():
+            rows = self._rows(f"SELECT {columns}, {'digest' if self._digests else 'NULL'} FROM {where}", *values)
+        for *row, digest in rows:
+            if digest is not None and digest != _digest(row):
+                raise self._damaged(f"a row of {where.split()[0]} is not what was written")
+        return [tuple(row) for *row, _ in rows]
+
+    def _feed(self, row: tuple[Any, ...]) -> FeedState:
+        values = dict(zip(_COLUMNS, row, strict=True))
+        values["stopped"] = bool(values["stopped"])
+        values["hints"] = Hints.from_json(values["hints"])
+        return FeedState(**values)
 
 
 def _locked(path: Path) -> BinaryIO:
@@ -161,8 +227,11 @@ def _row(feed: FeedState) -> tuple[object, ...]:
     return tuple(feed.hints.to_json() if name == "hints" else getattr(feed, name) for name in _COLUMNS)
 
 
-def _feed(row: tuple[Any, ...]) -> FeedState:
-    values = dict(zip(_COLUMNS, row, strict=True))
-    values["stopped"] = bool(values["stopped"])
-    values["hints"] = Hints.from_json(values["hints"])
-    return FeedState(**values)
+def _with_digest(row: tuple[object, ...]) -> tuple[object, ...]:
+    return (*row, _digest(row))
+
+
+def _digest(row: Iterable[object]) -> int:
+    """A digest of a row as SQLite gives it back, where true is 1. It tells damage, not malice."""
+    plain = [int(value) if isinstance(value, bool) else value for value in row]
+    return zlib.crc32(json.dumps(plain).encode())

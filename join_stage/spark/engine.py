@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
 from join_stage.reading import UNBOUNDED, Bounds
-from join_stage.spark.manifests import highest_number, read_rows
 from join_stage.spark.plans import BasicPlan, SparkPlan
 from join_stage.spark.question import SparkQuestion
 from join_stage.spark.signature import SignaturePlan
@@ -23,7 +21,7 @@ from join_stage.spark.tables import TableViews, local_frame
 from join_stage.spark.views import ViewsPlan
 from join_stage.tables import STATE, TABLES
 from join_stage.views import CACHE_BYTES
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 
 _SETTINGS = {
@@ -111,6 +109,18 @@ class SparkEngine:
     def evict(self, before: int) -> None:
         self._plan.evicted(self._store.evict(before), before)
 
+    def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
+        """All of them: the join state has a row for each edge."""
+        self._store.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
+        self._plan.regrouped(edges)
+        return ()
+
+    def drop_derived(self, node: int) -> None:
+        for table, columns in (("r_bin", ("node1", "node2")), ("r_doc", ("node",))):
+            for column in columns:
+                self._store.drop_unless(table, column, lambda ids: pc.less(ids, node))
+        self._plan.extended()
+
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._store.drop_before(table, column, bound)
 
@@ -142,14 +152,11 @@ class SparkEngine:
         return SparkQuestion(self._session, self._store.snapshot(), sql, bounds)
 
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        schema = pa.schema([TABLES[table].field(name) for name in columns])
-        kept = (read_rows(path, schema) for path in self._store.paths(table))
-        return pa.concat_tables([*kept, self._store.fresh(table).select(list(columns))])
+        return self._store.read(table, pa.schema([TABLES[table].field(name) for name in columns]))
 
     def highest(self, table: str, column: str) -> int:
-        kept = [highest_number(path, column) for path in self._store.paths(table)]
-        fresh = pc.max(self._store.fresh(table)[column]).as_py()
-        return max((number for number in (*kept, fresh) if number is not None), default=-1)
+        found = self._store.highest(table, column)
+        return -1 if found is None else found
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._store.append("groups", batch.r_group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,13 +17,21 @@ from join_stage.engine import SPARK_MANIFESTS, StoreError
 from join_stage.private import as_its_directory
 from join_stage.tables import TABLES
 
-FORMAT = 1
+FORMAT = 2
+"""The format of manifests. Since 2 they have digests of themselves and of the files that they name."""
+
+_FOOTER_END = 8
+"""A Parquet file ends with its footer, the footer's length in four bytes, and four more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file of a table. `level` counts how often its rows were merged; `first` and `last` are, in the tables
-    of the join state, the least and greatest time at which one of its documents begins."""
+    of the join state, the least and greatest time at which one of its documents begins.
+
+    `digest` is one of all its bytes, and `footer_digest` of its footer alone; None in a store of an older format.
+    Parquet has neither: a byte that has changed is often read as another value, and nobody is told.
+    """
 
     name: str
     rows: int
@@ -30,6 +39,8 @@ class DataFile:
     level: int = 0
     first: int | None = None
     last: int | None = None
+    digest: int | None = None
+    footer_digest: int | None = None
 
 
 Files = Mapping[str, tuple[DataFile, ...]]
@@ -59,12 +70,57 @@ def newest_files(directory: Path) -> Files:
             return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json").files
 
 
+def digests(content: bytes | memoryview) -> tuple[int, int]:
+    """The digests of a Parquet file and of its footer. They tell damage, not malice."""
+    return zlib.crc32(content), zlib.crc32(content[_footer_start(content, len(content)) :])
+
+
+def check_whole(path: Path, file: DataFile) -> None:
+    """Raises StoreError if a file is not what was written."""
+    if file.digest is None:
+        return
+    found = 0
+    with path.open("rb") as opened:
+        while chunk := opened.read(1 << 20):
+            found = zlib.crc32(chunk, found)
+    if found != file.digest:
+        raise damaged(path)
+
+
+def check_footer(path: Path, file: DataFile) -> None:
+    """Raises StoreError if the footer of a file is not what was written."""
+    if file.footer_digest is None:
+        return
+    with path.open("rb") as opened:
+        opened.seek(max(file.size - _FOOTER_END, 0))
+        start = _footer_start(opened.read(_FOOTER_END), file.size)
+        opened.seek(max(start, 0))
+        if start < 0 or zlib.crc32(opened.read()) != file.footer_digest:
+            raise damaged(path)
+
+
+def damaged(path: Path) -> StoreError:
+    """The error for a file that is not what was written."""
+    return StoreError(f"the store is damaged: {path} is not what was written; take an older copy of the store")
+
+
+def _footer_start(end: bytes | memoryview, size: int) -> int:
+    """Where the footer of a file of this size begins, given the end of the file."""
+    return size - _FOOTER_END - int.from_bytes(bytes(end[-_FOOTER_END:-4]), "little")
+
+
 def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
     """A file's rows; a column that is younger than the file is null."""
     file = pq.ParquetFile(path)
     rows = file.read([name for name in file.schema_arrow.names if name in schema.names])
     columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema]
     return pa.table(columns, schema=schema)
+
+
+def read_checked(path: Path, file: DataFile) -> pa.Table:
+    """All rows of a file of a table, whose name its folder has. Raises StoreError if it is not what was written."""
+    check_whole(path, file)
+    return read_rows(path, TABLES[path.parent.name])
 
 
 def highest_number(path: Path | str, column: str) -> int | None:
@@ -77,28 +133,38 @@ def highest_number(path: Path | str, column: str) -> int | None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What a manifest says. Raises StoreError for what is none, OSError."""
+    """What a manifest says. Raises StoreError for what is none, or is not what was written, and OSError."""
     try:
-        content = json.loads(path.read_text())
-        if content["format"] != FORMAT:
+        content = json.loads(path.read_bytes())
+        digest = content.pop("digest", None)
+        if content["format"] not in (1, FORMAT):
             raise StoreError(f"{path} has format {content['format']}; this version of mmqjp reads format {FORMAT}")
+        if content["format"] == FORMAT and digest != _digest(content):
+            raise damaged(path)
         tables = content["tables"]
         files = {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
         return Manifest(files, int(content.get("written_at", 0)))
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is no manifest of mmqjp: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"the store is damaged: {path} is no manifest of mmqjp ({error}); take an older copy of the store"
+        ) from error
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Makes a manifest appear."""
     tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
+    content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
     draft = path.with_suffix(".tmp")
     with open(draft, "w", opener=as_its_directory) as file:
-        json.dump({"format": FORMAT, "written_at": manifest.written_at, "tables": tables}, file)
+        json.dump({**content, "digest": _digest(content)}, file)
         file.flush()
         to_disk(file.fileno())
     draft.replace(path)
     directory_to_disk(path.parent)
+
+
+def _digest(content: Mapping[str, object]) -> int:
+    return zlib.crc32(json.dumps(content).encode())
 
 
 def to_disk(handle: int) -> None:

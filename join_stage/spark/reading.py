@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from join_stage.engine import StoreError
-from join_stage.spark.manifests import newest_files, read_rows
+from join_stage.spark.manifests import DataFile, newest_files, read_checked
 from join_stage.spark.tables import VIEWS, row_view, spark_columns
 from join_stage.tables import TABLES
 
@@ -30,7 +30,8 @@ LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
 
 @dataclass
 class _File(InputPartition):
-    path: str
+    path: Path
+    file: DataFile
 
 
 class _Reader(DataSourceReader):
@@ -41,11 +42,11 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         files = newest_files(self._directory)[self._table]
-        return [_File(str(self._directory / self._table / file.name)) for file in files]
+        return [_File(self._directory / self._table / file.name, file) for file in files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
-            yield from read_rows(partition.path, TABLES[self._table]).to_batches()
+            yield from read_checked(partition.path, partition.file).to_batches()
 
 
 def table_source(directory: Path, table: str) -> type[DataSource]:
@@ -96,7 +97,7 @@ def attach(session: SparkSession, directory: Path, database: str) -> None:
 def _templates(directory: Path) -> dict[int, int]:
     """The templates of a store by number, and how many nodes each has."""
     files = newest_files(directory)["templates"]
-    tables = (read_rows(directory / "templates" / file.name, TABLES["templates"]) for file in files)
+    tables = (read_checked(directory / "templates" / file.name, file) for file in files)
     return {row["template"]: len(row["parents"]) for table in tables for row in table.to_pylist()}
 
 

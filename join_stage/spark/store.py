@@ -29,7 +29,12 @@ from join_stage.spark.manifests import (
     DataFile,
     Files,
     Manifest,
+    check_footer,
+    check_whole,
+    damaged,
+    digests,
     directory_to_disk,
+    highest_number,
     read_manifest,
     read_rows,
     to_disk,
@@ -65,6 +70,8 @@ class TableStore:
         self._numbers = count()
         self._buffers: dict[str, list[pa.Table]] = {}
         self._covered: list[int] = []
+        self._checked: set[tuple[str, str]] = set()
+        """Files that were found to be what was written, by table and name."""
         try:
             if (self.directory / DUCKDB_FILE).exists():
                 raise StoreError(
@@ -85,9 +92,8 @@ class TableStore:
             self._drafts: list[Path] = []
             for name in TABLES:
                 make_inside(self.directory, name)
-                for path in self.paths(name):
-                    if not Path(path).exists():
-                        raise StoreError(f"the store in {self.directory} is damaged: {path} is gone")
+                for file in self.files[name]:
+                    self._find(self.directory / name / file.name, file)
             for older, newer in pairwise(kept):
                 self._supersede(older, kept[older].files, kept[newer])
             self._remove_unnamed(manifest.files for manifest in kept.values())
@@ -114,12 +120,41 @@ class TableStore:
         return pa.concat_tables([TABLES[table].empty_table(), *self.parts(table)])
 
     def paths(self, table: str) -> list[str]:
-        """The files of a table."""
-        return [str(self.directory / table / file.name) for file in self.files[table]]
+        """The files of a table, each of which is as it was written. Raises StoreError if one is not."""
+        return [str(self._path(table, file)) for file in self.files[table]]
 
-    def read(self, table: str) -> pa.Table:
-        """The whole table, rows of the current batch included."""
-        return pa.concat_tables([*(read_rows(path, TABLES[table]) for path in self.paths(table)), self.fresh(table)])
+    def read(self, table: str, schema: pa.Schema | None = None) -> pa.Table:
+        """A whole table, or only the columns of a schema, rows of the current batch included."""
+        schema = TABLES[table] if schema is None else schema
+        kept = (read_rows(path, schema) for path in self.paths(table))
+        return pa.concat_tables([*kept, self.fresh(table).select(schema.names)])
+
+    def highest(self, table: str, column: str) -> int | None:
+        """The greatest number in a column of a table, None if it has none. Of files only the footers are read."""
+        found = [pc.max(self.fresh(table)[column]).as_py()]
+        for file in self.files[table]:
+            path = self.directory / table / file.name
+            if (table, file.name) not in self._checked:
+                check_footer(path, file)
+            found.append(highest_number(path, column))
+        return max((number for number in found if number is not None), default=None)
+
+    def _path(self, table: str, file: DataFile) -> Path:
+        """A file that is read, which is checked when it is first read."""
+        path = self.directory / table / file.name
+        if (table, file.name) not in self._checked:
+            check_whole(path, file)
+            self._checked.add((table, file.name))
+        return path
+
+    def _find(self, path: Path, file: DataFile) -> None:
+        """Raises StoreError if a file is gone or of another size."""
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise StoreError(f"the store is damaged: {path} is gone; take an older copy of the store") from None
+        if size != file.size:
+            raise damaged(path)
 
     def snapshot(self) -> Snapshot:
         """The files of the last batch that is committed."""
@@ -138,23 +173,27 @@ class TableStore:
         return gone
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
-        """Drops the rows of a table in which a number is less than `bound`: files of nothing else go, those with some
-        such rows are written anew."""
+        """Drops the rows of a table in which a number is less than `bound`."""
+        self.drop_unless(table, column, lambda numbers: pc.greater_equal(numbers, bound))
+
+    def drop_unless(self, table: str, column: str, test: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> None:
+        """Drops the rows of a table whose number in a column fails a test, nulls aside: files of nothing else go, those
+        with some such rows are written anew."""
         kept: list[DataFile] = []
         for file in self.files[table]:
             only = pa.schema([TABLES[table].field(column)])
-            numbers = read_rows(self.directory / table / file.name, only)[column]
-            stays = pc.fill_null(pc.greater_equal(numbers, bound), True)
+            numbers = read_rows(self._path(table, file), only)[column]
+            stays = pc.fill_null(test(numbers), True)
             count = pc.sum(stays).as_py() or 0
             if count == file.rows:
                 kept.append(file)
             elif count:
-                rows = read_rows(self.directory / table / file.name, TABLES[table]).filter(stays)
+                rows = read_rows(self._path(table, file), TABLES[table]).filter(stays)
                 kept.append(self._write(table, self._batch + 1, rows, file.level, file.first, file.last))
         self.files = {**self.files, table: tuple(kept)}
         if table in self._buffers:
             fresh = self.fresh(table)
-            self._buffers[table] = [fresh.filter(pc.fill_null(pc.greater_equal(fresh[column], bound), True))]
+            self._buffers[table] = [fresh.filter(pc.fill_null(test(fresh[column]), True))]
 
     def rollback(self) -> None:
         """Forgets what came since the last commit."""
@@ -176,6 +215,7 @@ class TableStore:
             self._batch = batch
             self._buffers.clear()
             self._covered.clear()
+            self._checked &= {(name, file.name) for name in TABLES for file in files[name]}
             self._remove_drafts()
             with suppress(OSError):  # the batch stands; what cannot be removed now is removed later
                 self._sweep()
@@ -199,7 +239,7 @@ class TableStore:
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
             if len(members) >= MERGE:
-                rows = pa.concat_tables(read_rows(self.directory / table / f.name, TABLES[table]) for f in members)
+                rows = pa.concat_tables(read_rows(self._path(table, f), TABLES[table]) for f in members)
                 first = min((f.first for f in members if f.first is not None), default=None)
                 last = max((f.last for f in members if f.last is not None), default=None)
                 merged = self._write(table, batch, rows, level + 1, first, last)
@@ -211,13 +251,16 @@ class TableStore:
         self, table: str, batch: int, rows: pa.Table, level: int, first: int | None, last: int | None
     ) -> DataFile:
         path = self.directory / table / f"{batch}-{next(self._numbers)}.parquet"
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink)
+        content = memoryview(sink.getvalue())
+        self._drafts.append(path)
         with open(path, "wb", opener=as_its_directory) as file:
-            pq.write_table(rows, file)
-            self._drafts.append(path)
+            file.write(content)
             to_disk(file.fileno())
-            size = file.tell()
         directory_to_disk(path.parent)
-        return DataFile(path.name, len(rows), size, level, first, last)
+        self._checked.add((table, path.name))
+        return DataFile(path.name, len(rows), len(content), level, first, last, *digests(content))
 
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
         """Notes that a manifest has another after it, which names some of its files no longer."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from feeds.history import MOST_VERSIONS
 from join_stage.engine import DEFAULT_PLAN, PLANS
 from mmqjp.commands.errors import DEBUG, Failure, ScriptFailure
 from xscl import Script, XsclErrors, parse_script
@@ -68,6 +69,15 @@ def versions_option(command: Decorated) -> Decorated:
     return click.option(
         "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
         help="Whether a feed's entry that has changed is a document again.",
+    )(command)  # fmt: skip
+
+
+def most_versions_option(command: Decorated) -> Decorated:
+    """The option --most-versions."""
+    return click.option(
+        "--most-versions", metavar="N", type=click.IntRange(min=1), default=MOST_VERSIONS, show_default=True,
+        help="How many versions of a feed's entry are documents, and how many entries that differ in their guids "
+        "alone; the others are dead letters.",
     )(command)  # fmt: skip
 
 

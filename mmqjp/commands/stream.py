@@ -16,7 +16,7 @@ from join_stage.private import is_shared, make_inside
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
-from mmqjp.commands.interrupts import stopping
+from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     debug_option,
@@ -24,6 +24,7 @@ from mmqjp.commands.options import (
     engine_option,
     feeds_option,
     key_values,
+    most_versions_option,
     plan_option,
     read_script,
     seconds,
@@ -32,6 +33,7 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.commands.run import open_engine, start_session, subscribe
+from mmqjp.commands.sinks import checked
 from mmqjp.engine import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import FETCHED, Drops
@@ -92,7 +94,8 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "queries_path",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
+    help="Queries to begin with, in XSCL: they take the place of those of the same names. Others come and go with "
+    "subscribe and unsubscribe.",
 )
 @fetch_source_options
 @click.option(
@@ -101,6 +104,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
 )  # fmt: skip
 @feeds_option
 @versions_option
+@most_versions_option
 @time_xpath_option
 @click.option(
     "--trigger",
@@ -184,6 +188,7 @@ def stream(
     checkpoint: Path | None,
     feeds: EntryForm | None,
     versions: Versions,
+    most_versions: int,
     time_xpath: str | None,
     trigger: float | None,
     output: Path | None,
@@ -213,7 +218,8 @@ def stream(
       mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
       mmqjp stream --engine duckdb --fetch subscriptions.opml --state state/ --output matches.jsonl
 
-    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there.
+    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there. If the
+    output was moved away, lines go on in a new file, with the next ones or on SIGHUP.
     """
     only_spark = {"--master": master, "--checkpoint": checkpoint, "--source-format": source_format}
     for name in (name for name, value in only_spark.items() if value is not None and engine != "spark"):
@@ -223,21 +229,22 @@ def stream(
     if source_options and source_format is None:
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
-    history = History(versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
+    history = History(versions, most_versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))
-    target = None if output is None or str(output) == "-" else output
+    target = checked(output)
     timing = Timing(lateness, idle_after, max_ahead)
     session = start_session(master, shared=shared or is_shared(state)) if engine == "spark" else None
     limited = open_engine(
         session or engine, None, plan, state, timing,
         max_document=max_document, max_nodes=max_nodes, max_matches=max_matches, shared=shared,
     )  # fmt: skip
-    with limited as opened, stopping() as stop, ExitStack() as fetching:
+    with limited as opened, stopping() as stop, hangups(stop) as reopening, ExitStack() as fetching:
         if script is not None and queries_path is not None:
-            subscribe(opened, script, queries_path)
-        lines = open_lines(target, opened.setting(WRITTEN))
+            for what in subscribe(opened, script, queries_path, "renew"):
+                metrics.event("queries", what=what)
+        lines = open_lines(target, opened.setting(WRITTEN), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
             port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
@@ -256,7 +263,7 @@ def stream(
             spool = Spool(state)
             questions = Questions(opened, spool, metrics, question_timeout)
             parts = opened, sources, lines, CommandQueue(spool, beside=(QUERY,)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, questions.make_room)
+            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening, questions.make_room)
             if session is None:
                 service = Service(*parts, rules)
             else:
@@ -284,6 +291,12 @@ def stream(
             with questions, collector_spared():
                 service.run(trigger, stop)
             fetching.close()
+        except BrokenPipeError as error:
+            if error.filename is None:  # standard error's reader, whom nothing can be told
+                raise
+            raise Failure(
+                f"the reader of {error.filename} has gone; what it has not got comes with a restart"
+            ) from error
         finally:
             lines.close()
         seen = opened.counters()

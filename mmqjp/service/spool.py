@@ -102,12 +102,14 @@ class Spool:
         self.withdraw(command)
 
     def take_answer(self, command: Command) -> Answer | None:
-        """The answer to a command, which is then removed; None while there is none."""
+        """The answer to a command, which is then removed; None while there is none. What is none is an error."""
         path = self._answers / f"{command.id}.json"
         try:
             answer = Answer.from_json(path.read_text("utf-8"))
         except FileNotFoundError:
             return None
+        except (ValueError, KeyError, TypeError) as error:
+            answer = Answer(error=f"{path} is no answer: {error}; what was asked for may be done: look with mmqjp list")
         path.unlink(missing_ok=True)
         return answer
 
@@ -128,7 +130,7 @@ class Spool:
 
 def _command(path: Path) -> Command:
     content = json.loads(path.read_bytes())
-    return Command(path.stem, content["do"], content["arguments"])
+    return Command(path.stem, str(content["do"]), dict(content["arguments"]))
 
 
 def _plain(value: object) -> str:

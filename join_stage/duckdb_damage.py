@@ -1,0 +1,51 @@
+"""Says of a DuckDB store that is damaged that it is: DuckDB checks its blocks, and fails where it reads one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import duckdb
+
+from join_stage.engine import StoreError
+
+_Kind = TypeVar("_Kind", bound=type)
+
+_FATAL = (duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
+_WORDS = ("corrupt", "could not read", "cannot read", "failure while replaying wal")
+
+
+def telling_damage(kind: _Kind) -> _Kind:
+    """A class whose methods raise StoreError where DuckDB finds that its file is damaged."""
+    for name, method in list(vars(kind).items()):
+        if callable(method) and (name == "__init__" or not name.startswith("_")):
+            setattr(kind, name, _telling(method))
+    return kind
+
+
+def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return method(*arguments, **options)
+        except duckdb.Error as error:
+            found = _damage(error)
+            if found is None:
+                raise
+            cause = str(found).partition("\n")[0]
+            raise StoreError(
+                f"the store is damaged, or its disk is: {cause}; take an older copy of the store"
+            ) from error
+
+    return call
+
+
+def _damage(error: BaseException | None) -> duckdb.Error | None:
+    """The error that tells of a file that cannot be read, not of a statement: this one, or one that it came from."""
+    while error is not None:
+        known = isinstance(error, _FATAL) or any(word in str(error).lower() for word in _WORDS)
+        if isinstance(error, duckdb.Error) and known:
+            return error
+        error = error.__context__
+    return None
