@@ -16,7 +16,8 @@ from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, Sidecar, read_sidecar, r
 def read_feed_file(
     path: Path, name: str, form: EntryForm, history: History | Unsettled | None = None
 ) -> Iterator[Item]:
-    """The entries of a feed file, as `read_entries` gives them; nothing for a file that is another feed's sidecar."""
+    """The entries of a feed file, as `read_entries` gives them; nothing for a file that is another feed's sidecar.
+    Raises OSError where it, or its sidecar, cannot be read: without that it would be taken for another feed."""
     try:
         if path.suffix.lower() == SIDECAR_SUFFIX and _is_sidecar(path):
             return
@@ -24,15 +25,12 @@ def read_feed_file(
     except TooLargeError as error:
         yield Reject(name, DEFAULT_STREAM, None, f"{name}: the feed is {error}", error.head)
         return
-    except OSError as error:
-        yield Reject(name, DEFAULT_STREAM, None, f"{name}: cannot be read: {error.strerror or error}", b"")
-        return
     sidecar = Sidecar()
     beside = path.with_suffix(SIDECAR_SUFFIX)
     if beside != path and beside.is_file():
         try:
             sidecar = read_sidecar(beside) or sidecar
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             reason = f"{name}: its sidecar {beside.name} cannot be used: {error}"
             yield Reject(name, DEFAULT_STREAM, modified, reason, b"")
     fetched = sidecar.fetched

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from feeds.dates import from_datetime, parse_iso
+from feeds.dates import from_datetime, iso_utc, parse_iso
 
 DEFAULT_STREAM = "S"
 
@@ -52,6 +52,27 @@ def _point(value: object) -> int:
             raise ValueError("a time in microseconds must fit in 64 bits")
         return value
     raise ValueError(f"a time is ISO-8601 text, integer microseconds or a datetime, not {value!r:.80}")
+
+
+_UNIX = {"seconds": 1_000_000, "milliseconds": 1_000}
+_SINCE, _UNTIL = 1_000_000_000, 2_200_000_000
+"""2001 and 2039 in Unix seconds; as microseconds, both are within an hour of 1970."""
+
+
+def unix_time_refusal(value: object) -> str | None:
+    """What is wrong with a time that a file gives as a number, where that can only be meant as Unix seconds or
+    milliseconds of 2001 to 2039; else None. All other numbers, small ones too, are microseconds."""
+    if isinstance(value, (tuple, list)):
+        return next(filter(None, map(unix_time_refusal, value)), None)
+    if not isinstance(value, (int, float)):
+        return None
+    for unit, microseconds in _UNIX.items():
+        second = 1_000_000 // microseconds
+        if _SINCE * second <= value < _UNTIL * second:
+            meant = round(value * microseconds)
+            cause = f"{value} looks like Unix {unit}, and numbers are microseconds"
+            return f'{cause}: write {meant}, or "{iso_utc(meant)}"'
+    return None
 
 
 def is_text(value: str) -> bool:

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from typing import Literal
 
 from feeds.charset import as_told
+from feeds.confined import confined
 from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.feed import Feed, is_url, parse_feed
+from feeds.feed import Feed, parse_feed
 from feeds.files import RAW_KEPT
 from feeds.history import History, Unsettled
 from feeds.item import Origin, entry_id, item_xml
 from feeds.json_feed import json_feed_to_atom, load_json_feed
+from feeds.links import is_url
 from feeds.raw import raw_entries
 from feeds.sightings import Fetch, Listed, SeenEntry, sightings
+from markup.prolog import read_prolog
 
 EntryForm = Literal["item", "raw"]
 
@@ -33,7 +36,7 @@ def read_entries(
     what earlier fetches had: without it each entry is taken for a new one.
     """
     try:
-        feed, bodies = _read(data, origin, form)
+        feed, bodies = confined(read_feed, data, origin, form, size=len(data))
     except ValueError as error:
         when = origin.modified if origin.fetched is None else origin.fetched
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
@@ -47,8 +50,14 @@ def read_entries(
         yield last
 
 
-def _read(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
+def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
+    """A feed, and the document of each of its entries; ValueError where it cannot be read.
+
+    It may have been written to take long: see `feeds.confined`.
+    """
     data = as_told(data, origin.content_type)
+    if read_prolog(data.lstrip(b" \t\r\n")).defaults:
+        raise ValueError("the DOCTYPE gives attributes defaults, which are not read")
     base = next(filter(is_url, (origin.base, origin.source)), "")
     if data.lstrip(_BLANKS).startswith(b"{"):
         if form == "raw":

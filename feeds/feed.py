@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from time import struct_time
 from typing import Any, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import feedparser
 import nh3
@@ -17,6 +17,7 @@ from feedparser.urls import resolve_relative_uris
 
 from feeds.dates import from_struct, parse_iso
 from feeds.item import Entry
+from feeds.links import SCHEMES, harmless, is_harmless, is_url
 from feeds.text import html_to_text, looks_like_markup, one_line, xml_text
 
 _T = TypeVar("_T")
@@ -24,6 +25,7 @@ _T = TypeVar("_T")
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 _RELATIVE = re.compile(r"""\s(?:href|src|cite|poster)="(?![A-Za-z][A-Za-z0-9+.-]*:)""")
+_ADDRESSES = frozenset({"cite", "href", "src"})
 _ADDRESS = re.compile(r"[^\s()<>@]+@[^\s()<>@]+")
 
 
@@ -64,7 +66,7 @@ def parse_feed(data: bytes, base: str = "", fallback_url: str = "") -> Feed:
     # Atom says that a feed's authors are its entries' where those name none; RSS has an editor instead.
     atom = version.startswith("atom")
     authors = _authors(feed, atom) if atom else ()
-    channel_url = site_url or self_url or fallback_url
+    channel_url = site_url or self_url or harmless(fallback_url)
     entries = tuple(_entry(entry, base, channel_url, authors, atom) for entry in parsed.entries)
     return Feed(_plain(feed, "title", atom), site_url, self_url, entries)
 
@@ -90,15 +92,6 @@ def _entry(entry: Any, base: str, channel_url: str, feed_authors: tuple[str, ...
         content=_content(entry.get("content", ()), base),
         updated=updated,
     )
-
-
-def is_url(text: str) -> bool:
-    """Whether `text` is an absolute http(s) address."""
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 def _detail(holder: Any, key: str) -> Any:
@@ -128,10 +121,15 @@ def _content(contents: Iterable[Any], base: str) -> str:
         if value and kind in _HTML:
             if base and _RELATIVE.search(value):
                 value = resolve_relative_uris(value, base, "utf-8", kind)
-            return nh3.clean(value, link_rel=None)
+            return nh3.clean(value, link_rel=None, url_schemes=set(SCHEMES), attribute_filter=_harmless_value)
         if value and kind.startswith("text/") and not plain:
             plain = html.escape(value, quote=False)
     return plain
+
+
+def _harmless_value(_tag: str, name: str, value: str) -> str | None:
+    """nh3 looks at the addresses in `href` and `src` only, and not as closely."""
+    return value if name not in _ADDRESSES or is_harmless(value) else None
 
 
 def _dates(entry: Any) -> tuple[int | None, str, int | None]:
@@ -155,15 +153,18 @@ def _moment(text: str, parsed: struct_time | None) -> int | None:
 
 def _links(holder: Any, base: str) -> tuple[tuple[str, str], ...]:
     return _distinct(
-        (one_line(link.get("rel") or "alternate"), _resolve(base, link["href"]))
+        (one_line(link.get("rel") or "alternate"), address)
         for link in holder.get("links", ())
-        if link.get("href")
+        if link.get("href") and (address := _resolve(base, link["href"]))
     )
 
 
 def _resolve(base: str, address: str) -> str:
+    """The address, absolute where it can be; "" for one that does more than lead somewhere."""
+    if not is_harmless(address):
+        return ""
     try:
-        return one_line(urljoin(base, address.strip()))
+        return harmless(one_line(urljoin(base, address.strip())))
     except ValueError:
         return one_line(address)
 

@@ -31,11 +31,13 @@ class _Met:
 @dataclass(slots=True)
 class _Feed:
     """The entries of a feed that were met, and the time of the last fetch that was read to its end. `alike` counts the
-    entries that have had each version."""
+    entries that have had each version. `left_out` has the last version of each entry that was left out for changing
+    without end, for as long as the feed lists it."""
 
     listed: int | None = None
     entries: dict[str, _Met] = field(default_factory=dict)
     alike: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, key: str, version: str, time: int) -> None:
         met = self.entries.setdefault(key, _Met(time, []))
@@ -44,18 +46,21 @@ class _Feed:
         self.alike[version] += 1
 
     def drop(self, key: str) -> None:
-        self.alike.subtract(self.entries.pop(key).versions)
-        self.alike = +self.alike
+        for version in self.entries.pop(key).versions:
+            self.alike[version] -= 1
+            if not self.alike[version]:
+                del self.alike[version]
 
     def to_json(self) -> str:
         entries = {key: [met.time, met.missing, *met.versions] for key, met in self.entries.items()}
-        return json.dumps([self.listed, entries], separators=(",", ":"))
+        kept = [self.listed, entries, *([self.left_out] if self.left_out else [])]
+        return json.dumps(kept, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> _Feed:
-        listed, entries = json.loads(text)
+        listed, entries, *rest = json.loads(text)
         met = {key: _Met(time, versions, missing) for key, (time, missing, *versions) in entries.items()}
-        return cls(listed, met, Counter(version for entry in met.values() for version in entry.versions))
+        return cls(listed, met, Counter(version for entry in met.values() for version in entry.versions), *rest)
 
 
 class History:
@@ -73,12 +78,13 @@ class History:
         lateness: int | None = None,
         keep: int | None = None,
     ) -> None:
-        """At the first fetch of a feed, entries that are older by more than `lateness`, microseconds, get the time of
-        the fetch: else they would be late. What a feed has been without for `keep` microseconds is forgotten."""
+        """`most` versions of an entry are documents, and as many entries of a feed that differ in their guids alone;
+        others are dead letters. At the first fetch of a feed, entries that are older by more than `lateness`,
+        microseconds, get the time of the fetch: else they would be late. What a feed has been without for `keep`
+        microseconds is forgotten."""
         self._versions, self._most, self._lateness, self._keep = versions, most, lateness, keep
         self._feeds: dict[str, _Feed] = {}
         self._files: dict[str, _Feed] = {}
-        self._left_out: Counter[str] = Counter()
         self._changed: set[str] = set()
         self.future: Counter[str] = Counter()
 
@@ -95,20 +101,15 @@ class History:
 
     def judge(self, item: Document | Reject) -> Document | Reject | None:
         """What comes of an item, those of a fetch being given in their order. An entry is a document, or nothing, if
-        this version was met before or is not wanted; the end of a fetch may be worth a dead letter.
+        this version was met before or is not wanted, or a dead letter, if it changes without end.
 
         The first version of an entry has its time; a later one that of its change, as far as the feed tells it, else
         that of the fetch. What is met counts as soon as it is given. What is called by its file's name is met once.
         """
         if isinstance(item, SeenEntry):
-            time = self._time(item.fetch, item.sighting)
-            return None if time is None else item.at(time)
+            return self._entry(item)
         if isinstance(item, Listed):
-            fetch = item.fetch
-            self._listed(fetch, item.keys)
-            if count := self._left_out.pop(fetch.feed, 0):
-                cause = f"{count} of its entries are left out, because they or their guids change without end"
-                return Reject(item.id, item.stream, item.time, f"{fetch.name}: {cause}", b"")
+            self._listed(item.fetch, item.keys)
             return None
         return item
 
@@ -116,26 +117,42 @@ class History:
         known = self._files if fetch.is_known_by_file else self._feeds
         return known.setdefault(fetch.feed, _Feed())
 
-    def _time(self, fetch: Fetch, sighting: Sighting) -> int | None:
-        feed, source = self._feed(fetch), fetch.feed
-        key, version, date, _ = sighting
+    def _entry(self, item: SeenEntry) -> Document | Reject | None:
+        fetch, (key, version, date, _) = item.fetch, item.sighting
+        feed = self._feed(fetch)
         met = feed.entries.get(key)
         if met is not None and (version in met.versions or self._versions == "ignore"):
             return None
-        if len(met.versions if met else ()) >= self._most or feed.alike[version] >= self._most:
-            self._left_out[source] += 1
-            return None
+        changes = len(met.versions if met else ()) >= self._most
+        if changes or feed.alike[version] >= self._most:
+            return self._without_end(item, feed, "it changes" if changes else "its guid changes")
         if met is None:
             archive = None if self._lateness is None or feed.listed is not None else fetch.time - self._lateness
             time = _first_time(date, fetch, archive)
         else:
-            time = _changed(sighting, fetch, met.time)
+            time = _changed(item.sighting, fetch, met.time)
         feed.add(key, version, time)
-        if not fetch.is_known_by_file:
-            self._changed.add(source)
+        self._note(fetch)
         if fetch.fetched is not None and date is not None and date > fetch.fetched:
-            self.future[source] += 1
-        return time
+            self.future[fetch.feed] += 1
+        return item.at(time)
+
+    def _without_end(self, item: SeenEntry, feed: _Feed, cause: str) -> Reject | None:
+        """The dead letter of a version that is left out; each is told once."""
+        fetch, (key, version, *_) = item.fetch, item.sighting
+        if feed.left_out.get(key) == version:
+            return None
+        feed.left_out[key] = version
+        self._note(fetch)
+        guid = item.id.removeprefix(f"{fetch.feed} ").rpartition(" ")[0]
+        told = f"the entry {guid} of {fetch.feed} is left out, because {cause} without end"
+        advice = f"{self._most} versions are taken, --most-versions takes more"
+        return Reject(item.id, item.stream, fetch.time, f"{fetch.name}: {told}: {advice}", item.xml)
+
+    def _note(self, fetch: Fetch) -> None:
+        """What is known of the feed has changed."""
+        if not fetch.is_known_by_file:
+            self._changed.add(fetch.feed)
 
     def _listed(self, fetch: Fetch, keys: Collection[str]) -> None:
         """A fetch is read to its end: notes what the feed is without, and forgets what it has long been without."""
@@ -143,11 +160,12 @@ class History:
             self._files.pop(fetch.feed, None)
             return
         feed = self._feed(fetch)
-        self._changed.add(fetch.feed)
+        self._note(fetch)
         if feed.listed is not None and fetch.time < feed.listed:
             return  # an older one that was found late tells nothing of what is there now
         feed.listed = fetch.time
         there = set(keys)
+        feed.left_out = {key: version for key, version in feed.left_out.items() if key in there}
         for key, met in list(feed.entries.items()):
             if key in there:
                 met.missing = None

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from feeds.document import DEFAULT_STREAM, Clock, Document, Reject
+from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, unix_time_refusal
 from feeds.files import MAX_BYTES, RAW_KEPT, TooLargeError, printable
+from feeds.marks import Marker, is_where_it_was
+from feeds.unreadable import ReplacedError, is_unreadable
 
 _BLOCK = 1024 * 1024
 
 
 def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Document | Reject]:
-    """The documents of a `.jsonl` or `.jsonl.gz` file, in its order; blank lines are skipped."""
+    """The documents of a `.jsonl` or `.jsonl.gz` file, in its order; blank lines are skipped. Raises OSError where it
+    cannot be read."""
     name = printable(str(path))
     number = 0
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+    packed = path.suffix.lower() == ".gz"
+    with path.open("rb") as raw, gzip.open(raw) if packed else nullcontext(raw) as file:
         try:
             for number, line in enumerate(_lines(cast(BinaryIO, file), max_line), 1):
                 where = f"{name}:{number}"
@@ -29,61 +33,72 @@ def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Do
                 elif line.strip():
                     yield read_line(line, where, now)
         except (OSError, EOFError, zlib.error) as error:
+            if is_unreadable(error):
+                raise
             where = f"{name}:{number + 1}"
             yield Reject(where, DEFAULT_STREAM, None, f"{where}: the file cannot be read further: {error}", b"")
 
 
 def follow_jsonl(
-    path: Path, start: int, now: Clock, max_line: int = MAX_BYTES, stop: int | None = None
-) -> Iterator[tuple[Document | Reject | None, int]]:
-    """The documents of a `.jsonl` file that grows, from byte `start` on, each with the byte behind its line.
+    path: Path, start: int, now: Clock, max_line: int = MAX_BYTES, stop: int | None = None, mark: str = ""
+) -> Iterator[tuple[Document | Reject | None, int, str]]:
+    """The documents of a `.jsonl` file that grows, from byte `start` on, each with the byte behind its line and the
+    mark there.
 
-    A blank line gives None. A last line that is not ended yet is left for later, unless it is a whole object. A file
-    that is shorter than `start` was written anew, and is read from its beginning. No line is read that begins at byte
-    `stop` or behind it.
+    A blank line gives None. A last line that is not ended yet is left for later, unless it is a whole object. No line
+    is read that begins at byte `stop` or behind it. Raises ReplacedError for a file that has not the `mark` at `start`,
+    and OSError where it cannot be read.
     """
     name = printable(str(path))
-    end = start
-    try:
-        with path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) < start:
-                end = 0
-            file.seek(end)
-            for line in _lines(file, max_line):
-                if stop is not None and end >= stop:
-                    return
-                where = f"{name}: byte {end}"
-                if isinstance(line, TooLargeError):
-                    end = file.tell()
-                    yield Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head), end
-                elif not line.strip() and line.endswith(b"\n"):
-                    yield None, (end := end + len(line))
-                else:
-                    item = read_line(line, where, now) if line.strip() else None
-                    if not line.endswith(b"\n") and not isinstance(item, Document):
-                        return
-                    yield item, (end := end + len(line))
-    except OSError as error:
-        yield Reject(name, DEFAULT_STREAM, None, f"{name}: cannot be read: {error.strerror or error}", b""), end
-
-
-def line_ends(path: Path, start: int, most: int, most_bytes: int, max_line: int = MAX_BYTES) -> tuple[int, list[int]]:
-    """Where the next lines end that `follow_jsonl` would read of a file, from where on: at most `most` lines, and no
-    more once they have `most_bytes`. Lines are not read further than that. Raises OSError."""
-    ends: list[int] = []
     with path.open("rb") as file:
-        begin = start if file.seek(0, os.SEEK_END) >= start else 0
-        file.seek(begin)
-        end = begin
+        marker, end = _marker(file, start, mark), start
         for line in _lines(file, max_line):
-            whole = isinstance(line, TooLargeError) or line.endswith(b"\n")
-            if not whole and not isinstance(read_line(cast(bytes, line), "", lambda: 0), Document):
-                break
-            end = file.tell()
-            ends.append(end)
-            if len(ends) >= most or end - begin >= most_bytes:
-                break
-    return begin, ends
+            if stop is not None and end >= stop:
+                return
+            where = f"{name}: byte {end}"
+            if isinstance(line, TooLargeError):
+                end = file.tell()
+                refused = Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
+                yield refused, end, marker.mark(None)
+                continue
+            item = read_line(line, where, now) if line.strip() else None
+            if not line.endswith(b"\n") and not isinstance(item, Document):
+                return
+            yield item, (end := end + len(line)), marker.mark(line)
+
+
+def line_ends(
+    path: Path, start: int, most: int, most_bytes: int, max_line: int = MAX_BYTES, mark: str = ""
+) -> list[tuple[int, str]]:
+    """Where the next lines end that `follow_jsonl` would read of a file, with the marks there: at most `most` lines,
+    and no more once they have `most_bytes`, or cannot be read. Lines are not read further than that. Raises as
+    `follow_jsonl` where none can be."""
+    ends: list[tuple[int, str]] = []
+    with path.open("rb") as file:
+        marker = _marker(file, start, mark)
+        try:
+            for line in _lines(file, max_line):
+                if isinstance(line, TooLargeError):
+                    ends.append((file.tell(), marker.mark(None)))
+                elif line.endswith(b"\n") or isinstance(read_line(line, "", lambda: 0), Document):
+                    ends.append((file.tell(), marker.mark(line)))
+                else:
+                    break
+                if len(ends) >= most or ends[-1][0] - start >= most_bytes:
+                    break
+        except OSError:
+            if not ends:
+                raise
+    return ends
+
+
+def _marker(file: BinaryIO, start: int, mark: str) -> Marker:
+    """What makes the marks of a file that has the `mark` at `start`, from where it is read then."""
+    if not is_where_it_was(file, start, mark):
+        raise ReplacedError(f"{printable(file.name)} was replaced")
+    marker = Marker(file, start)
+    file.seek(start)
+    return marker
 
 
 def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
@@ -106,7 +121,9 @@ def read_line(line: bytes, where: str, now: Clock) -> Document | Reject:
             raise ValueError(f'the key "{missing[0]}" is missing')
         if not isinstance(found["xml"], str):
             raise ValueError('"xml" is not a string')
-        return Document(found["id"], found["xml"], found.get("stream", DEFAULT_STREAM), found.get("time"), now=now)
+        if (refusal := unix_time_refusal(time := found.get("time"))) is not None:
+            raise ValueError(refusal)
+        return Document(found["id"], found["xml"], found.get("stream", DEFAULT_STREAM), time, now=now)
     except (ValueError, RecursionError) as error:
         cause = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         id, stream = found.get("id"), found.get("stream")

@@ -16,7 +16,7 @@ from typing import Any
 
 from feeds.credentials import without_credentials
 from feeds.dates import EPOCH, from_datetime, iso_utc, parse_iso
-from feeds.files import modified_us, read_file
+from feeds.files import read_file
 from feeds.json_feed import is_json_feed
 from feeds.text import one_line
 
@@ -106,21 +106,3 @@ def read_sidecar(path: Path) -> Sidecar | None:
 def _text(notes: dict[str, Any], key: str) -> str:
     value = notes.get(key)
     return one_line(value) if isinstance(value, str) else ""
-
-
-def fetch_time(path: Path) -> int:
-    """When a file of a crawl was fetched, in microseconds: as its name says, else its sidecar, else its own time."""
-    named = read_stem(path.name.partition(".")[0])
-    if named is not None:
-        return named[0]
-    try:
-        beside = path.with_suffix(SIDECAR_SUFFIX)
-        sidecar = read_sidecar(beside) if beside != path and beside.is_file() else None
-        if sidecar is not None and sidecar.fetched is not None:
-            return sidecar.fetched
-    except (ValueError, OSError):
-        pass  # whoever reads the file says what is wrong with what stands beside it
-    try:
-        return modified_us(path)
-    except OSError:
-        return 0

@@ -11,12 +11,12 @@ Kind = Literal["feed", "page", "other"]
 _HEAD = 64 * 1024
 # What may stand before the first element, and that element's name. Atomic groups: nothing is tried twice.
 _START = re.compile(
-    rb"(?>\s+|<\?[^>]*>|<!--.*?-->|<!DOCTYPE\s+[^\s>\[]+[^>\[]*(?:\[.*?\]\s*)?>)*+<(?:[\w.-]+:)?([\w.-]+)",
+    rb"(?>\s+|<\?[^>]*+>|<!--.*?-->|<!DOCTYPE\s++[^\s>\[]++[^>\[]*+(?:\[.*?\]\s*+)?>)*+<(?:[\w.-]++:)?+([\w.-]++)",
     re.DOTALL | re.IGNORECASE,
 )
 _FEED = re.compile(rb"<(?:[\w.-]+:)?(?:rss|feed|rdf)[\s>]|https?:\\?/\\?/jsonfeed\.org\\?/version\\?/", re.IGNORECASE)
 # Some feeds are wrapped in a page; in a page about feeds, such a tag would be escaped.
-_WRAPPED = re.compile(rb"""<(?:feed|rss)\s[^>]*(?:xmlns|version)\s*=""")
+_WRAPPED = re.compile(rb"""<(?:feed|rss)\s[^<>]*(?:xmlns|version)\s*+=""")
 _PAGE = frozenset({b"html", b"head", b"body", b"title", b"meta", b"link", b"script", b"div", b"p"})
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 

@@ -11,20 +11,19 @@ from feeds.crawl import read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
 from feeds.entries import EntryForm, Item
 from feeds.errors import SourceError
-from feeds.files import files_below, name_below, printable
+from feeds.files import printable
 from feeds.history import History
 from feeds.jsonl import read_jsonl
-from feeds.layout import FEED_SUFFIXES, fetch_time
+from feeds.layout import FEED_SUFFIXES
+from feeds.order import WARC_SUFFIXES
+from feeds.tail import Tail
+from feeds.unreadable import or_reject
 from feeds.warc import read_warc
 from feeds.xml_files import TimeReader, read_xml_file, time_reader
 
 Items = Iterator[Document | Reject]
 
-_XML = frozenset({".xml"})
-_WARC = (".warc", ".warc.gz")
-_KINDS = (
-    "documents are .jsonl, .jsonl.gz, .xml, .warc or .warc.gz files, directories of .xml files, or feeds with --feeds"
-)
+_KINDS = "documents are .jsonl, .jsonl.gz, .xml, .warc or .warc.gz files, directories of them, or feeds with --feeds"
 
 
 def read_documents(
@@ -45,61 +44,54 @@ def read_documents(
     """
     time = time_reader(time_xpath) if time_xpath is not None else None
     history = history or History()
-    found = chain.from_iterable([_read(Path(path), feeds, time, now, history) for path in paths])
+
+    def read(path: Path) -> Iterator[Item]:
+        if _is_directory(path):
+            tail = Tail(path, feeds=feeds, time_xpath=time_xpath, history=history, now=now)
+            return _read_directory(tail, printable(str(path)), feeds)
+        return or_reject(_read_file(path, feeds, time, now, history), printable(path.name))
+
+    found = chain.from_iterable([read(Path(path)) for path in paths])
     return (item for item in found if item is not None)
 
 
-def _read(path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clock, history: History) -> Iterator[Item]:
+def _is_directory(path: Path) -> bool:
+    """Whether a path is a directory; it can be read, or SourceError says why not."""
     name = printable(str(path))
     try:
         if path.is_dir():
             os.scandir(path).close()
-            return _read_crawl(path, feeds, history) if feeds else _read_directory(path, time)
-        with path.open("rb"):
-            pass
+            return True
+        path.open("rb").close()
     except FileNotFoundError:
         raise SourceError(name, "no such file or directory", "check the path given with --documents") from None
     except OSError as error:
         raise SourceError(name, f"cannot be read: {error.strerror or error}", "check its permissions") from None
+    return False
+
+
+def _read_file(
+    path: Path, feeds: EntryForm | None, time: TimeReader | None, now: Clock, history: History
+) -> Iterator[Item]:
+    name = printable(str(path))
     if path.name.lower().endswith((".jsonl", ".jsonl.gz")):
         return read_jsonl(path, now)
-    if path.name.lower().endswith(_WARC):
+    if path.name.lower().endswith(WARC_SUFFIXES):
         return read_warc(path, feeds, history=history)
     suffix = path.suffix.lower()
     if feeds and suffix in FEED_SUFFIXES:
         return read_feed_file(path, printable(path.name), feeds, history)
-    if suffix in _XML:
+    if suffix == ".xml":
         return (read_xml_file(file, printable(file.name), DEFAULT_STREAM, time) for file in [path])
     if suffix in FEED_SUFFIXES:
         raise SourceError(name, "a feed file, and feeds were not asked for", "add --feeds")
     raise SourceError(name, f"the kind of file is not known from its name ({path.suffix or 'no suffix'})", _KINDS)
 
 
-def _read_directory(directory: Path, time: TimeReader | None) -> Iterator[Item]:
-    if next(files_below(directory, _XML), None) is None:
-        hint = "name .jsonl files one by one; feeds need --feeds"
-        raise SourceError(printable(str(directory)), "the directory holds no *.xml file", hint)
-    return (_read_below(path, directory, time) for path in files_below(directory, _XML))
-
-
-def _read_crawl(directory: Path, feeds: EntryForm, history: History) -> Iterator[Item]:
-    """The feeds and archives of a directory, in order of their fetches; what was fetched at once, in that of names."""
-    found = files_below(directory, FEED_SUFFIXES | {".warc", ".gz"})
-    paths = [path for path in found if path.suffix.lower() != ".gz" or path.name.lower().endswith(_WARC)]
-    if not paths:
-        wanted = ", ".join(f"*{suffix}" for suffix in sorted({*FEED_SUFFIXES, *_WARC}))
-        cause = f"the directory holds no {wanted} file"
-        raise SourceError(printable(str(directory)), cause, "give a directory with feed files")
-    paths.sort(key=fetch_time)
-    return chain.from_iterable(
-        read_warc(path, feeds, history=history)
-        if path.name.lower().endswith(_WARC)
-        else read_feed_file(path, name_below(path, directory), feeds, history)
-        for path in paths
-    )
-
-
-def _read_below(path: Path, directory: Path, time: TimeReader | None) -> Document | Reject:
-    name = name_below(path, directory)
-    stream = name.partition("/")[0] if "/" in name else DEFAULT_STREAM
-    return read_xml_file(path, name, stream, time)
+def _read_directory(tail: Tail, name: str, feeds: EntryForm | None) -> Iterator[Item]:
+    """The documents of all files of a directory, in the order in which a service reads them."""
+    if tail.names() == set():
+        wanted = ", ".join(f"*{suffix}" for suffix in sorted(FEED_SUFFIXES)) if feeds else "*.xml"
+        hint = "give a directory with feed files" if feeds else "feeds need --feeds"
+        raise SourceError(name, f"the directory holds no {wanted} file, nor *.jsonl[.gz] or *.warc[.gz]", hint)
+    return chain.from_iterable(or_reject(items, file) for file, items in tail.whole())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,9 +16,9 @@ from feeds.entries import EntryForm, Item, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
 from feeds.history import History, Unsettled
 from feeds.item import Origin
-from feeds.layout import fetch_time, read_stem
 from feeds.sniff import kind_of
 from feeds.text import one_line
+from feeds.unreadable import is_unreadable
 
 FINAL_URI = "WARC-Final-URI"
 """A field of ours: the address that answered, where a record's target is the one that is subscribed to."""
@@ -33,7 +32,8 @@ def read_warc(
     """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
 
     Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it,
-    each feed's entries are: the address is the feed's, the record's date the time of the fetch.
+    each feed's entries are: the address is the feed's, the record's date the time of the fetch. Raises OSError where
+    the archive cannot be read.
     """
     name = printable(str(path))
     with path.open("rb") as file:
@@ -43,6 +43,8 @@ def read_warc(
             try:
                 body = next(bodies, None)
             except Exception as error:
+                if is_unreadable(error):
+                    raise
                 yield Reject(name, DEFAULT_STREAM, None, f"{name}: the archive cannot be read further: {error}", b"")
                 return
             if body is None:
@@ -51,23 +53,13 @@ def read_warc(
 
 
 def first_date(path: Path) -> int | None:
-    """The date of the archive's first record, microseconds; None where it has none that can be read."""
+    """The date of the archive's first record, microseconds; None where it has none that can be read. Raises OSError."""
     with path.open("rb") as file:
         try:
             record = next(iter(ArchiveIterator(file)))
             return parse_iso(record.rec_headers.get_header("WARC-Date") or "")
         except Exception:  # damage shows as any kind of exception
             return None
-
-
-def archive_time(path: Path) -> int:
-    """When what an archive holds was fetched, microseconds: as its name says, else its first record, else when it was
-    written; 0 for one that has gone."""
-    if read_stem(path.name.partition(".")[0]) is None:
-        with suppress(OSError):
-            if (first := first_date(path)) is not None:
-                return first
-    return fetch_time(path)
 
 
 @dataclass(frozen=True, slots=True)

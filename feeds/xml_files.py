@@ -64,14 +64,13 @@ def _first_text(found: Any) -> str | None:
 
 
 def read_xml_file(path: Path, id: str, stream: str, time: TimeReader | None) -> Document | Reject:
-    """The document that the file is; a Reject where it cannot be read or its time cannot be told."""
+    """The document that the file is; a Reject where it is too large or its time cannot be told. Raises OSError where it
+    cannot be read."""
     raw = b""
     try:
         raw = read_file(path)
         return Document(id, raw, stream, time(raw) if time else modified_us(path))
     except TooLargeError as error:
         return Reject(id, stream, None, f"{id}: the file is {error}", error.head)
-    except OSError as error:
-        return Reject(id, stream, None, f"{id}: cannot be read: {error.strerror or error}", b"")
     except ValueError as error:
         return Reject(id, stream, None, f"{id}: {error}", raw[:RAW_KEPT])

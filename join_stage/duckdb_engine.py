@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
@@ -14,6 +14,8 @@ import pyarrow as pa
 from join_stage.costs import Cost
 from join_stage.duckdb_damage import telling_damage
 from join_stage.duckdb_plans import BasicPlan, DuckDBPlan, registered
+from join_stage.duckdb_question import DuckDBQuestion, seclude
+from join_stage.duckdb_rows import RowSource
 from join_stage.duckdb_signature import SignaturePlan
 from join_stage.duckdb_views import ViewsPlan
 from join_stage.engine import (
@@ -22,11 +24,14 @@ from join_stage.engine import (
     SPARK_MANIFESTS,
     Batch,
     Matches,
+    OutOfMemory,
     Scope,
     StoreError,
     unknown_plan,
 )
 from join_stage.plan import TemplateTable
+from join_stage.private import is_shared, keep_private, make_state
+from join_stage.reading import UNBOUNDED, Bounds
 from join_stage.tables import BOUND_STATE, RECORDS, STATE
 from join_stage.views import CACHE_BYTES
 from templates.catalog import Row
@@ -77,6 +82,7 @@ class DuckDBEngine:
     """A `JoinEngine` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
 
     A store may be opened with another `plan` than the last time. `cache_bytes` bounds what the plan `views` caches.
+    The instance reaches no file but its own, whatever it is asked.
     """
 
     def __init__(
@@ -86,35 +92,43 @@ class DuckDBEngine:
             raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
         try:
             if directory is not None:
-                directory.mkdir(parents=True, exist_ok=True)
+                make_state(directory)
             file = ":memory:" if directory is None else str(directory / DUCKDB_FILE)
             # By default a database in memory spills into the working directory, which is the user's.
             self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-") if directory is None else None
             self._connection = duckdb.connect(file)
+            self._private = () if directory is None or is_shared(directory) else (Path(file), Path(f"{file}.wal"))
+            self._keep_private()
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
-            advice = "if it is damaged, take an older copy of the store"
+            advice = "if it is damaged, take an older copy of the store, or name another directory"
             raise StoreError(f"cannot open the store in {directory}: {error}; {advice}") from error
         try:
             self._prepare()
+            # Cursors of a connection are made where it is not at work, which the batches' may be.
+            self._asked = self._connection.cursor()
             self._plan = _make_plan(plan, self._connection, cache_bytes)
         except BaseException:
             self.close()
             raise
         self._viewed: set[int] = set()
+        self._sources: dict[str, RowSource] = {}
         self._older = False
+
+    def _keep_private(self) -> None:
+        """Takes the files from all others. DuckDB makes them as the umask says, and the log anew now and then."""
+        for path in self._private:
+            keep_private(path)
 
     def _prepare(self) -> None:
         """Sets up the connection and the tables."""
         run = self._connection.execute
-        run(f"SET memory_limit = '{MEMORY_LIMIT}'")
-        run(f"SET threads = {min(THREADS, os.cpu_count() or 1)}")
-        run("SET preserve_insertion_order = false")
-        run("SET enable_progress_bar = false")  # it would show in a notebook
+        set_up(self._connection)
         # The statements name their joins in the order in which they are to be run: the optimizer, which knows
         # nothing of how many documents share a value, was seen to choose orders a thousand times slower.
         run("SET disabled_optimizers = 'join_order'")
+        seclude(self._connection)
         for name, schema in (BOUND_STATE | RECORDS).items():
             run(f"CREATE TABLE IF NOT EXISTS {name} ({_columns(schema)})")
         made = set(run("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
@@ -147,9 +161,11 @@ class DuckDBEngine:
     def commit(self) -> None:
         with _written():
             self._connection.commit()
+        self._keep_private()
         self._plan.committed()
 
     def rollback(self) -> None:
+        self._sources.clear()  # they may have been registered in the transaction that goes
         try:
             self._connection.rollback()
         except duckdb.TransactionException:  # a commit that failed has ended the transaction
@@ -158,18 +174,30 @@ class DuckDBEngine:
             self._plan.rolled_back(whole=True)
 
     def append(self, table: str, rows: pa.Table) -> None:
-        self._insert(f"INSERT INTO {table} SELECT * FROM appended", rows)
+        self._insert(table, rows)
 
-    def _insert(self, statement: str, appended: pa.Table) -> None:
-        """Inserts rows, which the statement calls `appended`: DuckDB finds the variable. To register them takes as long
-        again."""
-        if len(appended):
-            with _written():
-                self._connection.execute(statement)
+    def _insert(self, table: str, rows: pa.Table, columns: str = "*") -> None:
+        """Inserts rows into a table, or what the expressions `columns` make of them. What stands for them is registered
+        once for each table: to do so for each insert takes as long again."""
+        if not len(rows):
+            return
+        with _written():
+            source = self._sources.get(table)
+            if source is None or source.schema != rows.schema:
+                source = self._sources[table] = RowSource(rows.schema)
+                self._connection.register(f"{table}_fresh", source)
+            source.rows = rows
+            try:
+                self._connection.execute(f"INSERT INTO {table} SELECT {columns} FROM {table}_fresh")
+            finally:
+                source.rows = source.schema.empty_table()
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         with registered(self._connection, views or {}):
             return self._connection.sql(sql).to_arrow_table()
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
+        return DuckDBQuestion(self._asked, sql, bounds)
 
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         return self.select(f"SELECT {', '.join(columns)} FROM {table}")
@@ -184,7 +212,8 @@ class DuckDBEngine:
             self._split_state(first_docid)
         # Once there were older documents it is taken that there are: a join with none finds none.
         self._older = self._older or self._has_documents_before(first_docid)
-        return self._plan.join(Batch(batch, first_docid, self._older, scope))
+        with _written():
+            return self._plan.join(Batch(batch, first_docid, self._older, scope))
 
     def extend(self, witnesses: Witnesses) -> None:
         self._add(witnesses)
@@ -195,7 +224,7 @@ class DuckDBEngine:
         self.append("groups", batch.r_group)
         self.append("bound", batch.r_bin)
         self.append("r_doc", batch.r_doc)
-        self._insert("INSERT INTO r_docts SELECT docid, t0 AS timestamp, t0, t1 FROM appended", batch.r_docts)
+        self._insert("r_docts", batch.r_docts, "docid, t0 AS timestamp, t0, t1")
 
     def _has_documents_before(self, docid: int) -> bool:
         return self._connection.execute(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
@@ -224,16 +253,29 @@ class DuckDBEngine:
         return self._plan.costs()
 
     def close(self) -> None:
-        self._connection.close()
+        with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
+            self._connection.close()
         if self._spilled is not None:
             self._spilled.cleanup()
 
 
+def set_up(connection: duckdb.DuckDBPyConnection) -> None:
+    """How an instance of ours works."""
+    connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+    connection.execute(f"SET threads = {min(THREADS, os.cpu_count() or 1)}")
+    connection.execute("SET preserve_insertion_order = false")
+    connection.execute("SET enable_progress_bar = false")  # it would show in a notebook
+
+
 @contextmanager
 def _written() -> Iterator[None]:
-    """Says of a write that fails, for want of room above all, that it is the store's."""
+    """Says of what fails in a batch, for want of room above all, that it is the store's."""
     try:
         yield
+    except duckdb.OutOfMemoryException as error:
+        raise OutOfMemory(
+            f"the store needs more memory than its {MEMORY_LIMIT}: {error}; take smaller batches"
+        ) from error
     except (duckdb.IOException, duckdb.TransactionException) as error:
         raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from join_stage.costs import Cost
 from join_stage.plan import TemplateTable
+from join_stage.reading import UNBOUNDED, Bounds, Question
 from templates.catalog import Row
 from templates.witness import Witnesses
 
@@ -93,6 +94,10 @@ class StoreError(RuntimeError):
     """A store cannot be opened, or was written by a program that this one does not understand."""
 
 
+class OutOfMemory(StoreError):
+    """A batch needs more memory than the store has."""
+
+
 class JoinEngine(Protocol):
     """Join state and tables behind batches that become visible whole.
 
@@ -120,7 +125,10 @@ class JoinEngine(Protocol):
         """Appends rows to one of `join_stage.tables.TABLES`."""
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        """Answers a query over the tables, the current batch's rows included, and over `views` given along."""
+        """Answers a query of ours over the tables, the current batch's rows included, and over `views` given along."""
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> Question:
+        """A question of somebody's, who may only read, over what is committed."""
 
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of one of `join_stage.tables.RECORDS`, all rows in no particular order, those of the current

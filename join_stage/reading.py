@@ -1,27 +1,98 @@
-"""SQL that only asks: anything else is refused before it reaches a store."""
+"""What of SQL is answered: a single question over the tables that are documented. Here what both engines share."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Protocol
 
-import duckdb
+import pyarrow as pa
 
-_ASKS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(?:select|with|from|values|table|describe|show)\b", re.I | re.S)
+from join_stage.tables import BOUND_STATE, TABLES
+
+LONGEST = 100_000
+"""How many characters of SQL are read at the most."""
+
+ONLY_READ = "the tables are only read: write a SELECT"
+
+VIEWS = ("queries", "matches")
+"""What stands over the tables, beside the `r_t_` of each template."""
+
+RELATIONS = frozenset((*TABLES, *BOUND_STATE, *VIEWS))
+"""What may be asked about, beside the `r_t_` of each template."""
+
+_SHOWN = "documents, queries, matches, outputs, dead_letters, batches, r_bin, r_doc, r_docts and r_t_0, r_t_1, ..."
+
+_TEMPLATE = re.compile(r"r_t_\d{1,9}")
+_OF_THE_ENGINE = re.compile(r"^(?:duckdb|pragma|pg|sqlite)_|\W")
+"""What names of an engine's own relations and of files look like. A question that gives such a name to a part of itself
+might mean the other one elsewhere."""
 
 
-def refuse_writes(sql: str) -> None:
-    """Raises ValueError for SQL that is not a single question.
+class Refused(ValueError):
+    """The question is not answered; the message says why and what to do, in one line."""
 
-    DuckDB's parser says what it is; what that does not know, a question in the words of Spark, is told by its first
-    word.
+
+class Cut(Refused):
+    """The question was ended before it was answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large an answer may be: `rows`, and `size` in bytes as Arrow holds it. None: as large as it likes."""
+
+    rows: int | None = None
+    size: int | None = None
+
+    def check(self, rows: int, size: int) -> None:
+        """Raises Refused for an answer of so many rows and bytes."""
+        if self.rows is not None and rows > self.rows:
+            raise Refused(f"the answer has more than {self.rows:,} rows: narrow it down, or raise --most-rows")
+        if self.size is not None and size > self.size:
+            raise Refused(f"the answer has more than {self.size:,} bytes: narrow it down, or raise --most-bytes")
+
+
+UNBOUNDED = Bounds()
+
+
+class Question(Protocol):
+    """A question of the tables, which sees the batches that are committed when it begins, each whole or not at all.
+
+    It is answered once, in whatever thread, while other threads go on with the store.
     """
-    try:
-        statements = duckdb.extract_statements(sql)
-    except duckdb.Error:
-        asks = _ASKS.match(sql) is not None
-    else:
-        if len(statements) != 1:
-            raise ValueError(f"one SELECT is answered at a time, and this has {len(statements)} statements")
-        asks = statements[0].type == duckdb.StatementType.SELECT
-    if not asks:
-        raise ValueError("the tables are only read: write a SELECT")
+
+    def answer(self) -> pa.Table:
+        """The answer. Raises Refused for what is no question or has too large an answer, Cut if it was interrupted,
+        and what the engine raises."""
+
+    def interrupt(self) -> None:
+        """Has `answer` raise Cut soon, from another thread. It may be called at any time, and again."""
+
+
+def known(name: str, made: Collection[str]) -> None:
+    """Refuses the name of a relation that is neither ours nor among `made`, those that the question itself makes."""
+    lower = name.lower()
+    if lower in RELATIONS or _TEMPLATE.fullmatch(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):
+        return
+    close = get_close_matches(lower, [*RELATIONS, *made], 1)
+    advice = f"did you mean {close[0]}?" if close else f"there are {_SHOWN}"
+    raise Refused(f"there is no table {name!r:.80}; {advice}")
+
+
+def short_enough(sql: str) -> None:
+    """Refuses SQL that is too long to be read."""
+    if len(sql) > LONGEST:
+        raise Refused(f"the question has {len(sql):,} characters, and at most {LONGEST:,} are read")
+
+
+def measured(chunks: pa.RecordBatchReader, bounds: Bounds) -> pa.Table:
+    """The rows of a reader, which is read no further than the bounds go."""
+    found: list[pa.RecordBatch] = []
+    rows = size = 0
+    for chunk in chunks:
+        rows, size = rows + chunk.num_rows, size + chunk.nbytes
+        bounds.check(rows, size)
+        found.append(chunk)
+    return pa.Table.from_batches(found, chunks.schema)

@@ -68,7 +68,8 @@ RECORDS = {
     "groups": _schema(grp=pa.int32(), var1=pa.int32(), var2=pa.int32()),
     "templates": _schema(template=_INT, left_nodes=_INT, parents=_INTS, joins=_INTS),
     "settings": _schema(key=_TEXT, value=_TEXT, batch=_INT),
-    "offsets": _schema(source=_TEXT, file=_TEXT, position=_INT, batch=_INT),
+    # `mark` tells which file it was, whatever its name is by now.
+    "offsets": _schema(source=_TEXT, file=_TEXT, position=_INT, batch=_INT, mark=_TEXT),
     # A query rests from behind a document on, for a reason, or goes on from there: then the reason is null.
     "pauses": _schema(qid=_INT, docid=_INT, reason=_TEXT, noted_at=_INT, batch=_INT),
     "commands": _schema(id=_TEXT, answer=_TEXT, noted_at=_INT, batch=_INT),

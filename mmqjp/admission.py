@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+import logging
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
-from lxml import etree
 
 from feeds.document import Clock, Document, Reject
 from join_stage.engine import JoinEngine
@@ -18,12 +18,13 @@ from mmqjp.join_state import JoinState
 from mmqjp.records import Record, own_part_id
 from mmqjp.registry import Registry
 from mmqjp.rows import rows_table
+from mmqjp.text import one_line
 from mmqjp.watermarks import EARLIEST, LATEST, Watermarks
 from templates.witness import Witnesses
-from xpath_stage.parse import DocumentError, ParsedDocument, parse_document
+from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents
 
-_NODES = etree.XPath("count(descendant-or-self::*) + count(descendant-or-self::*/@*)")
+_LOG = logging.getLogger("mmqjp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Admission:
 
     def admit(self, documents: Iterable[Document | Reject], found: Found | None = None) -> Admitted:
         """Sorts a batch into records and dead letters. With `found` its documents were read elsewhere, and those that
-        were too large refused."""
+        were too large, or had too many nodes, refused."""
         dead: list[tuple[object, ...]] = []
         items = list(documents)
         known = self._known({(item.stream, item.id) for item in items if isinstance(item, Document)})
@@ -139,24 +140,13 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
                 if refusal := self._refusal(item, watermark):
                     read[place] = refusal
                 elif found is not None:
-                    read[place] = self._bounded(found.read(place))
+                    read[place] = found.read(place)
                 elif too_large := size_refusal(item, self._most):
                     read[place] = DocumentError(too_large)
                 else:
                     waiting[place] = item
-        parsed = parse_documents(document.xml_bytes() for document in waiting.values())
-        return read | {place: self._bounded(one) for place, one in zip(waiting, parsed, strict=True)}
-
-    def _bounded(self, found: ParsedDocument | Text | DocumentError) -> ParsedDocument | Text | DocumentError:
-        """The document, or that it has too many nodes: each takes a step of stage 1."""
-        # A node takes four bytes at the least, `<a/>` or ` a=""` less one.
-        if self._most_nodes is None or isinstance(found, DocumentError) or found.size < 4 * self._most_nodes:
-            return found
-        tree = parse_document(found.text.encode(), trusted=True) if isinstance(found, Text) else found
-        nodes = int(_NODES(tree.top))  # type: ignore[arg-type]  # a count is a number
-        if nodes <= self._most_nodes:
-            return found
-        return DocumentError(f"{nodes:,} elements and attributes, and {self._most_nodes:,} are allowed")
+        xmls = (document.xml_bytes() for document in waiting.values())
+        return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self._most_nodes), strict=True))
 
     def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
         """Why a document does not enter, whatever is in it, given the watermarks of streams."""
@@ -172,6 +162,14 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
         if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:
             return DocumentError(f"from the future: {ahead} µs ahead of the clock, {max_ahead} are allowed")
         return None
+
+
+def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
+    """Tells the log that documents could not be taken in, and why the first was not."""
+    if dead_letters:
+        first = one_line(f"{dead_letters[0]['id']}: {dead_letters[0]['reason']}")
+        found = "a document is a dead letter" if len(dead_letters) == 1 else f"{len(dead_letters):,} dead letters"
+        _LOG.warning("%s, %s; Engine.last_dead_letters() has each", found, first)
 
 
 def _record(document: Document, tree: ParsedDocument | Text) -> Record:

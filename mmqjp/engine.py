@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
+from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan, whole_batch
+from join_stage.only_read import Outdated
+from join_stage.private import share
+from join_stage.reading import UNBOUNDED, Bounds, Question
 from join_stage.views import CACHE_BYTES
-from mmqjp.admission import Admission, Found
+from mmqjp.admission import Admission, Found, warn_of
 from mmqjp.answering import Answering
 from mmqjp.delivery import Delivery
 from mmqjp.evaluated import EvaluatedRows
@@ -26,7 +30,7 @@ from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.opening import directory_bytes, open_session, open_store
 from mmqjp.outputs import Output, sorted_outputs
-from mmqjp.ownership import Ownership
+from mmqjp.ownership import Looking, Ownership
 from mmqjp.records import Records
 from mmqjp.registry import Registry
 from mmqjp.retention import ID_RETENTION, prune, prune_offsets
@@ -74,9 +78,13 @@ class Engine:
     `max_nodes` elements and attributes, is a dead letter; a query that has more than `max_matches` outputs for a
     document that arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be
     opened with any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL.
-    `limits` bound what stage 1 keeps. `now` is the clock, in microseconds.
+    `limits` bound what stage 1 keeps. With `quiet` the log hears nothing of dead letters. `now` is the clock, in
+    microseconds. With `read_only` the state, which must be there, is only looked at, also by who may not write it, and
+    nothing can be processed or changed. What is made in a state directory is its owner's alone, unless it was opened as
+    `shared` once: then the umask tells.
 
-    Raises StoreError if the state cannot be opened, JavaNotFound if Spark cannot start, ValueError for an unknown plan.
+    Raises StoreError if the state cannot be opened (InUse if another process holds it, Outdated if one that is only
+    read is of an older format), JavaNotFound if Spark cannot start, ValueError for an unknown plan.
     """
 
     def __init__(
@@ -94,21 +102,30 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
         limits: Limits = DEFAULT,
+        quiet: bool = False,
         now: Clock = now_us,
+        read_only: bool = False,
+        shared: bool = False,
     ) -> None:
         if plan not in PLANS:
             raise unknown_plan(plan)
-        self._now, self._plan, self._keeps = now, plan, state is not None
+        self._now, self._plan, self._keeps, self._quiet = now, plan, state is not None, quiet
         session = None if engine == "duckdb" else open_session(engine, master)
         self._directory = directory = None if state is None else Path(state)
-        self._ownership = None if directory is None else Ownership(directory, now)
+        if directory is not None and shared:
+            share(directory)
+        self._ownership: Ownership | Looking | None = None
+        if directory is not None and not read_only:
+            self._ownership = Ownership(directory, now)
+        elif directory is not None and session is None:  # files of Spark's stay while they are read
+            self._ownership = Looking(directory)
         try:
-            self._store = open_store(session, directory, plan, cache_bytes)
+            self._store = open_store(session, directory, plan, cache_bytes, read_only=read_only)
         except BaseException:
             self._disown()
             raise
         try:
-            self._open(session, limits)
+            self._open(session, limits, max_nodes, read_only=read_only)
             greatest = self._ledger.greatest_times() if is_bounded(lateness) else {}
             timing = Timing(lateness, idle_after, max_ahead)
             self._watermarks = Watermarks(timing, greatest, now())
@@ -128,15 +145,17 @@ class Engine:
         self._last_paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
 
-    def _open(self, session: SparkSession | None, limits: Limits) -> None:
+    def _open(self, session: SparkSession | None, limits: Limits, max_nodes: int | None, *, read_only: bool) -> None:
         """Takes up what the store has."""
         with collector_passes_over():
             self._ledger = Ledger(self._store, self._now)
+            if read_only and not self._ledger.is_current:
+                raise Outdated(f"the store in {self._directory} is of an older format: open it once with write access")
             groups = self._ledger.groups()
             self._stage1 = (
                 XPathStage(groups, limits=limits)
                 if session is None
-                else SparkStage(session, groups, spread=spread_past(session), limits=limits)
+                else SparkStage(session, groups, spread=spread_past(session), limits=limits, max_nodes=max_nodes)
             )
             self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
             self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)
@@ -207,10 +226,11 @@ class Engine:
                 return self._subscribing.subscribe(script, how, since=-1, noting=noting, within=self._backfill)
             return self._subscribing.subscribe(script, how, noting=noting)
 
-    def ensure(self, script: Script) -> list[str]:
-        """Registers the queries of a script that are not registered yet under the same name with the same text."""
+    def ensure(self, script: Script, how: How = "ensure") -> list[str]:
+        """Registers the queries of a script that are not registered yet under the same name with the same text. With
+        "renew" these take the place of others under the names that it PUBLISHes, with "exact" of all others."""
         with collector_paused(), self._batch():
-            return self._subscribing.subscribe(script, "ensure")
+            return self._subscribing.subscribe(script, how)
 
     def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Removes all queries of a name. Raises KeyError if there is none."""
@@ -280,7 +300,8 @@ class Engine:
     ) -> list[Output]:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
 
-        A document that cannot be taken in becomes a dead letter. The batch is committed whole or not at all, `notes`
+        A document that cannot be taken in becomes a dead letter: `last_dead_letters` has those of the batch, and the
+        logger "mmqjp" is warned of them. The batch is committed whole or not at all, `notes`
         along with it. `found` has what `evaluated` found in the documents, since when no query has come or gone.
         """
         with collector_paused():
@@ -325,6 +346,8 @@ class Engine:
             subscription.pause(last, reason)
         self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
         self._last_dead_letters = admitted.dead_letters.to_pylist()
+        if not self._quiet:
+            warn_of(self._last_dead_letters)
         seen = self._counters
         self._counters = Counters(
             seen.documents + len(admitted.records),
@@ -412,7 +435,7 @@ class Engine:
         """The outputs of the batches after one, each list as `process` returned it, oldest first."""
         return self._ledger.outputs_after(batch)
 
-    def offsets(self) -> dict[tuple[str, str], int]:
+    def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""
         return self._ledger.offsets()
 
@@ -471,6 +494,15 @@ class Engine:
         """The names of the queries that the last batch paused, with the reasons."""
         return self._last_paused
 
-    def sql(self, query: str) -> pa.Table:
-        """Answers an SQL query over the engine's tables."""
-        return self._store.select(query)
+    def sql(self, query: str, *, trusted: bool = False) -> pa.Table:
+        """Answers an SQL query over the engine's tables, in the words of its engine.
+
+        It only reads them: what would write, read files, or tell of the process is refused with a ValueError, by DuckDB
+        and by the plan that Spark makes of it. With `trusted` the query may do whatever the engine can.
+        """
+        return self._store.select(query) if trusted else self._store.question(query).answer()
+
+    def question(self, query: str, bounds: Bounds = UNBOUNDED) -> Question:
+        """A query like those of `sql` that is not `trusted`, to be answered in any thread while this one goes on: it
+        sees the batches that are committed when it begins. `bounds` say how large the answer may be."""
+        return self._store.question(query, bounds)

@@ -41,9 +41,9 @@ class Estimates:
 
 def estimates(engine: Engine) -> Estimates | None:
     """Estimates from the documents that are kept; None if there are none."""
-    (kept,) = engine.sql("SELECT count(*) AS n FROM r_docts").to_pylist()
+    (kept,) = engine.sql("SELECT count(*) AS n FROM r_docts", trusted=True).to_pylist()
     if not kept["n"]:
         return None
-    rows = engine.sql(_PAIRS).to_pylist()
+    rows = engine.sql(_PAIRS, trusted=True).to_pylist()
     # A new document stands on the left and on the right.
     return Estimates(kept["n"], {(r["var1"], r["var2"]): 2 * float(r["pairs"]) / kept["n"] for r in rows})

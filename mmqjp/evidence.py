@@ -38,7 +38,8 @@ class Evidence:
         self._matches: dict[tuple[str, int, int], list[list[int]]] = defaultdict(list)
         rows = engine.sql(
             "SELECT q.query, m.t0, m.t1, m.docid1, m.docid2 FROM match_rows m "
-            "JOIN match_queries q ON m.match = q.match ORDER BY m.match"
+            "JOIN match_queries q ON m.match = q.match ORDER BY m.match",
+            trusted=True,
         )
         for row in rows.to_pylist():
             docids = [row["docid1"]] + ([] if row["docid2"] is None else [row["docid2"]])

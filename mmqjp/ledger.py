@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from feeds.document import Clock, now_us
-from feeds.tail import Offset
+from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import JoinEngine, StoreError, whole_batch
 from mmqjp.kept_queries import KeptQueries
@@ -52,6 +52,11 @@ class Ledger:
         self.next_match = 1 + store.highest("match_rows", "match")
         self.queries = KeptQueries(store)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the store has the format that this version writes."""
+        return self._version == SCHEMA_VERSION
+
     def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
         """The groups of edges that the join state's rows were expanded from."""
         groups: dict[int, set[Edge]] = {}
@@ -68,7 +73,7 @@ class Ledger:
         What a format has more, tables and columns, the store has made already; what it keeps otherwise, it has
         rewritten.
         """
-        if self._version == SCHEMA_VERSION:
+        if self.is_current:
             return False
         with whole_batch(self._store):
             self.queries.place_anew(registry, preparation)
@@ -138,7 +143,7 @@ class Ledger:
 
     def save_notes(self, notes: Notes) -> None:
         """Writes what is committed along with the current batch."""
-        self._append("offsets", [(o.source, o.file, o.position, self.batch) for o in notes.offsets])
+        self._save_offsets(notes.offsets)
         self._append("settings", [(key, value, self.batch) for key, value in notes.settings.items()])
         now = self._now()
         self._append("commands", [(id, answer, now, self.batch) for id, answer in notes.answers.items()])
@@ -149,11 +154,14 @@ class Ledger:
         found = self._store.select("SELECT c.answer FROM commands c JOIN asked a ON c.id = a.id", {"asked": asked})
         return next((row["answer"] for row in found.to_pylist()), None)
 
-    def offsets(self) -> dict[tuple[str, str], int]:
+    def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read."""
-        sql = """SELECT source, file, position FROM offsets JOIN
+        sql = """SELECT source, file, position, mark FROM offsets JOIN
 (SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
-        return {(row["source"], row["file"]): row["position"] for row in self._rows(sql)}
+        return {
+            (row["source"], row["file"]): Offset(row["source"], row["file"], row["position"], row["mark"] or "")
+            for row in self._rows(sql)
+        }
 
     def count(self, table: str) -> int:
         """How many rows a table has."""
@@ -178,7 +186,10 @@ class Ledger:
     def renew_offsets(self, offsets: Sequence[Offset]) -> None:
         """Writes the offsets that count anew, and drops all that were written before."""
         self._store.drop_before("offsets", "batch", self.batch)
-        self._append("offsets", [(o.source, o.file, o.position, self.batch) for o in offsets])
+        self._save_offsets(offsets)
+
+    def _save_offsets(self, offsets: Iterable[Offset]) -> None:
+        self._append("offsets", [(o.source, o.file, o.position, self.batch, o.mark or None) for o in offsets])
 
     def setting(self, key: str) -> str | None:
         """What was noted last under a key."""

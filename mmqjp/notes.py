@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from feeds.tail import Offset
+from feeds.offsets import Offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,12 @@ def directory_bytes(directory: Path) -> int:
     return size
 
 
-def open_store(session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int) -> JoinEngine:
+def open_store(
+    session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int, *, read_only: bool = False
+) -> JoinEngine:
     """The store and join engine: on Spark if there is a session, else on DuckDB. Raises StoreError, ValueError."""
+    if read_only:
+        return _open_reader(session, state)
     if session is None:
         from join_stage.duckdb_engine import DuckDBEngine
 
@@ -41,3 +45,15 @@ def open_store(session: SparkSession | None, state: Path | None, plan: str, cach
     from join_stage.spark.engine import SparkEngine
 
     return SparkEngine(session, state, plan, cache_bytes=cache_bytes)
+
+
+def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine:
+    if state is None:
+        raise ValueError("what is only read is a state directory: name one")
+    if session is None:
+        from join_stage.duckdb_reader import DuckDBReader
+
+        return DuckDBReader(state)
+    from join_stage.spark.reader import SparkReader
+
+    return SparkReader(session, state)

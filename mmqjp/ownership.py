@@ -1,4 +1,4 @@
-"""Who holds a state directory: one process at a time, whose name others are told."""
+"""Who holds a state directory: one process at a time, whose name others are told, or any number that only look."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ import fcntl
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from feeds.document import Clock, now_us
 from join_stage.engine import StoreError
+from join_stage.private import make_lock, make_state
 
 OWNER = "owner"
-"""The file of a state directory that its holder has locked; it says who that is."""
+"""The file of a state directory that its holder has locked; it says who that is. Those who look share the lock."""
+
+PATIENCE = 120.0
+"""Seconds for which whoever would hold a state waits for those who look at it."""
+
+PAUSE = 0.05
+"""Seconds between tries."""
 
 
 class InUse(StoreError):
@@ -23,21 +33,36 @@ class InUse(StoreError):
 class Ownership:
     """A state directory held by this process until `release`, or until it ends in whatever way.
 
-    Raises InUse, with who holds it, and StoreError if the directory cannot be made.
+    It is waited for up to `patience` seconds while others only look; `sleep` lets some pass. Raises InUse, with who
+    holds it, and StoreError if the directory cannot be made.
     """
 
-    def __init__(self, directory: Path, now: Clock = now_us) -> None:
-        path = directory / OWNER
+    def __init__(
+        self,
+        directory: Path,
+        now: Clock = now_us,
+        *,
+        patience: float = PATIENCE,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_state(directory)
+            self._handle = make_lock(directory, OWNER)
         except OSError as error:
             raise StoreError(f"cannot open the store in {directory}: {error}") from error
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            waited = 0.0
+            while not _locked(self._handle, fcntl.LOCK_EX):
+                if not _locked(self._handle, fcntl.LOCK_SH):
+                    raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
+                _unlock(self._handle)
+                if waited >= patience:
+                    raise InUse(f"the store in {directory} is being looked at by others; try again when they are done")
+                sleep(PAUSE)
+                waited += PAUSE
+        except BaseException:
             os.close(self._handle)
-            raise InUse(f"the store in {directory} is in use by {_holder(path)}") from None
+            raise
         os.ftruncate(self._handle, 0)
         os.write(self._handle, json.dumps(_self(now())).encode())
 
@@ -46,19 +71,46 @@ class Ownership:
         os.close(self._handle)
 
 
+class Looking:
+    """A state directory that nobody comes to hold until `release`; others may look, too. Raises InUse while it is held.
+
+    Where the state may only be read, whoever would hold it is not kept from it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._handle: int | None = None
+        with suppress(OSError):
+            self._handle = os.open(directory / OWNER, os.O_RDONLY | os.O_CLOEXEC)
+        if self._handle is not None and not _locked(self._handle, fcntl.LOCK_SH):
+            os.close(self._handle)
+            raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
+
+    def release(self) -> None:
+        """Lets others hold it."""
+        if self._handle is not None:
+            os.close(self._handle)
+
+
 def is_held(directory: Path) -> bool:
-    """Whether a process holds the state directory."""
+    """Whether a process holds the state directory; those who look do not."""
     try:
-        handle = os.open(directory / OWNER, os.O_RDWR)
+        Looking(directory).release()
+    except InUse:
+        return True
+    return False
+
+
+def _locked(handle: int, kind: int) -> bool:
+    """Locks a file, if nobody else's lock is in the way; whether it did."""
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except OSError:
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return True
+
+
+def _unlock(handle: int) -> None:
+    fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _self(now: int) -> dict[str, object]:

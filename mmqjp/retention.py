@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from feeds.tail import Offset
 from join_stage.engine import JoinEngine
 from mmqjp.ledger import Ledger
 from mmqjp.watermarks import EARLIEST
@@ -54,10 +53,9 @@ def prune(
 def prune_offsets(ledger: Ledger, sources: Collection[str], files: Collection[tuple[str, str]]) -> None:
     """Drops, within a batch, offsets that later ones have superseded, and those of files of `sources` that are gone:
     `files` are those that are there. Nothing, while they are few."""
-    offsets = ledger.offsets()
     live = [
-        Offset(source, file, position)
-        for (source, file), position in offsets.items()
+        offset
+        for (source, file), offset in ledger.offsets().items()
         if source not in sources or (source, file) in files or file.startswith("#")
     ]
     if ledger.count("offsets") > 2 * len(live) + SUPERSEDED:

@@ -15,9 +15,12 @@ from mmqjp.registry import Registry
 from mmqjp.subscriptions import NUMBERED, Subscription
 from xscl import Script
 
-How = Literal["ensure", "add", "replace"]
-"""What becomes of queries that are registered under a name that a script PUBLISHes: those of the same text are not
-registered again; or all stay, and the script's join them; or those that the script does not have are removed."""
+How = Literal["ensure", "add", "replace", "renew", "exact"]
+"""What becomes of queries that are registered, and of the same name and text as one of a script, or without a name of
+the same text: with "add" the script's is another one, as with "replace" one without a name is; else it is that one.
+
+Of those that the script does not have, "replace" and "renew" remove the ones under names that it PUBLISHes, "exact" all
+of them."""
 
 Noting = Callable[[list[str]], Notes]
 """What is committed along with a change of queries, given their names."""
@@ -65,8 +68,8 @@ class Subscribing:
         ValueError for a cycle of PUBLISHed names; then nothing is registered.
         """
         names, fresh, kept = self._sorted_out(script, how, since)
-        replaced = list(self._replaced(script, kept)) if how == "replace" else []
-        self._register(fresh, replaced, lambda: self._ledger.save_notes(noting(names)), within)
+        gone = list(self._gone(script, how, kept))
+        self._register(fresh, gone, lambda: self._ledger.save_notes(noting(names)), within)
         self._highest_number = max([self._highest_number, *(int(s.name[1:]) for s in fresh if not s.publishes)])
         return names
 
@@ -146,8 +149,12 @@ class Subscribing:
             names.append(name)
         return names, fresh, kept
 
-    def _replaced(self, script: Script, kept: set[Subscription]) -> Iterator[Subscription]:
-        """The queries of the names that a script PUBLISHes, but for those that are kept."""
+    def _gone(self, script: Script, how: How, kept: set[Subscription]) -> Iterator[Subscription]:
+        """The queries that a script puts an end to."""
+        if how == "exact":
+            yield from (s for s in self._registry.subscriptions.values() if s not in kept)
+        if how not in ("replace", "renew"):
+            return
         for name in dict.fromkeys(query.publish for query in script.queries if query.publish is not None):
             yield from (s for s in self._registry.named(name) if s not in kept)
 
@@ -161,8 +168,9 @@ class Subscribing:
             for subscription in fresh:
                 self._registry.add(subscription)
                 added.append(subscription)
+            without = frozenset(gone)
             for subscription in added:
-                self._refuse_cycle(subscription, gone)
+                self._refuse_cycle(subscription, without)
             with whole_batch(self._store):
                 self._ledger.queries.save(fresh, self._registry, self._now())
                 self._ledger.queries.save_removals([s.qid for s in gone], self._now())
@@ -193,8 +201,8 @@ class Subscribing:
                 if subscription.active:
                     self._registry.activate(subscription)
 
-    def _refuse_cycle(self, subscription: Subscription, gone: Iterable[Subscription]) -> None:
+    def _refuse_cycle(self, subscription: Subscription, gone: frozenset[Subscription]) -> None:
         """Raises ValueError if a PUBLISHed stream would be made of itself, through queries registered earlier."""
-        if subscription.publishes and (cycle := self._registry.cycle_of(subscription.name, frozenset(gone))):
+        if subscription.publishes and (cycle := self._registry.cycle_of(subscription.name, gone)):
             path = " -> ".join(cycle)
             raise ValueError(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")

@@ -1,16 +1,21 @@
 """What tests share: the property-test profiles, the one Spark session, a server of feeds."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
 from tests.feed_server import FeedServer, Fetching, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+STARVING = 5
+"""With so many processes to a core a machine is said to be starved."""
 
 settings.register_profile("ci", deadline=None, print_blob=True)
 settings.register_profile("soak", settings.get_profile("ci"), max_examples=10 * settings.get_profile("ci").max_examples)
@@ -25,6 +30,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+STARVED = ("SocketTimeoutException", "failed to connect back", "timed out", "TimeoutError", "TimeoutExpired")
+"""What failures of tests say that had to wait too long for a core."""
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Says of failures that may come of a machine with too much to do that they may."""
+    failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    waited = [report.nodeid for report in failed if any(sign in report.longreprtext for sign in STARVED)]
+    load, cores = os.getloadavg()[1], os.cpu_count() or 1
+    if not waited and not (failed and load > STARVING * cores):
+        return
+    terminalreporter.section("a starved machine?", yellow=True)
+    terminalreporter.line(
+        f"{len(failed)} failed, {len(waited)} after waiting too long; the load was {load:.0f} on {cores} cores. "
+        "Where other programs take the cores, Spark's processes may not answer each other in time, which says nothing "
+        "about the code. End the other programs and run these tests again:"
+    )
+    for nodeid in waited or [report.nodeid for report in failed]:
+        terminalreporter.line(f"  {nodeid}")
 
 
 @pytest.fixture(scope="session")

@@ -73,10 +73,10 @@ def test_usage_errors_are_one_line(files, options, message):
 
 
 def test_missing_options_and_unknown_commands(files):
-    missing = call("run")
+    missing = call("run", "--documents", ".")
     assert (missing.exit_code, missing.stderr) == (
         2,
-        "mmqjp: error: Missing option '--queries'. (see mmqjp run --help)\n",
+        "mmqjp: error: name the queries with --queries, or a --state that has some (see mmqjp run --help)\n",
     )
     unknown = call("fly")
     assert (unknown.exit_code, unknown.stderr) == (2, "mmqjp: error: No such command 'fly'. (see mmqjp --help)\n")

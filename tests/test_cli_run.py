@@ -1,9 +1,11 @@
 """`mmqjp run`: documents in, output lines out, whatever happens on the way."""
 
+import errno
 import json
 import os
 import pty
 import signal
+import stat
 import subprocess
 import sys
 from itertools import islice
@@ -15,7 +17,6 @@ import mmqjp.demo
 from feeds.sources import read_documents
 from join_stage.engine import PLANS
 from mmqjp.commands import run as run_module
-from mmqjp.commands import sinks
 from mmqjp.engine import Engine
 from tests.cli_support import DOCUMENTS, LINES, QUERIES, write_documents, write_queries
 from tests.cli_support import mmqjp as call
@@ -164,21 +165,27 @@ def test_a_run_repeated_with_state_writes_nothing_new(run, tmp_path):
     assert (again.exit_code, again.stdout) == (0, "")
 
 
-def test_what_could_not_be_written_is_written_by_the_next_run(run, tmp_path, monkeypatch):
-    state = ("--state", tmp_path / "state", "--output", tmp_path / "out.jsonl")
+@pytest.mark.parametrize("state", [False, True])
+def test_what_could_not_be_written_is_written_by_the_next_run(run, tmp_path, monkeypatch, state):
+    target = tmp_path / "out.jsonl"
+    options = ("--output", target, *(("--state", tmp_path / "state") if state else ()))
 
-    def full(self):
-        raise OSError(28, "No space left on device", "out.jsonl")
+    fsync = os.fsync
+
+    def full(handle):
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sinks.Sink, "finish", full)
-        failed = run(*state)
-    assert failed.exit_code == 1
-    expected = "mmqjp: error: out.jsonl: No space left on device; make room on the disk, or write elsewhere\n"
-    assert failed.stderr == expected
-    assert not (tmp_path / "out.jsonl").exists()
-    assert run(*state).exit_code == 0
-    assert lines((tmp_path / "out.jsonl").read_text()) == LINES
+        patched.setattr(os, "fsync", full)
+        failed = run(*options)
+    expected = f"mmqjp: error: {target}: No space left on device; make room on the disk, or write elsewhere\n"
+    assert (failed.exit_code, failed.stderr) == (1, expected)
+    assert target.read_text() == "" if state else not target.exists()
+    assert not list(tmp_path.glob(".*"))
+    assert run(*options).exit_code == 0
+    assert lines(target.read_text()) == LINES
 
 
 def test_interrupted_between_batches_keeps_what_was_committed(run, tmp_path, monkeypatch):
@@ -240,12 +247,14 @@ def test_a_reader_that_goes_away_gets_its_lines_in_the_next_run(run, tmp_path):
 
 
 def test_a_cycle_with_queries_of_an_earlier_run(tmp_path):
-    documents = write_documents(tmp_path / "documents.jsonl")
-    arguments = ("--documents", documents, "--engine", "duckdb", "--state", tmp_path / "state")
-    queries = write_queries(tmp_path, "FROM b//x->l JOIN {l = r, 1} S//y->r PUBLISH a")
-    assert call("run", "--queries", queries, *arguments).exit_code == 0
-    queries = write_queries(tmp_path, "FROM a//x->l JOIN {l = r, 1} S//y->r PUBLISH b")
-    result = call("run", "--queries", queries, *arguments)
+    (tmp_path / "drops").mkdir()
+    arguments = ("--source", tmp_path / "drops", "--state", tmp_path / "state", "--trigger", "available-now")
+
+    def stream(text):
+        return call("stream", "--engine", "duckdb", "--queries", write_queries(tmp_path, text), *arguments)
+
+    assert stream("FROM b//x->l JOIN {l = r, 1} S//y->r PUBLISH a").exit_code == 0
+    result = stream("FROM a//x->l JOIN {l = r, 1} S//y->r PUBLISH b")
     assert result.exit_code == 1
     assert "a cycle of PUBLISHed names: b -> a -> b, with queries registered earlier" in result.stderr.replace(
         "a -> b -> a", "b -> a -> b"
@@ -297,9 +306,14 @@ def test_dead_letters_of_this_run_go_to_a_file(run, tmp_path):
     assert rows[1]["raw"] == '{"id": "raw", "xml": "\\xff"}\n'
 
 
-def test_no_dead_letters_no_file(run, tmp_path):
-    assert run("--dead-letters", tmp_path / "dead.jsonl").exit_code == 0
-    assert not (tmp_path / "dead.jsonl").exists()
+def test_no_dead_letters_no_file_or_an_empty_one(run, tmp_path):
+    target = tmp_path / "dead.jsonl"
+    assert run("--dead-letters", target).exit_code == 0
+    assert not target.exists()
+    assert run("--dead-letters", target, documents=[BROKEN]).exit_code == 0
+    assert target.stat().st_size
+    assert run("--dead-letters", target).exit_code == 0
+    assert target.read_bytes() == b""
 
 
 def test_a_place_for_dead_letters_that_does_not_exist_is_said_at_once(run, tmp_path):

@@ -132,6 +132,21 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on(engine: 
     assert {row["id"]: row["raw"] for row in engine.dead_letters()}["broken"] == b"<a><b></a>"
 
 
+def test_who_embeds_the_engine_is_warned_of_dead_letters(engine: Engine, caplog: pytest.LogCaptureFixture):
+    engine.process([doc(1)])
+    assert not caplog.messages and not engine.last_dead_letters()
+    engine.process([Document("bro\nken", "<a><b></a>", time=1)])
+    (message,) = caplog.messages
+    assert message.startswith("a document is a dead letter, bro ken: line 1, column ") and "\n" not in message
+    engine.process([Document("c", "<", time=1), doc(2), Document("d", ">", time=1)])
+    assert caplog.messages[1].startswith("2 dead letters, c: ")
+    assert [letter["id"] for letter in engine.last_dead_letters()] == ["c", "d"]
+    with Engine("duckdb", quiet=True) as quiet:
+        quiet.process([Document("e", "<", time=1)])
+        assert len(quiet.last_dead_letters()) == 1
+    assert len(caplog.messages) == 2
+
+
 def test_a_batch_that_fails_leaves_no_trace(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     engine.subscribe(PAIRS)
     engine.process([doc(1)])

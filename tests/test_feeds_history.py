@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from feeds import Document, Reject
-from feeds.entries import Item, read_entries
+from feeds.entries import read_entries
 from feeds.fetch.clock import HOUR
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
 from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
-from feeds.item import Entry, Origin
+from feeds.item import Entry, Origin, entry_id, item_xml
 from feeds.sightings import Fetch, Listed, SeenEntry, sightings
 from feeds.sources import read_documents
 from mmqjp import Engine
@@ -36,7 +36,11 @@ def seen(origin: Origin, *entries: Entry) -> list[SeenEntry | Listed]:
     """What a fetch shows."""
     fetch = Fetch(origin.source or origin.name, origin.name, origin.modified, origin.fetched)
     found = sightings(entries)
-    return [*(SeenEntry("id", "<item/>", fetch, one) for one in found), Listed(fetch, [one.key for one in found])]
+    places = [
+        SeenEntry(entry_id(entry, fetch.feed), item_xml(entry).decode(), fetch, one)
+        for entry, one in zip(entries, found, strict=True)
+    ]
+    return [*places, Listed(fetch, [one.key for one in found])]
 
 
 def met(history: History, hours: int, *entries: Entry) -> list[tuple[int, int]]:
@@ -117,14 +121,39 @@ def test_guids_that_change_for_ever_are_stopped_and_told():
     assert met(again(history), 99, replace(ENTRY, guid="x", title="really new")) == [(0, -1)]
 
 
-def test_a_feed_without_end_is_a_reject_of_each_fetch_that_it_has_changed_in():
-    history = History(most=2)
-    items: list[Item] = []
-    for hour in range(4):
-        items += read_entries(rss("a", extra="", guid=f"{hour}").encode(), fetched(hour), history=history)
-    assert [type(item) for item in items] == [Document, Document, type(None), Reject, type(None), Reject]
-    assert isinstance(items[3], Reject)
-    assert items[3].reason == "2.xml: 1 of its entries are left out, because they or their guids change without end"
+@pytest.mark.parametrize(
+    ("entries", "cause"),
+    [
+        (
+            [replace(ENTRY, title=f"{n}") for n in range(9)],
+            "the entry g of https://s.example/feed is left out, because it",
+        ),
+        (
+            [replace(ENTRY, guid=f"g{n}") for n in range(9)],
+            "the entry g3 of https://s.example/feed is left out, because its guid",
+        ),
+    ],
+)
+def test_an_entry_without_end_is_a_reject_with_its_name_and_its_document_and_told_once(entries, cause):
+    history = History(most=3)
+    rejects = []
+    for hour, entry in enumerate(entries):
+        for _ in range(2):  # the second time, another entry has changed
+            judged = [history.judge(one) for one in seen(fetched(hour), entry)]
+            rejects += [one for one in judged if isinstance(one, Reject)]
+            history = again(history, most=3)
+    assert len(rejects) == len(entries) - 3
+    assert rejects[0].reason == f"3.xml: {cause} changes without end: 3 versions are taken, --most-versions takes more"
+    assert [one.raw for one in rejects] == [item_xml(entry).decode() for entry in entries[3:]]
+    assert [one.time for one in rejects] == [START + hour * HOUR for hour in range(3, len(entries))]
+
+
+def test_what_was_told_of_entries_without_end_does_not_grow():
+    history, sizes = History(most=2), []
+    for hour in range(60):
+        met(history, hour, replace(ENTRY, guid=f"{hour}"))
+        sizes.append(len(next(iter(history.changed().values()))))
+    assert max(sizes[5:]) - min(sizes[5:]) < 10
 
 
 def test_entries_from_the_future_are_counted_once_a_version():

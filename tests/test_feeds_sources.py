@@ -4,15 +4,19 @@ import gzip
 import io
 import json
 import os
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from lxml import etree
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from feeds import Document, Reject, SourceError, read_documents
-from feeds.jsonl import read_jsonl
+from feeds import Document, Reject, SourceError, parse_time, read_documents
+from feeds.jsonl import read_jsonl, read_line
 from feeds.warc import read_warc
 
 RSS = (
@@ -67,6 +71,17 @@ def test_json_lines_plain_and_compressed(tmp_path, name):
         ('{"id": "d", "xml": "<a/>", "stream": null}', "stream is a non-empty text"),
         ('{"id": "d", "xml": "<a/>", "time": "soon"}', "'soon' is not an ISO-8601 date"),
         ('{"id": "d", "xml": "<a/>", "time": [2, 1]}', "must not end before it starts"),
+        ('{"id": "d", "xml": "<a/>", "time": 1700000000}', "Unix seconds, and numbers are microseconds"),
+        (
+            '{"id": "d", "xml": "<a/>", "time": 1700000000.5}',
+            'write 1700000000500000, or "2023-11-14T22:13:20.500000Z"',
+        ),
+        (
+            '{"id": "d", "xml": "<a/>", "time": 1700000000123}',
+            'write 1700000000123000, or "2023-11-14T22:13:20.123000Z"',
+        ),
+        ('{"id": "d", "xml": "<a/>", "time": [1, 1700000000]}', "looks like Unix seconds"),
+        ('{"id": "d", "xml": "<a/>", "time": %s}' % ("9" * 400), "must fit in 64 bits"),
         ('{"id": "\\ud800", "xml": "<a/>"}', "id is a non-empty text"),
         ("[" * 100_000, "nested too deeply"),
         (b'{"id": "\xff"}', "can't decode"),
@@ -84,6 +99,25 @@ def test_a_bad_line_is_rejected_with_its_place_and_the_rest_goes_on(tmp_path, li
     assert reject.raw.strip() == raw[: 64 * 1024]
     reject.reason.encode()
     reject.id.encode()
+
+
+@given(st.datetimes(datetime(2001, 9, 10), datetime(2039, 9, 1)), st.sampled_from([1, 1_000]), st.booleans())
+def test_unix_time_is_no_time_and_the_reason_says_which_it_would_be(moment, each_second, interval):
+    time = int(moment.replace(tzinfo=UTC).timestamp() * each_second)
+    item = line_of([0, time] if interval else time)
+    assert isinstance(item, Reject)
+    (written,) = re.findall(r'write (\d+), or "(.*)"', item.reason)
+    assert parse_time(int(written[0])) == parse_time(written[1]) == (time * 1_000_000 // each_second,) * 2
+
+
+@given(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 10**9 - 1) | st.integers(10**13, 10**16))
+def test_other_numbers_are_microseconds(time):
+    assume(not (10**9 <= time < 22 * 10**8 or 10**12 <= time < 22 * 10**11))
+    assert line_of(time) == Document("d", "<a/>", time=time)
+
+
+def line_of(time):
+    return read_line(json.dumps({"id": "d", "time": time, "xml": "<a/>"}).encode(), "x", lambda: 0)
 
 
 def test_a_reject_says_what_it_knows_of_the_document(tmp_path):
@@ -244,9 +278,9 @@ def test_a_crawl_is_read_in_order_of_its_fetches(tmp_path):
     write(tmp_path / "a" / "20260507T120000Z-dddddddddddd.json", '{"url": "its feed is not renamed yet"}')
     warc(tmp_path / "z.warc.gz", True)
     documents = read(tmp_path, feeds="item")
-    assert [document.id.split(" ")[0][8:9] for document in documents] == ["c", "c", "b", "a"]
-    # The last one's date is bounded by the time in its file's name.
-    assert documents[1].t0 == NOON - 24 * 3_600_000_000
+    assert [document.id.split(" ")[0][8:9] for document in documents] == ["c", "b", "a", "c"]
+    # The first one's date is bounded by the time in its file's name.
+    assert documents[0].t0 == NOON - 24 * 3_600_000_000
 
 
 def test_links_are_resolved_against_the_address_that_answered(tmp_path):

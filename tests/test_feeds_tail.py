@@ -12,7 +12,10 @@ from warcio.warcwriter import WARCWriter
 
 from feeds.document import Document, Reject
 from feeds.errors import SourceError
-from feeds.tail import ALL_READ, Offset, Tail, waiting_files
+from feeds.offsets import ALL_READ, Offset
+from feeds.reading import read_waiting
+from feeds.tail import Tail, waiting_files
+from tests.unreadable import failing, shut
 
 FEED = "<rss><channel><title>t</title><item><title>{0}</title><guid>{0}</guid></item></channel></rss>"
 
@@ -22,21 +25,23 @@ def line(id: str) -> str:
 
 
 class Reader:
-    """Reads a source as a service does, remembering positions."""
+    """Reads a source as a service does, remembering positions, and what could not be read."""
 
     def __init__(self, *tails: Tail) -> None:
         self.tails = tails
-        self.positions: dict[tuple[str, str], int] = {}
+        self.positions: dict[tuple[str, str], Offset] = {}
+        self.failed: dict[str, str] = {}
 
     def read(self, most: int = 1000) -> list[Document | Reject]:
         found: list[Document | Reject] = []
-        for waiting in waiting_files(self.tails, self.positions):
-            for piece in waiting.tail.read(waiting, self.positions.get((waiting.source, waiting.file), 0)):
-                if len(found) == most:
-                    return found
-                self.positions[piece.offset.source, piece.offset.file] = piece.offset.position
-                if piece.item is not None:
-                    found.append(piece.item)
+        self.failed.clear()
+        files = waiting_files(self.tails, self.positions)
+        for piece in read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause})):
+            if len(found) == most:
+                return found
+            self.positions[piece.offset.source, piece.offset.file] = piece.offset
+            if piece.item is not None:
+                found.append(piece.item)
         return found
 
     def ids(self, most: int = 1000) -> list[str]:
@@ -71,7 +76,7 @@ def test_reading_goes_on_in_the_middle_of_any_file(tmp_path: Path):
     (tmp_path / "y.jsonl").write_text("".join(line(id) + "\n" for id in "def"))
     reader = Reader(Tail(tmp_path))
     assert [reader.ids(2), reader.ids(2), reader.ids(2), reader.ids(2)] == [["a", "b"], ["c", "d"], ["e", "f"], []]
-    assert reader.positions[str(tmp_path), "x.jsonl.gz"] == ALL_READ
+    assert reader.positions[str(tmp_path), "x.jsonl.gz"].position == ALL_READ
 
 
 def test_other_files_are_read_once_and_drafts_not_at_all(tmp_path: Path):
@@ -125,17 +130,93 @@ def test_a_sidecar_is_no_document_whether_its_feed_is_there_or_not(tmp_path: Pat
     assert [type(item) for item in reader.read()] == [Reject]
 
 
-def test_a_file_that_vanishes_is_passed_over_or_told(tmp_path: Path):
+KINDS = {
+    "x.jsonl": line("x.jsonl").encode(),
+    "x.jsonl.gz": gzip.compress(line("x.jsonl.gz").encode()),
+    "x.xml": b"<a/>",
+    "x.warc": b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_cannot_be_opened_is_told_and_read_when_it_can_be_and_the_others_go_on(tmp_path: Path, name: str):
+    (tmp_path / name).write_bytes(KINDS[name])
+    (tmp_path / "y.jsonl").write_text(line("y") + "\n")
+    reader = Reader(Tail(tmp_path))
+    with shut(tmp_path / name):
+        assert reader.ids() == ["y"] and reader.failed == {name: "cannot be read: Permission denied"}
+        assert reader.ids() == [] and set(reader.failed) == {name}
+        assert (str(tmp_path), name) not in reader.positions
+    assert reader.ids() == ([] if name == "x.warc" else [name]) and not reader.failed
+    assert (str(tmp_path), name) in reader.positions or name == "x.warc"
+    assert reader.ids() == [] and not reader.failed
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "x.warc"])
+def test_a_file_on_a_bad_sector_is_read_as_far_as_it_goes_and_then_further(tmp_path: Path, name: str):
+    data = gzip.compress(b"".join(os.urandom(200).hex().encode() + b"\n" for _ in range(900)))
+    raw = b"".join(line(f"{n}").encode() + b"\n" for n in range(5)) if name == "x.jsonl" else data
+    (tmp_path / name).write_bytes(raw)
+    reader = Reader(Tail(tmp_path))
+    with failing(tmp_path / name, len(raw) * 2 // 3):
+        first = reader.ids()
+        assert "Input/output error" in reader.failed[name]
+        assert reader.ids() == [] and name in reader.failed
+    rest = reader.ids()
+    assert len(first + rest) == len(set(first + rest)) == (1 if name == "x.xml" else 5 if name == "x.jsonl" else 900)
+
+
+def test_a_directory_that_cannot_be_listed_is_told_and_nothing_of_it_forgotten(tmp_path: Path):
+    for name in ("shut", "open"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.xml").write_text("<a/>")
+    reader = Reader(tail := Tail(tmp_path))
+    with shut(tmp_path / "shut"):
+        assert reader.ids() == ["open/x.xml"] and reader.failed == {"shut": "cannot be read: Permission denied"}
+        assert tail.names() is None, "it is not known what is there"
+    assert reader.ids() == ["shut/x.xml"] and tail.names() == {"shut/x.xml", "open/x.xml"}
+
+
+def test_what_vanishes_is_told_and_no_dead_letter(tmp_path: Path):
     (tmp_path / "x.xml").write_text("<a/>")
     (tmp_path / "y.jsonl").write_text(line("a"))
-    tail = Tail(tmp_path)
-    waiting = list(tail.waiting({}))
-    for path in tmp_path.iterdir():
-        path.unlink()
-    pieces = [piece for found in waiting for piece in tail.read(found, 0)]
-    assert {type(piece.item) for piece in pieces} == {Reject, type(None)}
-    assert Offset(str(tmp_path), "x.xml", ALL_READ) in [piece.offset for piece in pieces]
-    assert list(tail.waiting({})) == []
+    (tmp_path / "z.jsonl").write_text(line("z"))
+    told: list[str] = []
+    files = waiting_files([Tail(tmp_path)], {})
+    for name in ("x.xml", "y.jsonl"):
+        (tmp_path / name).unlink()
+    pieces = list(read_waiting(files, lambda waiting, cause: told.append(waiting.file)))
+    assert [piece.item.id for piece in pieces if piece.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
+
+
+def test_a_later_version_of_a_feed_waits_for_one_that_cannot_be_read(tmp_path: Path):
+    def fetch(day: int, url: str, title: str) -> Path:
+        path = tmp_path / f"2026010{day}T000000Z-0123456789ab.xml"
+        path.with_suffix(".json").write_text(json.dumps({"url": url}))
+        path.write_text(FEED.format("g").replace("<title>g", f"<title>{title}"))
+        return path
+
+    first = fetch(1, "http://f/", "old")
+    fetch(2, "http://g/", "other")
+    fetch(3, "http://f/", "new")
+
+    def times(*blocked: Path) -> list[tuple[str, int]]:
+        reader = Reader(Tail(tmp_path, feeds="item"))
+        with shut(*blocked):
+            found = reader.read()
+        found += reader.read()
+        return sorted((item.id, item.t0) for item in found if isinstance(item, Document))
+
+    assert len(times()) == 3 and times(first) == times()
+    assert times(first.with_suffix(".json")) == times(), "its address is known from its sidecar alone"
+
+
+def test_a_file_that_is_malformed_is_a_dead_letter_once(tmp_path: Path):
+    (tmp_path / "x.jsonl.gz").write_bytes(b"no gzip")
+    (tmp_path / "y.warc.gz").write_bytes(b"no archive")
+    reader = Reader(Tail(tmp_path))
+    assert [type(item) for item in reader.read()] == [Reject, Reject] and not reader.failed
+    assert reader.read() == []
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path):

@@ -10,7 +10,6 @@ import zstandard
 
 from feeds import Document, read_documents
 from feeds.fetch.feed_state import source_name
-from feeds.fetch.hints import body_hints
 from tests.feed_server import (
     QUICK,
     Request,
@@ -152,6 +151,8 @@ def test_a_permanent_redirect_to_a_failure_is_not_remembered(server, fetching):
         ({"/a": "gopher://x/"}, "is not an http or https address"),
         ({"/a": "http://[::1"}, "Invalid URL in location header"),
         ({"/a": ""}, "without saying where"),
+        ({"/a": "http://127.0.0.1:99999/"}, "99999 is no port"),
+        ({"/a": "http://127.0.0.1:0/"}, "0 is no port"),
     ],
 )
 def test_redirects_that_lead_nowhere(server, fetching, routes, cause):
@@ -323,12 +324,12 @@ def test_validators_that_cannot_be_sent_back_are_not(server, fetching):
 
 
 def test_an_error_of_our_own_is_that_feeds_failure(server, fetching, monkeypatch):
-    def broken(body):
+    async def broken(work, body, url, size):
         if b"<title>odd" in body:
             raise RecursionError("too deep")
-        return body_hints(body)
+        return work(body, url)
 
-    monkeypatch.setattr("feeds.fetch.visit.body_hints", broken)
+    monkeypatch.setattr("feeds.fetch.visit.confined_aside", broken)
     odd, good = server.serve("/odd", rss("odd")), server.serve("/good", FEED)
     assert outcomes(fetching.run(odd, good)) == {"failed": 1, "new": 1}
     assert fetching.feed(odd).last_error == "unexpected RecursionError: too deep"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from xpath_stage.extent import MAX_NAMESPACES
 from xpath_stage.parse import DocumentError, parse_document
 
 
@@ -65,10 +66,46 @@ def test_entities_in_attributes_are_expanded_and_white_space_is_normalised_to_sp
     assert document.attribute(0, 1) == ("k", "1&2  3\n4")
 
 
-def test_a_doctype_s_default_attributes_are_not_added():
-    """libxml2 would read external subsets as well if it were asked for them."""
-    document = parse_document(b'<!DOCTYPE a [<!ATTLIST a k CDATA "1">]><a/>')
-    assert not document.elements[0].attrib
+@pytest.mark.parametrize("default", ["CDATA '1'", "CDATA #FIXED '1'", "(1|2) '1'", "NMTOKENS ''", 'CDATA "1"'])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_doctype_s_default_of_an_attribute_is_refused(default: str, trusted: bool):
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        for before in ("", "<!-- <!DOCTYPE b> -->\n<?p i?>"):
+            xml = f"{before}<!DOCTYPE a [<!-- ' --><!ATTLIST b m CDATA #IMPLIED>\n<!ATTLIST a\nk {default}>]><a/>"
+            with pytest.raises(DocumentError, match="gives an attribute of 'a' a default"):
+                parse_document(xml.encode(encoding), trusted=trusted)
+
+
+@pytest.mark.parametrize(
+    "subset",
+    ["<!-- <!ATTLIST a k CDATA '1'> -->", "<?p <!ATTLIST a k CDATA '1'>?>", "<!ENTITY e \"<!ATTLIST a k CDATA '1'>\">",
+     "<!ATTLIST a k CDATA #IMPLIED><!ELEMENT a ANY>", "<!ENTITY % p \"<!ATTLIST a k CDATA '1'>\">"],
+)  # fmt: skip
+def test_what_only_looks_like_a_default_is_none(subset: str):
+    assert not parse_document(f"<!DOCTYPE a [{subset}]><a/>".encode()).elements[0].attrib
+
+
+def test_attributes_are_normalised_by_the_types_that_the_doctype_gives_them():
+    xml = b"<!DOCTYPE a [<!ATTLIST a k NMTOKENS #IMPLIED m CDATA #IMPLIED>]><a k='  1 \n 2&#32; ' m=' 1\n '/>"
+    assert parse_document(xml).root.items() == [("k", "1 2"), ("m", " 1  ")]
+
+
+def test_references_to_parameter_entities_are_refused():
+    for value in ("", "<!ATTLIST a k CDATA &#39;1&#39;>"):
+        with pytest.raises(DocumentError, match="parameter entity 'p'"):
+            parse_document(f"<!DOCTYPE a [<!ENTITY % p '{value}'>%p;]><a/>".encode())
+
+
+@pytest.mark.parametrize("encoding", ["iso-2022-jp", "shift_jis", "no-such", "utf-16"])
+def test_declarations_are_refused_in_an_encoding_in_which_they_cannot_be_looked_for(encoding: str):
+    with pytest.raises(DocumentError, match=encoding):
+        parse_document(f"<?xml version='1.0' encoding='{encoding}'?><!DOCTYPE a [<!ELEMENT a ANY>]><a/>".encode())
+
+
+def test_a_doctype_that_only_the_parser_sees_is_refused():
+    xml = b"<?xml version='1.0' encoding='utf-7'?>" + "<!DOCTYPE a [<!ELEMENT a ANY>]><a/>".encode("utf-7")
+    with pytest.raises(DocumentError):
+        parse_document(xml)
 
 
 # ---------------------------------------------------------------- encodings
@@ -230,3 +267,49 @@ def test_a_text_node_may_have_10_megabytes():
     with pytest.raises(DocumentError):
         parse_document(too_long)
     assert len(parse_document(too_long, trusted=True).string_value(0)) == limit + 1
+
+
+# ---------------------------------------------------------------- what is counted before there is a tree
+
+
+def test_elements_and_attributes_are_counted_to_the_last():
+    xml = b"<a><b/><b c='1'/>====&lt;</a>"
+    assert len(parse_document(xml, max_nodes=4).elements) == 3
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        with pytest.raises(DocumentError, match=r"\Amore than 3 elements and attributes\Z"):
+            parse_document(xml.decode().encode(encoding), max_nodes=3)
+
+
+def test_elements_that_entities_make_are_counted():
+    xml = b"<!DOCTYPE a [<!ENTITY e '<b/><b/><b/>'>]><a>&e;&e;</a>"
+    assert len(parse_document(xml, max_nodes=7).elements) == 7
+    with pytest.raises(DocumentError, match="more than 6"):
+        parse_document(xml, max_nodes=6)
+
+
+def test_what_has_too_many_elements_is_refused_without_a_tree(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("xpath_stage.parse.PARSERS", {})  # those that make trees
+    with pytest.raises(DocumentError, match="more than 1,000"):
+        parse_document(b"<a>" + b"<b/>" * 5_000 + b"</a>", max_nodes=1_000)
+
+
+def declaring(*counts: int) -> bytes:
+    """Elements inside each other that declare so many namespaces."""
+    tags = ["<a" + "".join(f" xmlns:p{i}_{j}='u'" for j in range(count)) + ">" for i, count in enumerate(counts)]
+    return ("".join(tags) + "</a>" * len(counts)).encode()
+
+
+def test_namespaces_that_hold_at_one_element_are_counted():
+    assert len(parse_document(declaring(*[MAX_NAMESPACES // 10] * 10)).elements) == 10
+    beside = b"<a>" + b"<b xmlns='u:x'/>" * (2 * MAX_NAMESPACES) + b"</a>"
+    assert len(parse_document(beside).elements) == 2 * MAX_NAMESPACES + 1
+    for counts in ((MAX_NAMESPACES + 1,), (*[MAX_NAMESPACES // 10] * 10, 1)):
+        for encoding in ("utf-8", "utf-16"):
+            with pytest.raises(DocumentError, match="declarations of namespaces"):
+                parse_document(declaring(*counts).decode().encode(encoding))
+
+
+def test_namespaces_that_an_entity_declares_are_counted():
+    entity = declaring(MAX_NAMESPACES + 1).decode().replace("x", "&#120;", MAX_NAMESPACES)
+    with pytest.raises(DocumentError, match="declarations of namespaces"):
+        parse_document(f'<!DOCTYPE a [<!ENTITY e "{entity}">]><a>&e;</a>'.encode())

@@ -108,7 +108,7 @@ def test_wheel_holds_every_module_and_data_file_and_no_tests(wheel):
 
 def test_wheel_installs_the_command_and_carries_its_licence(wheel):
     metadata = f"mmqjp-{PROJECT['project']['version']}.dist-info"
-    assert "mmqjp = mmqjp.cli:main" in wheel.read(f"{metadata}/entry_points.txt").decode()
+    assert "mmqjp = mmqjp.__main__:main" in wheel.read(f"{metadata}/entry_points.txt").decode()
     assert b"Apache License" in wheel.read(f"{metadata}/licenses/LICENSE")
     described = wheel.read(f"{metadata}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in described

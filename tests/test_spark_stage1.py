@@ -140,7 +140,7 @@ def test_a_worker_process_compiles_a_version_once():
 
     sent: Any = Sent()
     for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):
-        list(evaluated(("test", version), sent, False, False, []))
+        list(evaluated(("test", version), sent, False, False, None, []))
         assert sent.asked == asked
         assert list(spark_worker._workers) == [("test", version)], "only the newest is kept"
 

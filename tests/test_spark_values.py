@@ -72,6 +72,8 @@ def test_other_columns_are_taken_where_they_are_there(spark: SparkSession):
     first, second = rows(spark, "value string, time string", ("<a/>", "2026-01-02"), ("<a/>", "2026-01-03"))
     assert first["stream"] == "S" and first["t0"] == 1_767_312_000_000_000 and first["id"] != second["id"]
     assert rows(spark, "value string, time string", ("<a/>", "2026-01-02"))[0]["id"] == first["id"]
+    (seconds,) = rows(spark, "value string, time bigint", ("<a/>", 1_700_000_000))
+    assert "looks like Unix seconds" in seconds["reason"]
     with pytest.raises(SourceError, match="no column is called value or xml; it has a, b"):
         rows(spark, "a int, b int", (1, 2))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,3 +97,14 @@ def test_status_asks_a_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def status_of_nothing():
     with Engine("duckdb") as engine:
         return status(engine)
+
+
+def test_metrics_that_cannot_be_served_are_told(tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = mmqjp("stream", "--engine", "duckdb", "--source", tmp_path, "--state", tmp_path / "state",
+                       "--metrics-port", str(port), "--trigger", "available-now")  # fmt: skip
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(f"mmqjp: error: metrics cannot be served at 127.0.0.1:{port}: ")

@@ -12,6 +12,7 @@ import pytest
 
 from feeds.document import Document
 from feeds.history import History
+from feeds.offsets import Offset
 from feeds.tail import Piece, Tail, waiting_files
 from mmqjp.streaming import files, plans
 from mmqjp.streaming.files import FileReader, FileSource, Place, Share
@@ -60,14 +61,14 @@ def seen(found: Iterator[Piece]) -> Seen:
 def here(drops: Path, known: History) -> Seen:
     """What a service reads that has all in one process."""
     tail = Tail(drops, feeds="item", history=known)
-    return seen(piece for waiting in waiting_files([tail], {}) for piece in tail.read(waiting, 0))
+    return seen(piece for waiting in waiting_files([tail], {}) for piece in waiting.read())
 
 
 class Spark:
     """What Spark does with the same files, a micro-batch after the other."""
 
     def __init__(self, drops: Path, plans: Path, most: int) -> None:
-        self.positions: dict[tuple[str, str], int] = {}
+        self.positions: dict[tuple[str, str], Offset] = {}
         self.kept: dict[str, str] = {}
         source = FileSource((Place(drops, feeds="item"),), most=most, grain=1, tasks=3)
         self._reader = FileReader(source, lambda: self.positions, PlanFiles(plans))
@@ -99,7 +100,7 @@ class Spark:
 
     def _committed(self, pieces: Iterator[Piece], last: bool, rows: int) -> Iterator[Piece]:
         for piece in pieces if last else islice(pieces, rows // 3):
-            self.positions[piece.offset.source, piece.offset.file] = piece.offset.position
+            self.positions[piece.offset.source, piece.offset.file] = piece.offset
             yield piece
 
 

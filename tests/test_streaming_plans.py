@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds.document import Document, Reject
-from feeds.parts import UNREADABLE, Part
-from feeds.tail import ALL_READ, Offset, Piece, Tail, waiting_files
+from feeds.offsets import ALL_READ, Offset
+from feeds.parts import Part
+from feeds.tail import Piece, Tail, waiting_files
 from mmqjp import spark_job
 from mmqjp.streaming.files import FileReader, FileSource, Place, Share
 from mmqjp.streaming.plans import Plan, PlanFiles, next_plan, shares
-from mmqjp.streaming.rows import ROWS, numbered, row_of, to_batches, uncommitted
+from mmqjp.streaming.rows import ROWS, numbered, readable, row_of, to_batches, uncommitted
+from tests.unreadable import failing, shut
 
 LIMIT = ReadAllAvailable()
 
@@ -32,7 +35,8 @@ class Driver:
         self.drops = directory / "drops"
         self.drops.mkdir(exist_ok=True)
         self.plans = PlanFiles(directory / "plans")
-        self.positions: dict[tuple[str, str], int] = {}
+        self.positions: dict[tuple[str, str], Offset] = {}
+        self.failed: dict[tuple[str, str], str] = {}
         self.source = FileSource((Place(self.drops),), **options)  # type: ignore[arg-type]
         self.start = {"plan": 0}
         self.restart()
@@ -40,20 +44,30 @@ class Driver:
     def restart(self) -> None:
         self.reader = FileReader(self.source, lambda: self.positions, self.plans, lambda: 7)
 
+    def until_read(self, looks: int) -> list[str]:
+        """The ids of what is read in so many looks."""
+        return [id for _ in range(looks) for id in self.step()]
+
     def planned(self) -> list[Share]:
         """What the next micro-batch reads; nothing, if there is none."""
         self.end = self.reader.latestOffset(self.start, LIMIT)
+        return self.tasks()
+
+    def tasks(self) -> list[Share]:
+        """What is read of the plan that was made last."""
         found = self.reader.partitions(self.start, self.end)
         return [share for share in found if isinstance(share, Share)]
 
     def read(self, shares: list[Share]) -> pa.Table:
         """The rows of a micro-batch, as they are admitted."""
         found = [batch for share in reversed(shares) for batch in self.reader.read(share)]
-        return pa.Table.from_batches(found, ROWS).sort_by("place")
+        rows, self.failed = readable(pa.Table.from_batches(found, ROWS).sort_by("place"))
+        return uncommitted(rows, self.positions)
 
     def commit(self, rows: pa.Table) -> None:
         for row in rows.to_pylist():
-            self.positions[row["source"], row["file"]] = row["position"]
+            where = row["source"], row["file"]
+            self.positions[where] = Offset(*where, row["position"], row["mark"] or "")
 
     def step(self) -> list[str]:
         """The ids of the next micro-batch, which is done then."""
@@ -118,32 +132,73 @@ def test_what_comes_after_the_beginning_is_not_for_a_run_over_what_is_there(tmp_
     assert [driver.step(), driver.step(), driver.step()] == [["a.xml"], ["b.xml"], []]
 
 
-def test_a_file_that_has_gone_meanwhile_is_a_dead_letter_and_no_end_of_all(tmp_path: Path):
+def test_what_has_gone_meanwhile_is_told_and_read_when_it_is_there_again(tmp_path: Path):
     driver = Driver(tmp_path)
-    for name in ("a.xml", "b.jsonl", "c.warc", "d.xml"):
-        (driver.drops / name).write_text(line("b") if name == "b.jsonl" else "<a/>")
+    (driver.drops / "a.xml").write_text("<a/>")
+    (driver.drops / "b.jsonl").write_text(line("b"))
+    (driver.drops / "c.warc").touch()
+    (driver.drops / "d.xml").write_text("<a/>")
+    away = tmp_path / "away"
+    away.mkdir()
     tasks = driver.planned()
     for name in ("a.xml", "b.jsonl", "c.warc"):
-        (driver.drops / name).unlink()
-    rows = driver.read(tasks).to_pylist()
-    assert [row["reason"] is None for row in rows if row["id"]] == [False, False, False, True]
-    assert all("No such file" in row["reason"] for row in rows if row["reason"])
+        (driver.drops / name).rename(away / name)
+    rows = driver.read(tasks)
+    assert rows["id"].to_pylist() == ["d.xml", None]
+    assert {file: "No such file" in why for (_, file), why in driver.failed.items()} == dict.fromkeys(
+        ("a.xml", "b.jsonl", "c.warc"), True
+    )
+    driver.commit(rows)
+    driver.start = driver.end
+    for path in away.iterdir():
+        path.rename(driver.drops / path.name)
+    assert sorted(driver.until_read(3)) == ["a.xml", "b"] and not driver.failed
+    assert driver.end == driver.start
 
 
-def test_lines_that_cannot_be_read_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(*given: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
+def test_what_cannot_be_opened_is_told_and_read_when_it_can_be(tmp_path: Path):
     driver = Driver(tmp_path)
     (driver.drops / "1.jsonl").write_text(line("a"))
-    with monkeypatch.context() as patched:
-        patched.setattr("feeds.parts.line_ends", refuse)
-        patched.setattr("os.access", lambda path, mode: False)
-        (share,) = driver.planned()
-        assert [part.end for part in share.parts] == [UNREADABLE]
-        driver.start = driver.end
-        assert driver.planned() == []
-    assert driver.step() == ["a"]
+    (driver.drops / "2.xml").write_text("<a/>")
+    (driver.drops / "3.xml").write_text("<a/>")
+    with shut(driver.drops / "1.jsonl", driver.drops / "2.xml"):
+        assert driver.step() == ["3.xml"] and len(driver.failed) == 2
+        assert all("Permission denied" in why for why in driver.failed.values())
+        assert driver.planned() == [] and driver.end == driver.start
+    assert sorted(driver.step()) == ["2.xml", "a"] and not driver.failed
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_what_cannot_be_read_further_is_let_rest_and_ends_a_run_over_what_is_there(tmp_path: Path, name: str):
+    driver = Driver(tmp_path)
+    (driver.drops / "y.jsonl").write_text(line("y"))
+    text = "".join(line(f"{n}", os.urandom(300).hex()) for n in range(90)).encode()
+    (driver.drops / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    with failing(driver.drops / name, after=30_000):
+        first = driver.step()
+        assert 9 < len(first) < 80 and "y" in first
+        assert driver.until_read(70) == []
+        # After the first look it is let rest for 1, 2, 4, 8, 16, 16 and 16 looks.
+        assert driver.end["plan"] - 1 <= 9
+        driver.reader.prepareForTriggerAvailableNow()
+        assert driver.until_read(9) == [] and driver.end == driver.start
+    driver.restart()
+    assert sorted(first + driver.until_read(2)) == sorted([*map(str, range(90)), "y"])
+
+
+def test_a_file_that_is_replaced_between_the_plan_and_the_task_is_read_as_what_it_is(tmp_path: Path):
+    driver = Driver(tmp_path, grain=1, tasks=2)
+    path = driver.drops / "1.jsonl"
+    path.write_text("".join(map(line, "ab")))
+    assert driver.step() == ["a", "b"]
+    path.open("a").write("".join(map(line, "cd")))
+    tasks = driver.planned()
+    path.rename(driver.drops / "1.jsonl.1")
+    path.write_text("".join(map(line, "xyzuvw")))
+    rows = driver.read(tasks)
+    assert len(rows) == 0 and list(driver.failed.values()) == [""]
+    driver.start = driver.end
+    assert sorted(driver.until_read(4)) == sorted("cdxyzuvw")
 
 
 def test_shares_have_about_the_same_weight():
@@ -179,7 +234,7 @@ def test_what_is_committed_since_the_plan_is_passed_over(known: int, committed: 
     pieces = [Piece(Document(str(n), "<a/>", time=n), Offset("s", "f", n)) for n in (1, 2, 3)]
     pieces.append(Piece(None, Offset("s", "f", ALL_READ)))
     rows = pa.Table.from_batches(to_batches(row_of(n, known, piece, None) for n, piece in enumerate(pieces)), ROWS)
-    assert uncommitted(rows, {("s", "f"): committed})["position"].to_pylist() == left
+    assert uncommitted(rows, {("s", "f"): Offset("s", "f", committed)})["position"].to_pylist() == left
 
 
 def test_rows_without_offsets_are_numbered_within_their_micro_batch():
@@ -187,9 +242,11 @@ def test_rows_without_offsets_are_numbered_within_their_micro_batch():
     rows = pa.Table.from_batches(to_batches(row_of(n, 0, Piece(item, Offset("", "", 0)), None) for n in range(3)), ROWS)
     found = numbered(rows, "q", "m", 2)
     assert found.schema == ROWS and set(found["source"].to_pylist()) == {"q"}
-    assert len(uncommitted(found, {("q", "m"): 2 << 32})) == 3, "of the micro-batch before all is done"
-    assert len(uncommitted(found, {("q", "m"): (2 << 32) + 1})) == 2
-    assert len(uncommitted(found, {("q", "m"): 3 << 32})) == 0
+    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", 2 << 32)})) == 3, (
+        "of the micro-batch before all is done"
+    )
+    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", (2 << 32) + 1)})) == 2
+    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", 3 << 32)})) == 0
 
 
 def test_a_document_that_is_too_large_is_not_sent():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from feeds.document import Document
 from feeds.history import History
+from feeds.offsets import Offset
 from feeds.tail import Tail, waiting_files
 from mmqjp import Engine, watermarks
 from mmqjp.retention import ID_RETENTION
@@ -284,7 +285,7 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
         (tmp_path / f"{name}.xml").write_text(f"<rss><channel><title>t</title>{''.join(items)}</channel></rss>")
 
     drop("1", "2026-02-01T12:00:00Z", item.format("a", old), item.format("b", new))
-    positions: dict[tuple[str, str], int] = {}
+    positions: dict[tuple[str, str], Offset] = {}
     kept: dict[str, str] = {}
 
     def read() -> dict[str, int]:
@@ -293,8 +294,8 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
         history.load(kept)
         tail = Tail(tmp_path, feeds="item", history=history)
         for waiting in waiting_files([tail], positions):
-            for piece in tail.read(waiting, 0):
-                positions[piece.offset.source, piece.offset.file] = piece.offset.position
+            for piece in waiting.read():
+                positions[piece.offset.source, piece.offset.file] = piece.offset
                 if isinstance(piece.item, Document):
                     found[piece.item.id.split()[1]] = piece.item.t1
         kept.update(history.changed())

@@ -9,9 +9,14 @@ from typing import NamedTuple
 
 from lxml import etree
 
+from markup.prolog import Prolog, read_prolog
+from xpath_stage.extent import NODE_BYTES, excess
+
 MAX_BYTES = 16 << 20
 """Largest document from outside: its tree takes up to 75 times as much memory."""
 
+MOST_NODES = MAX_BYTES // NODE_BYTES
+"""Most elements and attributes of one: entities must not make it larger than it could be without."""
 
 MAX_ATTRIBUTES = 1_000
 """Most attributes of an element: to list them takes time in the square of their number."""
@@ -104,8 +109,8 @@ def text_of(element: etree._Element) -> str:
     return etree.tostring(element, method="text", encoding="unicode", with_tail=False)
 
 
-def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
-    """Parses a document. Raises DocumentError.
+def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None = None) -> ParsedDocument:
+    """Parses a document of at most `max_nodes` elements and attributes. Raises DocumentError.
 
     `trusted`, for documents of our own making, lifts our limits and libxml2's (256 levels of elements, 10 MB a text
     node).
@@ -113,6 +118,13 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
     size = len(xml)
     if size > MAX_BYTES and not trusted:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB")
+    # A document that starts with its root element is in UTF-8 and has no DOCTYPE.
+    bare = size > 1 and xml[0] == _LESS_THAN and _FIRST_LETTER <= xml[1] <= _LAST_LETTER
+    prolog = _BARE if bare else read_prolog(xml)
+    if prolog.refused:
+        raise DocumentError(prolog.refused)
+    if not trusted and (cause := excess(xml, prolog, MOST_NODES if max_nodes is None else max_nodes)):
+        raise DocumentError(cause)
     parser = PARSERS[trusted]
     try:
         root = etree.fromstring(xml, parser)
@@ -124,10 +136,8 @@ def parse_document(xml: bytes, *, trusted: bool = False) -> ParsedDocument:
     # lxml overlooks an error that a warning follows.
     if errors := parser.error_log:
         _refuse_overlooked(errors)
-    # A document that starts with its root element is in UTF-8 and has no DOCTYPE: asking lxml takes longer.
-    bare = xml[0] == _LESS_THAN and _FIRST_LETTER <= xml[1] <= _LAST_LETTER
-    if not bare:
-        _refuse_external_entities(root)
+    if not prolog.understood and root.getroottree().docinfo.doctype:  # type: ignore[union-attr]  # one exists
+        raise DocumentError("the DOCTYPE cannot be read: write it in UTF-8")
     roomy = size > ROOM_FOR_MANY_ATTRIBUTES and not trusted and not (bare and _has_short_tags(xml))
     if roomy and _HAS_MANY(root):
         raise DocumentError(f"an element has more than {MAX_ATTRIBUTES:,} attributes")
@@ -162,18 +172,10 @@ def xml_parser(*, trusted: bool) -> etree.XMLParser:
 
 PARSERS = {trusted: xml_parser(trusted=trusted) for trusted in (False, True)}
 _LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
+_BARE = Prolog(understood=True)
 
 
 def _refuse_overlooked(errors: Iterable[etree._LogEntry]) -> None:
     for entry in errors:
         if entry.level >= etree.ErrorLevels.ERROR:
             raise DocumentError(f"line {entry.line}, column {entry.column}: {_cause(entry.message)}")
-
-
-def _refuse_external_entities(root: etree._Element) -> None:
-    dtd = root.getroottree().docinfo.internalDTD
-    if dtd is None:
-        return
-    for entity in dtd.iterentities():  # type: ignore[attr-defined]  # absent from the stubs
-        if entity.system_url is not None:
-            raise DocumentError(f"the DOCTYPE declares entity {entity.name!r} from outside ({entity.system_url!r})")

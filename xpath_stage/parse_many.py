@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import itemgetter
 from secrets import token_hex
+from typing import NamedTuple
 
 from lxml import etree
 
+from xpath_stage.extent import NODE_BYTES
 from xpath_stage.parse import PARSERS, ROOM_FOR_MANY_ATTRIBUTES, DocumentError, ParsedDocument, parse_document
 
 MOST, MOST_BYTES = 32, 1 << 14
@@ -39,31 +41,42 @@ _NO_TAG_ENDS = b"-?]"
 _AS_EXPECTED = etree.XPath(f"count({_BREAK}) = $breaks and count(*) = 2 * $breaks + 1 and not(text())")
 
 
-def parse_documents(xmls: Iterable[bytes], *, trusted: bool = False) -> Iterator[ParsedDocument | DocumentError]:
+def parse_documents(
+    xmls: Iterable[bytes], *, trusted: bool = False, max_nodes: int | None = None
+) -> Iterator[ParsedDocument | DocumentError]:
     """What `parse_document` returns or raises for each document, in their order."""
+    bounds = _Bounds(trusted, max_nodes, SMALL if max_nodes is None else min(SMALL, NODE_BYTES * max_nodes))
     waiting = iter(xmls)
     batches = iter(lambda: list(islice(waiting, MOST)), [])
-    return chain.from_iterable(_parsed(batch, trusted) for batch in batches)
+    return chain.from_iterable(_parsed(batch, bounds) for batch in batches)
 
 
-def _parsed(xmls: list[bytes], trusted: bool) -> Iterable[ParsedDocument | DocumentError]:
+class _Bounds(NamedTuple):
+    """What holds for all documents; the largest of those that are parsed together has `small` bytes."""
+
+    trusted: bool
+    max_nodes: int | None
+    small: int
+
+
+def _parsed(xmls: list[bytes], bounds: _Bounds) -> Iterable[ParsedDocument | DocumentError]:
     sizes = list(map(len, xmls))
-    small = xmls if max(sizes) <= SMALL else [xml for xml in xmls if len(xml) <= SMALL]
+    small = xmls if max(sizes) <= bounds.small else [xml for xml in xmls if len(xml) <= bounds.small]
     if sum(sizes if small is xmls else map(len, small)) > MOST_BYTES:
         half = len(xmls) // 2
-        return chain.from_iterable(_parsed(part, trusted) for part in (xmls[:half], xmls[half:]))
-    tops = _tops(small, trusted) if len(small) > 1 else None
+        return chain.from_iterable(_parsed(part, bounds) for part in (xmls[:half], xmls[half:]))
+    tops = _tops(small, bounds.trusted) if len(small) > 1 else None
     if tops is None:
-        return (_alone(xml, trusted) for xml in xmls)
+        return (_alone(xml, bounds) for xml in xmls)
     if small is xmls:
         return map(ParsedDocument, tops, sizes)
     some = iter(tops)
-    return (ParsedDocument(next(some), len(xml)) if len(xml) <= SMALL else _alone(xml, trusted) for xml in xmls)
+    return (ParsedDocument(next(some), len(xml)) if len(xml) <= SMALL else _alone(xml, bounds) for xml in xmls)
 
 
-def _alone(xml: bytes, trusted: bool) -> ParsedDocument | DocumentError:
+def _alone(xml: bytes, bounds: _Bounds) -> ParsedDocument | DocumentError:
     try:
-        return parse_document(xml, trusted=trusted)
+        return parse_document(xml, trusted=bounds.trusted, max_nodes=bounds.max_nodes)
     except DocumentError as error:
         return error
 

@@ -60,8 +60,11 @@ class SparkStage(XPathStage):
         *,
         spread: int = SPREAD,
         limits: Limits = DEFAULT,
+        max_nodes: int | None = None,
     ) -> None:
+        """Documents that executors read have at most `max_nodes` elements and attributes."""
         super().__init__(groups, limits=limits)
+        self._max_nodes = max_nodes
         self._session = session.newSession()
         for key, value in _SETTINGS.items():
             self._session.conf.set(key, value)
@@ -94,7 +97,8 @@ class SparkStage(XPathStage):
     def read(self, documents: DataFrame) -> pa.Table:
         """What the patterns find in rows (stream STRING, xml BINARY, and any others), as `FOUND` and `TEXTS` say. Rows
         without `xml` are no documents."""
-        found = _mapped(documents, *self._registered.broadcast(), trusted=False, texts=True).toArrow()
+        broadcast = self._registered.broadcast()
+        found = _mapped(documents, *broadcast, trusted=False, texts=True, max_nodes=self._max_nodes).toArrow()
         self.spread_documents += len(found) - found["text"].null_count
         return found
 
@@ -135,14 +139,20 @@ class SparkStage(XPathStage):
 
 
 def _mapped(
-    documents: DataFrame, version: Version, patterns: Broadcast[Patterns], *, trusted: bool, texts: bool = False
+    documents: DataFrame,
+    version: Version,
+    patterns: Broadcast[Patterns],
+    *,
+    trusted: bool,
+    texts: bool = False,
+    max_nodes: int | None = None,
 ) -> DataFrame:
     from pyspark.sql.types import StructType
 
     found = StructType.fromDDL(f"{FOUND}, {TEXTS}" if texts else FOUND)
     assert isinstance(found, StructType)
     columns = StructType([*(field for field in documents.schema.fields if field.name != "xml"), *found.fields])
-    return documents.mapInArrow(partial(evaluated, version, patterns, trusted, texts), columns)
+    return documents.mapInArrow(partial(evaluated, version, patterns, trusted, texts, max_nodes), columns)
 
 
 def _table(documents: list[Arriving]) -> pa.Table:

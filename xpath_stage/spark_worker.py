@@ -21,7 +21,7 @@ from templates.witness import node_id
 from xpath_stage.emissions import Functions, Ints
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import Limits
-from xpath_stage.parse import DocumentError, StreamDocument
+from xpath_stage.parse import DocumentError, ParsedDocument, StreamDocument
 from xpath_stage.parse_many import parse_documents
 
 if TYPE_CHECKING:
@@ -53,7 +53,12 @@ _workers: dict[Version, _Worker] = {}
 
 
 def evaluated(
-    version: Version, patterns: Broadcast[Patterns], trusted: bool, texts: bool, documents: Iterable[pa.RecordBatch]
+    version: Version,
+    patterns: Broadcast[Patterns],
+    trusted: bool,
+    texts: bool,
+    max_nodes: int | None,
+    documents: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """For batches of rows with `stream` and `xml` the others of their columns and those of `FOUND`, and of `TEXTS` if
     these are wanted."""
@@ -62,7 +67,7 @@ def evaluated(
         _workers.clear()
         worker = _workers[version] = _Worker(*patterns.value)
     for batch in documents:
-        yield worker.evaluate(batch, trusted, texts)
+        yield worker.evaluate(batch, trusted, texts, max_nodes)
 
 
 class _Worker:
@@ -76,12 +81,13 @@ class _Worker:
         self._edges: list[list[Edge]] = []
         self._keys: list[int] = []
 
-    def evaluate(self, documents: pa.RecordBatch, trusted: bool, texts: bool) -> pa.RecordBatch:
+    def evaluate(self, documents: pa.RecordBatch, trusted: bool, texts: bool, max_nodes: int | None) -> pa.RecordBatch:
         """The rows of a batch, the first with the edges of all groups."""
         errors: list[str | None] = [None] * len(documents)
         read: list[str | None] = [None] * len(documents)
         # Documents are numbered by their places here, so that these are the docids of what is found.
-        found = self._stage.evaluate(_parsed(documents, trusted, errors, read if texts else None))
+        trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted, max_nodes=max_nodes)
+        found = self._stage.evaluate(_parsed(documents, trees, errors, read if texts else None))
         self._stage.finish_batch(committed=True)
         self._learn(found.r_group)
         grp = found.r_bin["grp"].to_numpy()
@@ -120,11 +126,13 @@ class _Worker:
 
 
 def _parsed(
-    documents: pa.RecordBatch, trusted: bool, errors: list[str | None], texts: list[str | None] | None
+    documents: pa.RecordBatch,
+    trees: Iterable[ParsedDocument | DocumentError],
+    errors: list[str | None],
+    texts: list[str | None] | None,
 ) -> Iterator[StreamDocument]:
     """The documents that can be read, numbered by their places; notes in `errors` why the others cannot, and in
     `texts` what was read."""
-    trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted)
     for place, (stream, tree) in enumerate(zip(documents["stream"].to_pylist(), trees, strict=True)):
         if isinstance(tree, DocumentError):
             errors[place] = str(tree)

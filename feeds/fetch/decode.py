@@ -8,10 +8,13 @@ import brotli
 import zstandard
 
 MOST_MEMBERS = 1_000
-"""Gzip members or zstd frames in a body. Each copies what follows it, and a body has room for a million empty ones."""
+"""Gzip members or zstd frames in a body. Each copies some of what follows it, and a body has room for a million empty
+ones."""
 
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 
+_ZLIB_STEP = 64 * 1024
+"""How many bytes go into zlib at once: what is behind the end of a member comes back as a copy."""
 _ZSTD_STEP = 256
 """How many bytes go into the decompressor at once: out come 8 MiB at most."""
 _ZSTD_WINDOW = 8 * 1024 * 1024
@@ -41,14 +44,14 @@ def decode(data: bytes, codings: str, limit: int) -> bytes:
 
 def _gzip(data: bytes, size: int) -> bytes:
     """Any number of gzip members, one after the other; what follows them and is none is padding."""
-    out, members = b"", 0
-    while data and len(out) < size:
-        if members and not data.startswith(b"\x1f\x8b"):
+    out, members, place = bytearray(), 0, 0
+    while place < len(data) and len(out) < size:
+        if members and not data.startswith(b"\x1f\x8b", place):
             break
         members = _one_more(members)
-        out += (part := _inflate(data, size - len(out), 31))[0]
-        data = part[1]
-    return out
+        part, place = _inflate(data, place, size - len(out), 31)
+        out += part
+    return bytes(out)
 
 
 def _one_more(members: int) -> int:
@@ -60,16 +63,19 @@ def _one_more(members: int) -> int:
 def _deflate(data: bytes, size: int) -> bytes:
     """With zlib's wrapping, as it should be, or without, as some send it."""
     wrapped = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
-    return _inflate(data, size, 15 if wrapped else -15)[0]
+    return _inflate(data, 0, size, 15 if wrapped else -15)[0]
 
 
-def _inflate(data: bytes, size: int, window: int) -> tuple[bytes, bytes]:
-    """What is decompressed, at most `size` bytes of it, and what follows its end."""
+def _inflate(data: bytes, place: int, size: int, window: int) -> tuple[bytes, int]:
+    """What is decompressed from a place on, at most `size` bytes of it, and where its end is."""
     decoder = zlib.decompressobj(window)
-    out = decoder.decompress(data, size)
-    if not decoder.eof and len(out) < size:
-        raise EOFError
-    return out, decoder.unused_data
+    out = bytearray()
+    while not decoder.eof and len(out) < size:
+        if place >= len(data):
+            raise EOFError
+        out += decoder.decompress(data[place : place + _ZLIB_STEP], size - len(out))
+        place = min(place + _ZLIB_STEP, len(data))
+    return bytes(out), place - len(decoder.unused_data)
 
 
 def _brotli(data: bytes, size: int) -> bytes:
@@ -96,9 +102,9 @@ def _zstd(data: bytes, size: int) -> bytes:
                 raise EOFError
             parts.append(decoder.decompress(rest[place : place + _ZSTD_STEP]))
             made += len(parts[-1])
-            place += _ZSTD_STEP
+            place = min(place + _ZSTD_STEP, len(rest))
         out += b"".join(parts)
-        rest = decoder.unused_data + rest[place:]
+        rest = rest[place - len(decoder.unused_data) :]
     return out
 
 

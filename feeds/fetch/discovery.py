@@ -6,6 +6,8 @@ from urllib.parse import urljoin
 
 from lxml import etree
 
+from feeds.links import is_url
+
 _FEED_TYPES = frozenset(
     {"application/rss+xml", "application/atom+xml", "application/feed+json", "application/rdf+xml"}
     | {"application/json", "application/xml", "text/xml"}
@@ -13,7 +15,8 @@ _FEED_TYPES = frozenset(
 
 
 def feeds_of_page(body: bytes, url: str) -> list[str]:
-    """The addresses in a page's `<link rel=alternate>` of a feed's type, in its order; comments' feeds come last."""
+    """The http(s) addresses in a page's `<link rel=alternate>` of a feed's type, in its order; comments' feeds come
+    last."""
     parser = etree.HTMLParser(no_network=True, huge_tree=False)
     try:
         page = etree.fromstring(body, parser)
@@ -27,7 +30,7 @@ def feeds_of_page(body: bytes, url: str) -> list[str]:
         kind = link.get("type", "").partition(";")[0].strip().lower()
         if "alternate" in link.get("rel", "").lower().split() and kind in _FEED_TYPES and link.get("href"):
             found.append((_joined(base, link.get("href", "")), "comment" in link.get("title", "").lower()))
-    return list(dict.fromkeys(address for address, _ in sorted(found, key=lambda named: named[1]) if address))
+    return list(dict.fromkeys(address for address, _ in sorted(found, key=lambda named: named[1]) if is_url(address)))
 
 
 def _joined(base: str, address: str) -> str:

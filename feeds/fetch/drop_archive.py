@@ -8,6 +8,7 @@ from pathlib import Path
 
 from feeds.fetch.archive import Capture
 from feeds.layout import FEED_SUFFIX, SIDECAR_SUFFIX, Sidecar, drop_stem, read_stem, sidecar_json
+from feeds.private import as_its_directory
 
 _DRAFT = ".draft"
 
@@ -35,7 +36,7 @@ class DropArchive:
     def keep(self, capture: Capture) -> None:
         directory = self._directory / capture.source
         if not directory.is_dir():
-            directory.mkdir()
+            directory.mkdir(self._directory.stat().st_mode & 0o777)
             _synced(self._directory)
         sidecar = Sidecar(
             url=capture.url,
@@ -79,7 +80,7 @@ def remove_read(directory: Path, read: Container[str], before: int) -> None:
 def _written(path: Path, data: bytes) -> None:
     """Makes a file appear whole."""
     draft = path.with_name(f".{path.name}{_DRAFT}")
-    with draft.open("wb") as file:
+    with open(draft, "wb", opener=as_its_directory) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -57,6 +57,8 @@ def web_address(text: str) -> httpx.URL:
         raise FetchError(f"{text!r:.200} is no address: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise FetchError(f"{text!r:.200} is not an http or https address")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise FetchError(f"{text!r:.200} is no address: {url.port} is no port")
     return url.copy_with(fragment=None, path="/") if url.path == "/" else url.copy_with(fragment=None)
 
 
@@ -67,7 +69,7 @@ async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[s
     try:
         async with asyncio.timeout(limits.total), client.stream("GET", url, headers=sent, timeout=timeout) as answer:
             raw = await _read(answer, limits.body) if answer.status_code == 200 else b""
-            return Reply(str(url), answer.status_code, answer.headers, _decoded(answer, raw, limits.body))
+            return Reply(str(url), answer.status_code, answer.headers, await _decoded(answer, raw, limits.body))
     except TimeoutError:
         raise FetchError(f"no whole answer within {limits.total:g} s") from None
     except (httpcore.ConnectTimeout, httpcore.ReadTimeout, httpcore.WriteTimeout) as error:
@@ -77,18 +79,19 @@ async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[s
 
 
 async def _read(answer: httpx.Response, limit: int) -> bytes:
-    parts, size = [], 0
+    body = bytearray()  # parts may be of a byte each
     async for part in answer.aiter_raw():
-        parts.append(part)
-        size += len(part)
-        if size > limit:
+        body += part
+        if len(body) > limit:
             raise FetchError(f"the body is larger than {limit:,} bytes", answer.status_code)
-    return b"".join(parts)
+    return bytes(body)
 
 
-def _decoded(answer: httpx.Response, raw: bytes, limit: int) -> bytes:
+async def _decoded(answer: httpx.Response, raw: bytes, limit: int) -> bytes:
+    codings = answer.headers.get("Content-Encoding", "")
     try:
-        body = decode(raw, answer.headers.get("Content-Encoding", ""), limit)
+        # What a thread does here has its end: so many bytes come in, and so many go out.
+        body = await asyncio.to_thread(decode, raw, codings, limit) if codings and raw else raw
     except DecodeError as error:
         raise FetchError(str(error), answer.status_code) from None
     if len(body) > limit:

@@ -10,6 +10,12 @@ from typing import cast
 from lxml import etree
 
 from feeds.text import one_line
+from markup.prolog import read_prolog
+
+LONGEST_TITLE = 1_000
+"""Characters of a title: it stands in the folders of all that is below it."""
+
+_USED = frozenset({"title", "text", "xmlurl"})
 
 NESTED = "/"
 """Between the names of folders that are inside each other."""
@@ -27,6 +33,8 @@ class Listed:
 
 def read_opml(data: bytes) -> list[Listed]:
     """The feeds of a list, however deep, in its order. ValueError for what is not XML or not OPML."""
+    if refused := read_prolog(data.lstrip()).refused:
+        raise ValueError(refused)
     parser = etree.XMLParser(
         resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only the older booleans
         no_network=True,
@@ -52,8 +60,10 @@ def _feeds(body: etree._Element) -> Iterator[Listed]:
         outline, folder = waiting.pop()
         if _name(outline) != "outline":
             continue
-        values = {str(name).lower(): one_line(str(value)) for name, value in outline.attrib.items()}
-        title = values.get("title") or values.get("text", "")
+        # By name: to get the values of all takes lxml time in the square of their number.
+        used = [str(name) for name in outline.keys() if str(name).lower() in _USED]  # noqa: SIM118
+        values = {name.lower(): one_line(outline.get(name, "")) for name in used}
+        title = (values.get("title") or values.get("text", ""))[:LONGEST_TITLE].strip()
         inside = folder
         if values.get("xmlurl"):
             yield Listed(values["xmlurl"], title, folder, cast(int, outline.sourceline))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import httpx
 from protego import Protego
 
+from feeds.confined import ConfinedError, confined_aside
 from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from feeds.fetch.errors import FetchError
 from feeds.fetch.exchange import Reply
@@ -22,12 +23,18 @@ LONGEST_DELAY = MINUTE
 _AGENT = "mmqjp"
 
 
+def crawl_delay(rules: str, url: str) -> float | None:
+    """The seconds that rules want between our requests; None if an address may not be fetched. Rules can be written so
+    that they take long to apply: see `feeds.confined`."""
+    parsed = Protego.parse(rules)
+    return float(parsed.crawl_delay(_AGENT) or 0) if parsed.can_fetch(url, _AGENT) else None
+
+
 class Robots:
     """The rules of hosts, asked for once a day and kept in the state. `get` fetches an address, politely."""
 
     def __init__(self, store: FetchStore, clock: Clock, get: Callable[[httpx.URL], Awaitable[Reply]]) -> None:
         self._store, self._clock, self._get = store, clock, get
-        self._parsed: dict[str, tuple[int, Protego]] = {}
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def delay(self, url: httpx.URL, host: str) -> int:
@@ -36,21 +43,22 @@ class Robots:
         FetchError for an address that may not be fetched, and where the rules cannot be had (RFC 9309: then nothing
         may be).
         """
-        rules = await self._rules(url, host)
-        if not rules.can_fetch(str(url), _AGENT):
-            raise FetchError(f"robots.txt of {host} does not allow it", not_before=self._clock.now() + DAY)
-        seconds = rules.crawl_delay(_AGENT) or 0
+        text = await self._rules(url, host)
+        later = self._clock.now() + DAY
+        try:
+            seconds = await confined_aside(crawl_delay, text, str(url), size=len(text)) if text else 0
+        except ConfinedError as error:
+            raise FetchError(f"its robots.txt: {error}", not_before=later) from None
+        if seconds is None:
+            raise FetchError(f"robots.txt of {host} does not allow it", not_before=later)
         return min(int(seconds * SECOND), LONGEST_DELAY)
 
-    async def _rules(self, url: httpx.URL, host: str) -> Protego:
+    async def _rules(self, url: httpx.URL, host: str) -> str:
         async with self._asking.setdefault(host, asyncio.Lock()):
             state = self._store.host(host)
             if state.robots is None or state.robots_at + DAY <= self._clock.now():
                 state = await self._asked(url, host)
-        parsed = self._parsed.get(host)
-        if parsed is None or parsed[0] != state.robots_at:
-            parsed = self._parsed[host] = (state.robots_at, Protego.parse(state.robots or ""))
-        return parsed[1]
+        return state.robots or ""
 
     async def _asked(self, url: httpx.URL, host: str) -> HostState:
         try:

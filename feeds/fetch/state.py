@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from feeds.errors import SourceError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.hints import Hints
+from feeds.private import own
 
 STATE_FILE = "fetch.sqlite"
 FORMAT = 2
@@ -67,6 +68,7 @@ class FetchStore:
         if write:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
+            own(path)
         elif not path.is_file():
             raise SourceError(str(path), "there is no state of a fetch", "mmqjp fetch makes one")
         self._path = path
@@ -210,7 +212,9 @@ class FetchStore:
 
 
 def _locked(path: Path) -> BinaryIO:
-    file = path.with_name(f"{path.name}.lock").open("wb")
+    lock = path.with_name(f"{path.name}.lock")
+    own(lock)  # whoever may open it may lock it
+    file = lock.open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,21 +11,21 @@ from importlib.metadata import version
 
 import httpx
 
+from feeds.confined import ConfinedError, confined_aside
 from feeds.credentials import without_credentials
 from feeds.fetch.archive import Archive, Capture
 from feeds.fetch.clock import DAY, Clock
-from feeds.fetch.discovery import feeds_of_page
 from feeds.fetch.errors import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.exchange import Limits, Reply, exchange
 from feeds.fetch.feed_state import FeedState, Success, failed, put_aside, succeeded
 from feeds.fetch.follow import Answer, follow
 from feeds.fetch.gates import HostGates
-from feeds.fetch.hints import body_hints, fresh_for, retry_after
+from feeds.fetch.hints import fresh_for, retry_after
+from feeds.fetch.look import Look, look
 from feeds.fetch.places import Places
 from feeds.fetch.robots import Robots
 from feeds.fetch.schedule import Pace
 from feeds.fetch.state import FetchStore
-from feeds.sniff import kind_of
 from feeds.text import one_line
 
 LOST = 3
@@ -85,8 +84,8 @@ class Visitor:
         visit that is cancelled has either happened or not."""
         try:
             with self._places.visited(feed), _failures_of_the_feed():
-                answer = await self._ask(feed)
-                finding = _judged(feed, answer, self._clock.now())
+                answer, seen = await self._ask(feed)
+                finding = _judged(feed, answer, seen, self._clock.now())
             after, outcome = self._settle(feed, answer, finding)
         except HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
@@ -100,8 +99,9 @@ class Visitor:
         self._places.update(after)
         return after, outcome
 
-    async def _ask(self, feed: FeedState) -> Answer:
-        """The answer with a feed, or with none that is newer; the feed of a page that names one."""
+    async def _ask(self, feed: FeedState) -> tuple[Answer, Look | None]:
+        """The answer with a feed, or with none that is newer; the feed of a page that names one. And what its body is,
+        if it has one."""
         sent: dict[str, str] = {}
         # Where it once led may be dead, and what it is subscribed to may lead elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
@@ -110,12 +110,13 @@ class Visitor:
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
         answer = await self._followed(feed, address, sent)
-        if answer.reply.status == 200 and kind_of(answer.reply.body) == "page":
-            named = feeds_of_page(answer.reply.body, answer.reply.url)
-            if not named:
+        seen = await _looked_at(answer.reply)
+        if seen is not None and seen.kind == "page":
+            if not seen.feeds:
                 raise FetchError("it is a page, and names no feed", 200)
-            answer = await self._followed(feed, named[0], {})
-        return answer
+            answer = await self._followed(feed, seen.feeds[0], {})
+            seen = await _looked_at(answer.reply)
+        return answer, seen
 
     async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> Answer:
         def moved(place: str) -> None:
@@ -169,19 +170,28 @@ class Visitor:
         return after, Outcome.NEW if new else Outcome.UNCHANGED
 
 
-def _judged(feed: FeedState, answer: Answer, now: int) -> Success:
-    """What an answer says; FetchError where it is no feed."""
+async def _looked_at(reply: Reply) -> Look | None:
+    """What the body is; None for an answer that says that nothing has changed."""
+    if reply.status != 200:
+        return None
+    try:
+        return await confined_aside(look, reply.body, reply.url, size=len(reply.body))
+    except ConfinedError as error:
+        raise FetchError(str(error), reply.status) from None
+
+
+def _judged(feed: FeedState, answer: Answer, seen: Look | None, now: int) -> Success:
+    """What an answer says, whose body was looked at; FetchError where it is no feed."""
     reply = answer.reply
-    unchanged = reply.status == 304
-    if not unchanged and kind_of(reply.body) != "feed":
+    if seen is not None and seen.kind != "feed":
         raise FetchError("the answer is not a feed", reply.status)
     return Success(
         address=answer.address,
         status=reply.status,
-        etag=_validator(reply, "ETag") or (feed.etag if unchanged else ""),
-        last_modified=_validator(reply, "Last-Modified") or (feed.last_modified if unchanged else ""),
-        sha256=feed.sha256 if unchanged else hashlib.sha256(reply.body).hexdigest(),
-        hints=feed.hints if unchanged else body_hints(reply.body),
+        etag=_validator(reply, "ETag") or (feed.etag if seen is None else ""),
+        last_modified=_validator(reply, "Last-Modified") or (feed.last_modified if seen is None else ""),
+        sha256=feed.sha256 if seen is None else seen.sha256,
+        hints=feed.hints if seen is None else seen.hints,
         fresh=fresh_for(reply.headers, now),
     )
 

@@ -14,6 +14,7 @@ from feeds.entries import EntryForm, Item
 from feeds.files import name_below
 from feeds.layout import FEED_SUFFIXES
 from feeds.spark.rows import COLUMNS, local_path, row_batches
+from feeds.unreadable import or_reject
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +55,7 @@ def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> I
         for batch in batches:
             for address in batch.column("path").to_pylist():
                 path = Path(address.removeprefix("file:"))  # not escaped, as an address would be
-                yield from read_feed_file(path, name_below(path, Path(root)), form)
+                name = name_below(path, Path(root))
+                yield from or_reject(read_feed_file(path, name, form), name)
 
     return row_batches(items())

@@ -14,8 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from feeds.history import History
+from feeds.offsets import ALL_READ, Offset
+from feeds.private import own
+from feeds.reading import read_waiting
 from feeds.spark.rows import SCHEMA, row_batches
-from feeds.tail import ALL_READ, Piece, Tail, waiting_files
+from feeds.tail import Piece, Tail, waiting_files
 
 FILE = "read.sqlite"
 DOCUMENTS = 1_000
@@ -32,6 +35,7 @@ class Inbox:
     """The segments of a state directory, numbered from 1. One process at a time."""
 
     def __init__(self, directory: Path) -> None:
+        own(directory / FILE)
         self._database = sqlite3.connect(directory / FILE, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.executescript(_SCHEMA)
@@ -40,15 +44,12 @@ class Inbox:
         self._database.close()
 
     def take(self, tail: Tail, history: History) -> None:
-        """Makes segments of what a source has that was not read yet. The history is the one the source has, empty."""
+        """Makes segments of what a source has that was not read yet; what cannot be read waits. The history is the one
+        the source has, empty."""
         history.load(dict(self._database.execute("SELECT feed, entries FROM history")))
         rows = self._database.execute("SELECT source, file, position FROM files").fetchall()
-        positions = {(source, file): position for source, file, position in rows}
-        pieces = (
-            piece
-            for waiting in waiting_files([tail], positions)
-            for piece in tail.read(waiting, positions.get((waiting.source, waiting.file), 0))
-        )
+        positions = {(source, file): Offset(source, file, position) for source, file, position in rows}
+        pieces = read_waiting(waiting_files([tail], positions), lambda waiting, cause: None)
         while segment := list(islice(pieces, DOCUMENTS)):
             self._commit(segment, history)
 
@@ -82,9 +83,9 @@ class Inbox:
         sql = "SELECT file FROM files WHERE source = ? AND position = ?"
         return {row[0] for row in self._database.execute(sql, (source, ALL_READ))}
 
-    def forget_files(self, source: str, there: set[str]) -> None:
-        """Lets go of what is noted of files of a source that are gone."""
-        gone = [(source, file) for file in self.read_files(source) - there]
+    def forget_files(self, source: str, there: set[str] | None) -> None:
+        """Lets go of what is noted of files of a source that are gone; None: it is not known which are there."""
+        gone = [(source, file) for file in self.read_files(source) - there] if there is not None else []
         self._database.executemany("DELETE FROM files WHERE source = ? AND file = ?", gone)
 
 

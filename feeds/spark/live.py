@@ -30,6 +30,7 @@ from feeds.layout import FEED_SUFFIX
 from feeds.spark.inbox import Inbox, from_bytes
 from feeds.spark.rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.tail import Tail
+from feeds.unreadable import or_reject
 
 _T = TypeVar("_T")
 
@@ -72,7 +73,7 @@ class _Live:
 
     def fetch(self) -> None:
         """Fetches what is due."""
-        self.state.mkdir(parents=True, exist_ok=True)
+        self.state.mkdir(0o700, parents=True, exist_ok=True)
         asyncio.run(self.job.run())
 
 
@@ -120,7 +121,8 @@ class _Reader(DataSourceReader):
     def _items(self, partition: _Versions) -> Iterator[Item]:
         history = History()
         for name in partition.names:
-            yield from read_feed_file(Path(partition.directory, name), name, self._live.form, history)
+            found = read_feed_file(Path(partition.directory, name), name, self._live.form, history)
+            yield from or_reject(found, name)
 
 
 @dataclass
@@ -173,7 +175,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return inbox.newest()
 
     def _with_inbox(self, use: Callable[[Inbox], _T]) -> _T:
-        self._live.state.mkdir(parents=True, exist_ok=True)
+        self._live.state.mkdir(0o700, parents=True, exist_ok=True)
         with closing(Inbox(self._live.state)) as inbox:
             return use(inbox)
 

@@ -14,6 +14,7 @@ from feeds.document import Document, Reject
 from feeds.entries import EntryForm, Item
 from feeds.errors import SourceError
 from feeds.xml_files import safe_parser
+from markup.prolog import read_prolog
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
 """Of a document `reason` and `raw` are null; of what is none `xml` is, and what else is not known. Times are
@@ -57,7 +58,7 @@ def _row(item: Document | Reject) -> tuple[object, ...]:
     try:
         text = _text(item)
     except (etree.XMLSyntaxError, ValueError) as error:
-        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: not well-formed: {error}", item.xml))
+        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: cannot be read: {error}", item.xml))
     return item.id, item.stream, item.t0, item.t1, text, None, None
 
 
@@ -74,6 +75,8 @@ def _text(document: Document) -> str:
             return data.decode("utf-8")
         except UnicodeDecodeError:
             pass
+    if refused := read_prolog(data).refused:  # of a DOCTYPE nothing is written
+        raise ValueError(refused)
     return etree.tostring(etree.fromstring(data, safe_parser()), encoding="unicode")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +18,15 @@ from pyspark.sql.streaming.datasource import (
 
 from feeds.entries import EntryForm
 from feeds.errors import SourceError
-from feeds.files import files_below, name_below
+from feeds.files import files_below, name_below, printable
 from feeds.history import History
+from feeds.order import WARC_SUFFIXES, fetch_time
+from feeds.parts import can_be_read
 from feeds.spark.rows import COLUMNS, entry_form, local_path, row_batches
-from feeds.warc import archive_time, read_warc
+from feeds.unreadable import or_reject
+from feeds.warc import read_warc
 
 NAME = "mmqjp_warc"
-
-_SUFFIXES = (".warc", ".warc.gz")
 
 
 @dataclass
@@ -54,16 +56,30 @@ class _Archives:
             return {self.path.name: self.path.stat().st_size}
         found = files_below(self.path, frozenset({".warc", ".gz"}))
         # Whoever writes one renames it when it is whole.
-        paths = [path for path in found if path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".")]
-        names = sorted((archive_time(path), name_below(path, self.path), path) for path in paths)
-        return {name: path.stat().st_size for _, name, path in names}
+        paths = [path for path in found if path.name.lower().endswith(WARC_SUFFIXES) and not path.name.startswith(".")]
+        names = sorted((fetch_time(path), name_below(path, self.path), path) for path in paths)
+        sizes = {}
+        for _, name, path in names:
+            with suppress(FileNotFoundError):  # it went meanwhile
+                sizes[name] = path.stat().st_size
+        return sizes
+
+    def can_be_read(self, name: str) -> bool:
+        """Whether a file can be opened now; if not, it is read when it can be."""
+        try:
+            can_be_read(Path(self.partition(name).path))
+        except OSError:
+            return False
+        return True
 
     def partition(self, name: str) -> _File:
         return _File(str(self.path if self.path.is_file() else self.path / name))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
-            yield from row_batches(read_warc(Path(partition.path), self.form, history=History()))
+            path = Path(partition.path)
+            items = read_warc(path, self.form, history=History())
+            yield from row_batches(or_reject(items, printable(str(path))))
 
 
 class _Reader(DataSourceReader):
@@ -95,7 +111,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         there = self._archives.sizes() if self._target is None else self._target
-        new = [name for name in there if name not in start]
+        new = [name for name in there if name not in start and self._archives.can_be_read(name)]
         if isinstance(limit, ReadMaxFiles):
             new = new[: limit.max_files]
         if not new:
@@ -105,7 +121,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         new = [self._archives.partition(name) for name in end if name not in start]
-        return [*sorted(new, key=lambda file: (archive_time(Path(file.path)), file.path))]
+        return [*sorted(new, key=lambda file: (fetch_time(Path(file.path)), file.path))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._archives.read(partition)

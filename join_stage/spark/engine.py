@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 from join_stage.costs import Cost
 from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
+from join_stage.reading import UNBOUNDED, Bounds
 from join_stage.spark.plans import BasicPlan, SparkPlan
+from join_stage.spark.question import SparkQuestion
 from join_stage.spark.signature import SignaturePlan
 from join_stage.spark.store import TableStore
 from join_stage.spark.tables import TableViews, local_frame
@@ -133,6 +135,9 @@ class SparkEngine:
         finally:
             for name in views or {}:
                 self._session.catalog.dropTempView(name)
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> SparkQuestion:
+        return SparkQuestion(self._session, self._store.snapshot(), sql, bounds)
 
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         return self._store.read(table, pa.schema([TABLES[table].field(name) for name in columns]))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from join_stage.engine import SPARK_MANIFESTS, StoreError
+from join_stage.private import as_its_directory
 from join_stage.tables import TABLES
 
 FORMAT = 2
@@ -154,7 +155,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
     draft = path.with_suffix(".tmp")
-    with draft.open("w") as file:
+    with open(draft, "w", opener=as_its_directory) as file:
         json.dump({**content, "digest": _digest(content)}, file)
         file.flush()
         to_disk(file.fileno())

@@ -64,6 +64,8 @@ def settings(master: str, cores: int, warehouse: Path | None, app_name: str) -> 
         # Every broadcast table reserves whole pages. With Spark's sizes (1g, pages of several MB) the eighty of that
         # union ran out of memory, though the data was small.
         "spark.driver.memory": "4g",
+        # A process that waits for a core may take longer than Spark's 15 s to connect; nothing is lost by waiting.
+        "spark.python.authenticate.socketTimeout": "600s",
         "spark.buffer.pageSize": "1m",
     }
     if is_local(master):

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.private import as_its_directory, make_inside, make_lock, make_state
 from join_stage.spark.manifests import (
     EMPTY,
     DataFile,
@@ -39,6 +40,7 @@ from join_stage.spark.manifests import (
     to_disk,
     write_manifest,
 )
+from join_stage.spark.snapshot import Snapshot
 from join_stage.tables import STATE, TABLES
 
 MERGE = 16
@@ -75,7 +77,8 @@ class TableStore:
                 raise StoreError(
                     f"{directory} holds a store of the engine duckdb: use that engine or another directory"
                 )
-            (self.directory / SPARK_MANIFESTS).mkdir(parents=True, exist_ok=True)
+            make_state(self.directory)
+            make_inside(self.directory, SPARK_MANIFESTS)
             self._lock = _locked(self.directory / "lock")
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
@@ -88,7 +91,7 @@ class TableStore:
             self._superseded: deque[tuple[int, list[Path]]] = deque()
             self._drafts: list[Path] = []
             for name in TABLES:
-                (self.directory / name).mkdir(exist_ok=True)
+                make_inside(self.directory, name)
                 for file in self.files[name]:
                     self._find(self.directory / name / file.name, file)
             for older, newer in pairwise(kept):
@@ -152,6 +155,10 @@ class TableStore:
             raise StoreError(f"the store is damaged: {path} is gone; take an older copy of the store") from None
         if size != file.size:
             raise damaged(path)
+
+    def snapshot(self) -> Snapshot:
+        """The files of the last batch that is committed."""
+        return Snapshot(self.directory, self._committed)
 
     def cover(self, first: int, last: int) -> None:
         """Notes that rows of the join state in the current batch are about documents that begin from `first` to
@@ -244,7 +251,7 @@ class TableStore:
         pq.write_table(rows, sink)
         content = memoryview(sink.getvalue())
         self._drafts.append(path)
-        with path.open("wb") as file:
+        with open(path, "wb", opener=as_its_directory) as file:
             file.write(content)
             to_disk(file.fileno())
         directory_to_disk(path.parent)
@@ -291,7 +298,7 @@ class TableStore:
 
 
 def _locked(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = make_lock(path.parent, path.name)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

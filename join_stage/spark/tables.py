@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from join_stage.spark.manifests import DataFile
-from join_stage.spark.store import TableStore
+from join_stage.spark.snapshot import Rows
 from join_stage.tables import TABLES
 
 _TYPES = {
@@ -47,7 +47,7 @@ def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
 class TableViews:
     """Keeps a session's temporary views of the tables; a view is made anew only when its table has changed."""
 
-    def __init__(self, session: SparkSession, store: TableStore) -> None:
+    def __init__(self, session: SparkSession, store: Rows) -> None:
         self._session, self._store = session, store
         self._seen: dict[str, tuple[tuple[DataFile, ...], tuple[pa.Table, ...]]] = {}
 

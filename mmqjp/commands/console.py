@@ -17,6 +17,6 @@ def console() -> Console:
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 feed`, `2 feeds`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """`1 feed`, `2 feeds`; `several` is a plural that is made otherwise."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"

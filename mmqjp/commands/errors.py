@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 import sys
 import traceback
 from pathlib import Path
@@ -14,6 +15,7 @@ from feeds.errors import SourceError
 from join_stage.engine import StoreError
 from join_stage.spark.java import JavaNotFound
 from mmqjp.service.client import CommandError
+from mmqjp.standard_output import flush_standard_output, reserve_standard_files
 from mmqjp.streaming.errors import StreamFailed
 from mmqjp.text import one_line
 from xscl import XsclErrors
@@ -32,6 +34,7 @@ _ADVICE = {
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "name a file",
+    errno.EBADF: "open it, or redirect it",
 }
 
 
@@ -67,6 +70,7 @@ class CommandLine(click.Group):
     """A group whose commands fail as the contract says: in one line, and with a traceback only if asked to."""
 
     def main(self, *args: Any, **options: Any) -> Any:
+        reserve_standard_files()
         try:
             status = super().main(*args, **(options | {"standalone_mode": False}))
         except click.UsageError as error:
@@ -79,6 +83,15 @@ class CommandLine(click.Group):
         except click.Abort:
             click.echo("mmqjp: interrupted", err=True)
             status = INTERRUPTED
+        except OSError as error:  # of --help and --version, which are printed before there is a command
+            Failure(describe(error)).show()
+            status = FAILED
+        try:
+            flush_standard_output()
+        except OSError as error:
+            if not status and not isinstance(error, BrokenPipeError):
+                Failure(describe(error)).show()
+            status = status or FAILED
         sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -98,6 +111,8 @@ def describe(error: Exception) -> str:
     """An error in words, with what to do about it where we know."""
     if isinstance(error, _EXPECTED):
         return str(error)
+    if isinstance(error, sqlite3.Error):
+        return f"what is known of the feeds cannot be used: {error}; make room on the disk, or take an older copy of it"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         advice = _ADVICE.get(error.errno or 0)

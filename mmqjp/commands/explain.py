@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS
+from join_stage.only_read import Outdated
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.options import debug_option, plan_option, read_script
+from mmqjp.commands.run import open_engine
 from mmqjp.engine import Engine
 from mmqjp.estimates import estimates
 from mmqjp.explanation import Known, explanation
@@ -44,7 +46,7 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
     if state is not None and not any((state / name).exists() for name in (DUCKDB_FILE, SPARK_MANIFESTS)):
         raise Failure(f"{state} holds no store: mmqjp run --state makes one")
     spark = state is not None and (state / SPARK_MANIFESTS).exists()
-    with Engine("spark" if spark else "duckdb", state=state, plan=plan) as engine:
+    with _opened("spark" if spark else "duckdb", state, plan) as engine:
         if state is None:
             engine.ensure(script)
         names = [name for name in dict.fromkeys(script.names()) if name in engine.queries()]
@@ -57,3 +59,13 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
         known_costs = Known(estimates(engine), engine.costs())
         chosen = names if query is None else [query]
         click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
+
+
+def _opened(kind: str, state: Path | None, plan: str) -> Engine:
+    """An engine to look at: of a store, or, without one, of nothing."""
+    if state is None:
+        return Engine(kind, plan=plan)
+    try:
+        return open_engine(kind, None, plan, state, read_only=True)
+    except Outdated:
+        return open_engine(kind, None, plan, state)

@@ -19,7 +19,7 @@ from mmqjp.commands.console import console, counted
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetch import state_file
 from mmqjp.commands.options import Decorated, debug_option
-from mmqjp.commands.sinks import Sink
+from mmqjp.commands.sinks import checked, data_file
 from mmqjp.text import one_line
 
 COLUMNS = ("feed", "status", "checked", "next check", "errors", "last error")
@@ -86,9 +86,8 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
     """
     known = ((f.address or f.url, f) for f in _known(state) if not f.stopped)
     listed = (Listed(url if passwords else without_credentials(url), f.title, f.folder) for url, f in known)
-    with Sink(None if output is None or str(output) == "-" else output) as sink:
-        sink.write(write_opml(listed))
-        sink.finish()
+    with data_file(checked(output)) as file:
+        file.write(write_opml(listed))
 
 
 @feeds.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,11 +15,14 @@ from rich.text import Text
 
 from feeds.dates import iso_utc
 from join_stage.engine import DEFAULT_PLAN
+from join_stage.private import share
 from mmqjp.commands.console import console
 from mmqjp.commands.errors import Failure
-from mmqjp.commands.options import debug_option, engine_option, read_script
+from mmqjp.commands.options import debug_option, engine_option, read_script, seconds, shared_option
 from mmqjp.commands.run import open_engine
+from mmqjp.service.asking import ROWS, SECONDS, SIZE
 from mmqjp.service.client import Client, stored_engine
+from mmqjp.service.questions import QUERY
 from mmqjp.text import one_line
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -40,12 +44,15 @@ def store_options(command: Decorated) -> Decorated:
     return state(wait(debug_option(command)))
 
 
-def client(state: Path, wait: float, engine: str | None = None) -> Client:
+def client(state: Path, wait: float, engine: str | None = None, *, shared: bool = False) -> Client:
     """A client of the store in a directory; with `engine` one that is made if there is none."""
     kind = stored_engine(state) or engine
     if kind is None:
         raise Failure(f"there is no store in {state}: check --state, or make one with mmqjp stream or mmqjp subscribe")
-    return Client(state, lambda: open_engine(kind, None, DEFAULT_PLAN, state), wait)
+    opens = partial(open_engine, kind, None, DEFAULT_PLAN, state)
+    if shared:
+        share(state)
+    return Client(state, opens, wait, look_at=partial(opens, read_only=True))
 
 
 def answered(names: list[str], word: str) -> None:
@@ -58,9 +65,10 @@ def answered(names: list[str], word: str) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
 @click.option("--add", is_flag=True, help="The queries that have the same names stay too.")
 @click.option("--backfill", is_flag=True, help="They are answered over all documents that are still kept, too.")
+@shared_option
 @store_options
 @engine_option
-def subscribe(file: Path, add: bool, backfill: bool, state: Path, wait: float, engine: str) -> None:
+def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, wait: float, engine: str) -> None:
     """Register the queries of a file, in place of those of the same names.
 
     \b
@@ -72,7 +80,7 @@ def subscribe(file: Path, add: bool, backfill: bool, state: Path, wait: float, e
     """
     text = read_script(file)[0]
     arguments = {"text": text, "add": add, "backfill": backfill}
-    answered(client(state, wait, engine).ask("subscribe", arguments), "subscribed")
+    answered(client(state, wait, engine, shared=shared).ask("subscribe", arguments), "subscribed")
 
 
 @click.command()
@@ -161,17 +169,31 @@ def show(name: str, state: Path, as_json: bool, wait: float) -> None:
 
 @click.command()
 @click.argument("sql")
+@click.option(
+    "--timeout", metavar="DURATION", callback=seconds, default=f"{SECONDS:g}s", show_default=True,
+    help="How long the question may take, beside --wait; INF: as long as it likes.",
+)  # fmt: skip
+@click.option(
+    "--most-rows", metavar="N", type=click.IntRange(min=1), default=ROWS, show_default=True,
+    help="How many rows the answer may have.",
+)  # fmt: skip
+@click.option(
+    "--most-bytes", metavar="N", type=click.IntRange(min=1), default=SIZE, show_default=True,
+    help="How large the answer may be.",
+)  # fmt: skip
 @store_options
-def query(sql: str, state: Path, wait: float) -> None:
+def query(sql: str, timeout: float | None, most_rows: int, most_bytes: int, state: Path, wait: float) -> None:
     """Ask a store in SQL; each row of the answer is a line of JSON.
 
     \b
     Example:
       mmqjp query "SELECT query, count(*) AS outputs FROM outputs GROUP BY query" --state state/
 
-    A service that runs answers between two batches.
+    A service that runs answers beside its work, which it puts first. The tables are only read, as of one batch.
     """
-    found = client(state, wait).ask("query", {"sql": sql})
+    asked = {"sql": sql, "seconds": timeout, "most_rows": most_rows, "most_bytes": most_bytes}
+    patience = float("inf") if timeout is None else wait + timeout
+    found = client(state, patience).ask(QUERY, asked)
     json_lines(dict(zip(found["columns"], row, strict=True)) for row in found["rows"])
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from feeds.history import MOST_VERSIONS
 from join_stage.engine import DEFAULT_PLAN, PLANS
 from mmqjp.commands.errors import DEBUG, Failure, ScriptFailure
 from xscl import Script, XsclErrors, parse_script
@@ -71,6 +72,15 @@ def versions_option(command: Decorated) -> Decorated:
     )(command)  # fmt: skip
 
 
+def most_versions_option(command: Decorated) -> Decorated:
+    """The option --most-versions."""
+    return click.option(
+        "--most-versions", metavar="N", type=click.IntRange(min=1), default=MOST_VERSIONS, show_default=True,
+        help="How many versions of a feed's entry are documents, and how many entries that differ in their guids "
+        "alone; the others are dead letters.",
+    )(command)  # fmt: skip
+
+
 def time_xpath_option(command: Decorated) -> Decorated:
     """The option --time-xpath."""
     return click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")(command)
@@ -104,6 +114,20 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
     if microseconds > LONGEST_WINDOW:
         raise click.BadParameter(f"{text!r} is too long; write INF for no limit")
     return microseconds
+
+
+def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """A length of time, as `duration` takes it, in seconds; None for INF."""
+    found = duration(context, parameter, value)
+    return None if found is None else found / 1_000_000
+
+
+def shared_option(command: Decorated) -> Decorated:
+    """The option --shared."""
+    return click.option(
+        "--shared", is_flag=True,
+        help="What is made in the state directory is for whoever the umask lets, and not for you alone.",
+    )(command)  # fmt: skip
 
 
 def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,9 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
+from join_stage.private import make_inside, umask_of
 from mmqjp.batches import BYTES, DOCUMENTS, batches
+from mmqjp.commands.console import counted
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.fetching import DROPS, KEPT, FetchOptions, fetch_once, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import interruptible
@@ -26,20 +28,25 @@ from mmqjp.commands.options import (
     debug_option,
     engine_option,
     feeds_option,
+    most_versions_option,
     plan_option,
     read_script,
+    shared_option,
     time_xpath_option,
     versions_option,
 )
-from mmqjp.commands.sinks import DeadLetters, Sink
+from mmqjp.commands.sinks import DeadLetters, checked
 from mmqjp.engine import NOTHING, Engine
 from mmqjp.notes import Notes
 from mmqjp.opening import open_session
 from mmqjp.retention import ID_RETENTION
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
+from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.loop import PRUNED, PRUNED_AT
-from mmqjp.text import json_line, one_line
+from mmqjp.service.outlet import Outlet
+from mmqjp.subscribing import How
+from mmqjp.text import one_line
 from mmqjp.watermarks import Lateness, Timing, lateness_of
 from xscl import Script
 from xscl.garbage import collector_spared
@@ -51,6 +58,9 @@ UNLIMITED = Timing()
 
 NOT_KEPT = "without --state nothing is kept"
 
+NAMED = 5
+"""How many queries that end are named."""
+
 Batch = tuple[Sequence[Document | Reject], Notes]
 """Documents, and what is committed along with them."""
 
@@ -60,9 +70,8 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     "--queries",
     "queries_path",
     metavar="FILE",
-    required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The queries, in XSCL.",
+    help="The queries, in XSCL. Without it: those of --state.",
 )
 @click.option(
     "--documents",
@@ -75,12 +84,14 @@ Batch = tuple[Sequence[Document | Reject], Notes]
 @fetch_source_options
 @feeds_option
 @versions_option
+@most_versions_option
 @time_xpath_option
 @click.option(
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where the output lines go. Without it, or with -: standard output.",
+    help="Where the output lines go: appended with --state, else the file is written anew. Without it, or with -: "
+    "standard output.",
 )
 @click.option(
     "--dead-letters",
@@ -100,24 +111,27 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     help="How many documents are processed and committed together.",
 )  # fmt: skip
 @lateness_option("INF")
+@shared_option
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
 @debug_option
 def run(
-    queries_path: Path,
+    queries_path: Path | None,
     paths: tuple[Path, ...],
     lists: tuple[str, ...],
     keep_drops: int | None,
     options: FetchOptions,
     feeds: EntryForm | None,
     versions: Versions,
+    most_versions: int,
     time_xpath: str | None,
     output: Path | None,
     dead_letters_path: Path | None,
     state: Path | None,
     batch_size: int,
     lateness: Lateness,
+    shared: bool,
     plan: str,
     master: str | None,
     engine: str,
@@ -129,39 +143,54 @@ def run(
       mmqjp run --queries stories.xscl --documents feeds/ --feeds --output matches.jsonl
       mmqjp run --queries stories.xscl --fetch subscriptions.opml --state state/ --output matches.jsonl
 
-    A second run with the same --state goes on where the first one ended. A document that cannot be read is left out,
-    counted, and named on standard error.
+    A second run with the same --state goes on where the first one ended: queries that are the same in FILE go on, the
+    others of the state end, and what is found now is appended to the output. A document that cannot be read is left
+    out, counted, and named on standard error.
     """
     if master is not None and engine != "spark":
         raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
     if not paths and not lists:
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
-    script = read_script(queries_path)[1]
+    if queries_path is None and (state is None or not state.is_dir()):
+        raise click.UsageError("name the queries with --queries, or a --state that has some")
+    script = None if queries_path is None else read_script(queries_path)[1]
     subscribed = listed_feeds(lists)
     archives = lateness_of(lateness, DEFAULT_STREAM)
-    history, lasting = History(versions), History(versions, lateness=archives, keep=ID_RETENTION)
+    history, lasting = (
+        History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
+    )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
-    dead = DeadLetters(dead_letters_path)
-    target = None if output is None or str(output) == "-" else output
+    dead, target = DeadLetters(dead_letters_path), checked(output)
     with (
-        Sink(target) as sink,
-        open_engine(engine, master, plan, state, Timing(lateness)) as opened,
+        open_engine(engine, master, plan, state, Timing(lateness), shared=shared) as opened,
         ExitStack() as here,
     ):
+        growing = state is not None
+        lines = here.enter_context(closing(open_lines(target, opened.setting(WRITTEN), _say, growing=growing)))
+        outlet = Outlet(opened, lines)
+        outlet.attend()
+        dead.begin()
         try:
             drops = intake = None
             if lists:
-                drops = Drops(state / DROPS if state else Path(here.enter_context(TemporaryDirectory())), keep_drops)
+                fetched_into = make_inside(state, DROPS) if state else Path(here.enter_context(TemporaryDirectory()))
+                drops = Drops(fetched_into, keep_drops)
                 fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
-                subscribe(opened, script, queries_path)
+                if script is not None and queries_path is not None:
+                    for what in subscribe(opened, script, queries_path, "exact"):
+                        _say(what)
+                elif not opened.registry.subscriptions:
+                    raise Failure(f"{state} has no queries; name some with --queries")
                 with collector_spared():
                     process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
                     if drops is not None:
-                        intake = Intake(opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES)
+                        intake = Intake(
+                            opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES, unreadable
+                        )
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
-                lines = deliver(opened, sink)
+                written = deliver(opened, outlet)
                 if intake is not None:
                     drop_superseded(opened, intake)
         except KeyboardInterrupt:
@@ -174,15 +203,16 @@ def run(
     if sys.stderr.isatty():
         click.echo(
             f"mmqjp: {counters.documents:,} documents, {counters.duplicates:,} met before, "
-            f"{dead.count:,} dead letters, {lines:,} outputs",
+            f"{dead.count:,} dead letters, {written:,} outputs",
             err=True,
         )
 
 
-def start_session(master: str | None) -> SparkSession:
+def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
     """The session of Spark that the options describe."""
     try:
-        return open_session("spark", master)
+        with umask_of(shared=shared):
+            return open_session("spark", master)
     except ValueError as error:
         raise Failure(str(error)) from error
 
@@ -197,29 +227,43 @@ def open_engine(
     max_document: int | None = None,
     max_nodes: int | None = None,
     max_matches: int | None = None,
+    read_only: bool = False,
+    shared: bool = False,
 ) -> Engine:
-    """The engine that the options describe."""
+    """The engine that the options describe; whoever has it tells of dead letters."""
     try:
+        session = start_session(master, shared=shared) if engine == "spark" else engine
         return Engine(
-            engine,
+            session,
             state=state,
             plan=plan,
-            master=master,
             **asdict(timing),
             max_document=max_document,
             max_nodes=max_nodes,
             max_matches=max_matches,
+            quiet=True,
+            read_only=read_only,
+            shared=shared,
         )
     except ValueError as error:
         raise Failure(str(error)) from error
 
 
-def subscribe(engine: Engine, script: Script, path: Path) -> None:
-    """Registers the queries of a file that are not registered yet."""
+def subscribe(engine: Engine, script: Script, path: Path, how: How) -> list[str]:
+    """Registers the queries of a file that are not registered yet, and says which others of the state end for that."""
+    before = dict(engine.registry.subscriptions)
     try:
-        engine.ensure(script)
+        names = set(engine.ensure(script, how))
     except ValueError as error:
         raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
+    gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]
+    ended, changed = (sorted(name for name in gone if (name in names) is again) for again in (False, True))
+    said = []
+    if ended:
+        said.append(f"{counted(len(ended), 'query', 'queries')} of the state not in {path} ended: {_listed(ended)}")
+    if changed:
+        said.append(f"{counted(len(changed), 'query', 'queries')} replaced as in {path}: {_listed(changed)}")
+    return said
 
 
 def fetched(intake: Intake) -> Iterator[Batch]:
@@ -229,10 +273,16 @@ def fetched(intake: Intake) -> Iterator[Batch]:
         intake.committed(taken)
 
 
+def unreadable(file: str, reason: str) -> None:
+    """Says that a fetched file cannot be read now."""
+    if reason:
+        click.echo(f"mmqjp: {one_line(file)} {reason}; the next run with the same --state reads it", err=True)
+
+
 def drop_superseded(engine: Engine, intake: Intake) -> None:
     """Drops, every PRUNED batches, what later notes of what was read have superseded."""
     if engine.batch - int(engine.setting(PRUNED_AT) or 0) >= PRUNED:
-        engine.prune(None, None, intake.names(), intake.files())
+        engine.prune(None, None, *intake.there())
         engine.note(Notes(settings={PRUNED_AT: str(engine.batch)}))
 
 
@@ -249,16 +299,21 @@ def process(engine: Engine, found: Iterable[Batch], dead: DeadLetters) -> None:
         click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def deliver(engine: Engine, sink: Sink) -> int:
+def deliver(engine: Engine, outlet: Outlet) -> int:
     """Writes the outputs that no run has written yet, and returns how many there were."""
-    lines = 0
-    for output in engine.undelivered():
-        sink.write(json_line(output.to_dict()))
-        lines += 1
-    # Only what its reader has counts as delivered: at worst a line is written twice.
-    sink.finish()
-    engine.mark_delivered()
-    return lines
+    count = outlet.write(engine.undelivered(), engine.batch - 1)
+    if count:  # only what its reader has counts as delivered
+        outlet.note()
+    return count
+
+
+def _say(what: str) -> None:
+    click.echo(f"mmqjp: {one_line(what)}", err=True)
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _kept(documents: int, state: Path | None) -> str:

@@ -1,55 +1,41 @@
-"""Where a run's data goes: standard output, or a file that appears whole."""
+"""Where a run's data goes, and what becomes of its dead letters."""
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
+from mmqjp.service.lines import is_stream, refuse_missing_directory
+from mmqjp.standard_output import standard_output
 from mmqjp.text import json_line
+from mmqjp.whole_file import whole_file
 
 
-class Sink:
-    """Standard output for None; else a file that is put in the place of `path` by `finish`, or not at all.
+def checked(output: Path | None) -> Path | None:
+    """The file that --output names, None for standard output. Raises OSError if nothing could be written there: now
+    rather than after hours."""
+    if output is None or str(output) == "-":
+        standard_output()
+        return None
+    refuse_missing_directory(output)
+    return output
 
-    What is no regular file (a pipe, a device) is written to directly.
-    """
 
-    def __init__(self, path: Path | None) -> None:
-        self._target: Path | None = None
-        self._draft: Path | None = None
-        if path is None:
-            self._file: BinaryIO = sys.stdout.buffer
-            return
-        direct = path.exists() and not path.is_file()
-        # Through a link, its target is replaced and not the link.
-        self._target = path if direct else path.resolve()
-        self._draft = None if direct else self._target.with_name(f".{self._target.name}.{os.getpid()}")
-        self._file = (self._draft or self._target).open("wb")
-
-    def __enter__(self) -> Sink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._target is not None:
-            self._file.close()
-        if self._draft is not None:
-            self._draft.unlink(missing_ok=True)
-
-    def write(self, line: bytes) -> None:
-        self._file.write(line)
-
-    def finish(self) -> None:
-        """Everything is written: from now on it is there for others."""
-        self._file.flush()
-        if self._target is not None and self._draft is not None:
-            os.fsync(self._file.fileno())
-            self._draft.replace(self._target)
+@contextmanager
+def data_file(path: Path | None) -> Iterator[BinaryIO]:
+    """Standard output for None; else a file that appears whole when the block ends, or a pipe or device as it is."""
+    if path is None:
+        file = standard_output()
+        yield file
+        file.flush()
+    elif is_stream(path):
+        with path.open("wb") as file:
+            yield file
+    else:
+        with whole_file(path) as file:
+            yield file
 
 
 class DeadLetters:
@@ -58,29 +44,40 @@ class DeadLetters:
     SHOWN = 3
 
     def __init__(self, path: Path | None) -> None:
-        if path is not None and not path.parent.is_dir():  # said now rather than after hours
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if path is not None:
+            refuse_missing_directory(path)
         self.count = 0
         self.reasons: list[str] = []
         self._path = path
         self._file: BinaryIO | None = None
 
+    def begin(self) -> None:
+        """Empties the file if there is one: what it has is of another run."""
+        if self._path is not None and self._path.is_file():
+            self._file = self._path.open("wb")
+
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Takes in those of a batch that is committed. The file is made, anew, for the first of them."""
+        """Takes in those of a batch that is committed. For the first of them the file is made, if there is none."""
         for row in rows:
             if len(self.reasons) < self.SHOWN:
                 known = row["reason"].startswith(f"{row['id']}:")
                 self.reasons.append(row["reason"] if known else f"{row['id']}: {row['reason']}")
-            if self._path is not None:
-                self._file = self._file or self._path.open("wb")
-                self._file.write(json_line(_shown(row)))
         self.count += len(rows)
-        if self._file is not None:
+        if self._path is None or not rows:
+            return
+        try:
+            self._file = self._file or self._path.open("wb")
+            self._file.writelines(json_line(_shown(row)) for row in rows)
             self._file.flush()
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
 
     def close(self) -> None:
+        """Lets go of the file; what could not be written is told by then."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
+from join_stage.private import make_inside
 from mmqjp.batches import BYTES, DOCUMENTS
+from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
-from mmqjp.commands.interrupts import stopping
+from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     debug_option,
@@ -22,12 +24,16 @@ from mmqjp.commands.options import (
     engine_option,
     feeds_option,
     key_values,
+    most_versions_option,
     plan_option,
     read_script,
+    seconds,
+    shared_option,
     time_xpath_option,
     versions_option,
 )
 from mmqjp.commands.run import open_engine, start_session, subscribe
+from mmqjp.commands.sinks import checked
 from mmqjp.engine import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import FETCHED, Drops
@@ -36,6 +42,7 @@ from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.metrics import LOOPBACK, Metrics
+from mmqjp.service.questions import QUERY, Questions
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.watermarks import Lateness, Timing, lateness_of
@@ -87,7 +94,8 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "queries_path",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Queries to begin with, in XSCL. Others come and go with subscribe and unsubscribe.",
+    help="Queries to begin with, in XSCL: they take the place of those of the same names. Others come and go with "
+    "subscribe and unsubscribe.",
 )
 @fetch_source_options
 @click.option(
@@ -96,6 +104,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
 )  # fmt: skip
 @feeds_option
 @versions_option
+@most_versions_option
 @time_xpath_option
 @click.option(
     "--trigger",
@@ -158,6 +167,11 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="How events are written to standard error.",
 )  # fmt: skip
+@click.option(
+    "--question-timeout", callback=seconds, metavar="DURATION", default="5min", show_default=True,
+    help="How long a question that is asked meanwhile may take at the most, whatever it asks for.",
+)  # fmt: skip
+@shared_option
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
 @engine_option
@@ -174,6 +188,7 @@ def stream(
     checkpoint: Path | None,
     feeds: EntryForm | None,
     versions: Versions,
+    most_versions: int,
     time_xpath: str | None,
     trigger: float | None,
     output: Path | None,
@@ -190,6 +205,8 @@ def stream(
     max_nodes: int,
     max_matches: int,
     log_form: str,
+    question_timeout: float | None,
+    shared: bool,
     plan: str,
     master: str | None,
     engine: str,
@@ -201,7 +218,8 @@ def stream(
       mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
       mmqjp stream --engine duckdb --fetch subscriptions.opml --state state/ --output matches.jsonl
 
-    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there.
+    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there. If the
+    output was moved away, lines go on in a new file, with the next ones or on SIGHUP.
     """
     only_spark = {"--master": master, "--checkpoint": checkpoint, "--source-format": source_format}
     for name in (name for name, value in only_spark.items() if value is not None and engine != "spark"):
@@ -211,25 +229,28 @@ def stream(
     if source_options and source_format is None:
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
-    history = History(versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
+    history = History(versions, most_versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))
-    target = None if output is None or str(output) == "-" else output
+    target = checked(output)
     timing = Timing(lateness, idle_after, max_ahead)
-    session = start_session(master) if engine == "spark" else None
-    bounds = {"max_document": max_document, "max_nodes": max_nodes, "max_matches": max_matches}
-    limited = open_engine(session or engine, None, plan, state, timing, **bounds)
-    with limited as opened, stopping() as stop, ExitStack() as fetching:
+    session = start_session(master, shared=shared) if engine == "spark" else None
+    limited = open_engine(
+        session or engine, None, plan, state, timing,
+        max_document=max_document, max_nodes=max_nodes, max_matches=max_matches, shared=shared,
+    )  # fmt: skip
+    with limited as opened, stopping() as stop, hangups(stop) as reopening, ExitStack() as fetching:
         if script is not None and queries_path is not None:
-            subscribe(opened, script, queries_path)
-        lines = open_lines(target, opened.setting(WRITTEN))
+            for what in subscribe(opened, script, queries_path, "renew"):
+                metrics.event("queries", what=what)
+        lines = open_lines(target, opened.setting(WRITTEN), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
-            port = metrics.serve(metrics_port, metrics_address)
+            port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         drops = None
         if lists:
-            drops = Drops(state / DROPS, keep_drops)
+            drops = Drops(make_inside(state, DROPS), keep_drops)
             sources.append(drops.tail(feeds or "item", history))
 
         def drained(engine: Engine) -> None:
@@ -239,8 +260,10 @@ def stream(
                 drops.sweep(engine)
 
         try:
-            parts = opened, sources, lines, CommandQueue(Spool(state)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained)
+            spool = Spool(state)
+            questions = Questions(opened, spool, metrics, question_timeout)
+            parts = opened, sources, lines, CommandQueue(spool, beside=(QUERY,)), metrics
+            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening, questions.make_room)
             if session is None:
                 service = Service(*parts, rules)
             else:
@@ -256,7 +279,7 @@ def stream(
                     if source_format is None
                     else ValueSource(source_format, source_options, max_document)
                 )
-                kept = checkpoint or state / CHECKPOINT / (source_format or FILES)
+                kept = checkpoint or make_inside(state, CHECKPOINT, source_format or FILES)
                 frame = streaming_frame(session, source, state, kept)
                 service = StreamingService(*parts, rules, frame, kept)
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
@@ -265,9 +288,15 @@ def stream(
                 fetch = fetching.enter_context(Fetching(job, metrics, stop, watch=trigger is not None))
                 if trigger is None:
                     fetch.wait()
-            with collector_spared():
+            with questions, collector_spared():
                 service.run(trigger, stop)
             fetching.close()
+        except BrokenPipeError as error:
+            if error.filename is None:  # standard error's reader, whom nothing can be told
+                raise
+            raise Failure(
+                f"the reader of {error.filename} has gone; what it has not got comes with a restart"
+            ) from error
         finally:
             lines.close()
         seen = opened.counters()
@@ -282,3 +311,12 @@ def service_log(form: str) -> Log:
         sys.stderr.flush()
 
     return JsonLog(write) if form == "json" else TextLog(write, live=sys.stderr.isatty())
+
+
+def _served(metrics: Metrics, port: int, address: str) -> int:
+    """Has metrics served; the port. Raises Failure where nobody can listen."""
+    try:
+        return metrics.serve(port, address)
+    except OSError as error:
+        cause = f"metrics cannot be served at {address}:{port}: {error.strerror or error}"
+        raise Failure(f"{cause}; choose another place with --metrics-port and --metrics-address") from error

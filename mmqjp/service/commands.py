@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any
 
 from feeds.document import Clock, now_us
-from join_stage.reading import refuse_writes
 from mmqjp.engine import Engine
 from mmqjp.notes import Notes
+from mmqjp.service.asking import Asking, answered
 from mmqjp.service.log import Log
+from mmqjp.service.questions import QUERY
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.service.status import status
 from mmqjp.subscribing import Noting
@@ -24,15 +25,15 @@ Question = Callable[[Engine, Mapping[str, Any]], object]
 
 
 class CommandQueue:
-    """The commands of a spool, done by the engine that holds the store."""
+    """The commands of a spool, done by the engine that holds the store; `beside` are those that others do."""
 
-    def __init__(self, spool: Spool, now: Clock = now_us) -> None:
-        self._spool = spool
+    def __init__(self, spool: Spool, now: Clock = now_us, *, beside: Container[str] = ()) -> None:
+        self._spool, self._beside = spool, beside
         spool.sweep(now() - SHELF_LIFE)
 
     def apply(self, engine: Engine, log: Log) -> int:
         """Does what is waiting; how many commands that were."""
-        waiting = self._spool.waiting()
+        waiting = [command for command in self._spool.waiting() if command.do not in self._beside]
         for command in waiting:
             answer = done(engine, command)
             self._spool.answer(command, answer)
@@ -44,6 +45,8 @@ class CommandQueue:
 def done(engine: Engine, command: Command) -> Answer:
     """Does a command, if that was not done before a kill, and says what came of it."""
     try:
+        if command.do == QUERY:
+            return answered(engine, Asking.of(command.arguments))
         if (question := QUESTIONS.get(command.do)) is not None:
             return Answer(question(engine, command.arguments))
         if (change := CHANGES.get(command.do)) is None:
@@ -54,7 +57,7 @@ def done(engine: Engine, command: Command) -> Answer:
         change(engine, command.arguments, partial(_noted, command, names))
         return Answer(names)
     except Exception as error:
-        if not isinstance(error, ValueError | KeyError | TypeError) and command.do not in QUESTIONS:
+        if not isinstance(error, ValueError | KeyError | TypeError) and command.do not in {*QUESTIONS, QUERY}:
             raise
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         return Answer(error=text.strip() or type(error).__name__)
@@ -129,15 +132,9 @@ def _show(engine: Engine, arguments: Mapping[str, Any]) -> object:
     ]
 
 
-def _query(engine: Engine, arguments: Mapping[str, Any]) -> object:
-    refuse_writes(arguments["sql"])
-    found = engine.sql(arguments["sql"])
-    return {"columns": found.column_names, "rows": [list(row.values()) for row in found.to_pylist()]}
-
-
 def _status(engine: Engine, arguments: Mapping[str, Any]) -> object:
     return status(engine).to_dict()
 
 
-QUESTIONS: Mapping[str, Question] = {"list": _list, "show": _show, "query": _query, "status": _status}
-"""Commands that only ask."""
+QUESTIONS: Mapping[str, Question] = {"list": _list, "show": _show, "status": _status}
+"""Commands that only ask, beside QUERY. They are answered between batches."""

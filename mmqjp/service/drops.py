@@ -8,7 +8,8 @@ from feeds.document import Clock, now_us
 from feeds.entries import EntryForm
 from feeds.fetch.drop_archive import remove_read
 from feeds.history import History
-from feeds.tail import ALL_READ, Tail
+from feeds.offsets import ALL_READ
+from feeds.tail import Tail
 from mmqjp.engine import Engine
 
 FETCHED = "#fetched"
@@ -37,5 +38,5 @@ class Drops:
             return
         self._swept = now
         offsets = engine.offsets().items()
-        read = {file for (source, file), position in offsets if source == FETCHED and position == ALL_READ}
+        read = {file for (source, file), offset in offsets if source == FETCHED and offset.position == ALL_READ}
         remove_read(self.directory, read, now - self._keep)

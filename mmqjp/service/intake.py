@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from feeds.document import Document, Reject
 from feeds.history import History
-from feeds.tail import Offset, Piece, Positions, Tail, waiting_files
+from feeds.offsets import Offset, Positions
+from feeds.reading import read_waiting
+from feeds.tail import Piece, Tail, Waiting, waiting_files
 from mmqjp.admission import Found
 from mmqjp.batches import size_of
 from mmqjp.engine import Engine
@@ -43,8 +45,16 @@ class Intake:
     """
 
     def __init__(
-        self, engine: Engine, sources: Sequence[Tail], history: History, batch_size: int, batch_bytes: int
+        self,
+        engine: Engine,
+        sources: Sequence[Tail],
+        history: History,
+        batch_size: int,
+        batch_bytes: int,
+        told: Callable[[str, str], object],
     ) -> None:
+        """`told` hears once of each file that cannot be read now, and why; "" when it is read again."""
+        self._told, self._failed = told, dict[tuple[str, str], str]()
         self._engine, self._sources, self._history = engine, sources, history
         self._most, self._most_bytes = batch_size, batch_bytes
         self._positions = engine.offsets()
@@ -53,11 +63,23 @@ class Intake:
 
     def batches(self) -> Iterator[Taken]:
         """What there is to read now."""
-        return self.in_batches(
-            piece
-            for waiting in self.backlog.over(waiting_files(self._sources, self._positions))
-            for piece in waiting.tail.read(waiting, self.position(waiting.source, waiting.file))
-        )
+        found = waiting_files(self._sources, self._positions)
+        self._forget({(waiting.source, waiting.file) for waiting in found})
+
+        def told(waiting: Waiting, cause: str) -> None:
+            self.fail((waiting.source, waiting.file), cause)
+
+        return self.in_batches(read_waiting(self.backlog.over(found), told))
+
+    def fail(self, file: tuple[str, str], cause: str) -> None:
+        """A file cannot be read now, or not further."""
+        if file not in self._failed:
+            self._failed[file] = cause
+            self._told(file[1], cause)
+
+    def _forget(self, there: Container[tuple[str, str]]) -> None:
+        """Forgets of files that could not be read those that are gone."""
+        self._failed = {file: cause for file, cause in self._failed.items() if file in there}
 
     def in_batches(self, pieces: Iterable[Piece]) -> Iterator[Taken]:
         """Batches of pieces, each read no further than it goes."""
@@ -81,7 +103,8 @@ class Intake:
         return self._positions
 
     def position(self, source: str, file: str) -> int:
-        return self._positions.get((source, file), 0)
+        offset = self._positions.get((source, file))
+        return 0 if offset is None else offset.position
 
     def notes(self, taken: Taken, settings: Mapping[str, str]) -> Notes:
         """What is committed with a batch that was just taken, `settings` among it."""
@@ -90,15 +113,19 @@ class Intake:
 
     def committed(self, taken: Taken) -> None:
         """The batch is committed."""
-        self._positions.update({key: offset.position for key, offset in taken.offsets.items()})
+        self._positions.update(taken.offsets)
+        for file in self._failed.keys() & taken.offsets.keys():
+            del self._failed[file]
+            self._told(file[1], "")
 
-    def names(self) -> list[str]:
-        """What the sources are called in offsets."""
-        return [source.name for source in self._sources]
-
-    def files(self) -> set[tuple[str, str]]:
-        """The files that are there, each with its source's name."""
-        return {(source.name, file) for source in self._sources for file in source.names()}
+    def there(self) -> tuple[list[str], set[tuple[str, str]]]:
+        """What the sources are called in offsets that can be listed, and the files that are there, each with its
+        source's name."""
+        names = {source.name: source.names() for source in self._sources}
+        files = {(source, file) for source, found in names.items() for file in found or ()}
+        if None not in names.values():
+            self._forget(files)
+        return [source for source, found in names.items() if found is not None], files
 
     def refresh(self) -> None:
         """Takes over the offsets of the store, from which some were dropped."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from time import perf_counter
 from typing import Protocol
 
 from feeds.history import History
 from feeds.tail import Tail
+from join_stage.engine import OutOfMemory
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.engine import Engine
-from mmqjp.ledger import DELIVERED
 from mmqjp.notes import Notes
+from mmqjp.outputs import Output
 from mmqjp.retention import ID_RETENTION
 from mmqjp.service.intake import Intake, Taken
-from mmqjp.service.lines import WRITTEN, Lines
+from mmqjp.service.lines import Lines
 from mmqjp.service.log import Log
+from mmqjp.service.outlet import Outlet
 from mmqjp.service.progress import progress
 
 POLL = 0.1
@@ -48,11 +51,22 @@ def nobody_told(engine: Engine) -> None:
     """Nothing."""
 
 
+def nothing_asked() -> bool:
+    """No."""
+    return False
+
+
+def no_room() -> bool:
+    """Nothing is there that could make room."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """How a service works: with how many documents, or bytes of XML, a batch ends; for how many microseconds what
     nobody needs is kept, and the ids of documents (None: for ever); what the sources share that is known of entries;
-    who is told whenever all that had come is processed."""
+    who is told whenever all that had come is processed; whether the output is to be opened anew, asked once; who makes
+    room, and says whether there was any to make, when a batch has run out of memory."""
 
     batch_size: int = DOCUMENTS
     batch_bytes: int = BYTES
@@ -60,6 +74,8 @@ class Rules:
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
     drained: Callable[[Engine], object] = nobody_told
+    reopening: Callable[[], bool] = nothing_asked
+    make_room: Callable[[], bool] = no_room
 
 
 class Service:
@@ -68,12 +84,12 @@ class Service:
     def __init__(
         self, engine: Engine, sources: Sequence[Tail], lines: Lines, commands: Commands, log: Log, rules: Rules
     ) -> None:
-        self._engine, self._lines, self._commands, self._log, self._rules = engine, lines, commands, log, rules
-        self._intake = Intake(engine, sources, rules.history, rules.batch_size, rules.batch_bytes)
+        self._engine, self._commands, self._log, self._rules = engine, commands, log, rules
+        self._outlet = Outlet(engine, lines)
+        self._intake = Intake(engine, sources, rules.history, rules.batch_size, rules.batch_bytes, self._unreadable)
         self._pruned = int(engine.setting(PRUNED_AT) or 0)
         self._settings: dict[str, str] = {}
         self._noted: dict[str, str] = {}
-        self._written = int(engine.setting(DELIVERED) or -1)
         self._write()
 
     def run(self, trigger: float | None, stop: Stop) -> None:
@@ -107,37 +123,39 @@ class Service:
         if self._engine.batch - self._pruned < PRUNED:
             return
         self._settle()
-        self._engine.prune(self._rules.keep, self._rules.keep_ids, self._intake.names(), self._intake.files())
+        self._engine.prune(self._rules.keep, self._rules.keep_ids, *self._intake.there())
         self._intake.refresh()
         self._pruned = self._engine.batch
         self._delivered()
 
     def _obey(self) -> None:
         """Does what other processes ask for; a backfill among it has outputs."""
+        if self._rules.reopening():
+            self._outlet.attend()
+            self._delivered()
         if self._commands.apply(self._engine, self._log):
             self._write()
 
     def _write(self) -> None:
         """Writes the outputs that are committed and not written."""
-        for outputs in self._engine.outputs_after(self._written):
-            self._lines.write(outputs)
-        self._written = self._engine.batch - 1
+        outputs = chain.from_iterable(self._engine.outputs_after(self._outlet.written))
+        self._outlet.write(outputs, self._engine.batch - 1)
         self._delivered()
 
     def _process(self, taken: Taken) -> None:
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
-        outputs = engine.process(taken.items, self._intake.notes(taken, self._settings), taken.found)
+        outputs = self._outputs(taken)
         self._noted = self._settings
         self._intake.committed(taken)
+        batch = engine.batch - 1
         if outputs:
-            self._lines.write(outputs)
-            self._written = engine.batch - 1
+            self._outlet.write(outputs, batch)
         self._delivered()
         after, seconds = engine.counters(), taken.seconds + perf_counter() - started
         documents = after.documents - before.documents
         self._log.event(
             "batch",
-            batch=engine.batch - 1,
+            batch=batch,
             documents=documents,
             outputs=len(outputs),
             duplicates=after.duplicates - before.duplicates,
@@ -152,11 +170,26 @@ class Service:
         for letter in engine.last_dead_letters():
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
 
+    def _unreadable(self, file: str, reason: str) -> None:
+        """Tells that a file cannot be read now and waits, or, without a reason, that it is read again."""
+        if reason:
+            self._log.event("unreadable", file=file, reason=reason)
+        else:
+            self._log.event("readable", file=file)
+
+    def _outputs(self, taken: Taken) -> list[Output]:
+        """What a batch gives. One that runs out of memory goes before those who only ask, and is tried again."""
+        notes = self._intake.notes(taken, self._settings)
+        try:
+            return self._engine.process(taken.items, notes, taken.found)
+        except OutOfMemory:
+            if not self._rules.make_room():
+                raise
+        return self._engine.process(taken.items, notes, taken.found)
+
     def _delivered(self) -> None:
         """All outputs so far are written: the next commit notes it."""
-        self._settings = {DELIVERED: str(self._written), PRUNED_AT: str(self._pruned)}
-        if (position := self._lines.position()) is not None:
-            self._settings[WRITTEN] = position
+        self._settings = {**self._outlet.settings(), PRUNED_AT: str(self._pruned)}
 
     def _settle(self) -> None:
         """Notes at once what else the next batch would note, if that is news."""

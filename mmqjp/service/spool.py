@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from feeds.document import Clock, now_us
+from join_stage.private import make_inside, make_state
 from mmqjp.whole_file import write_whole as _write
 
 SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
@@ -51,11 +53,12 @@ class Spool:
     def __init__(self, state: Path, now: Clock = now_us) -> None:
         # Not right below the directory: there a store of Spark has a folder for each table, and clears it.
         self._commands, self._answers, self._now = state / SPOOL / COMMANDS, state / SPOOL / ANSWERS, now
+        self._state = state
 
     def submit(self, do: str, arguments: Mapping[str, Any]) -> Command:
         """Hands in a command. Raises OSError where the directory cannot be written."""
         command = Command(f"{self._now():019d}-{uuid4().hex}", do, arguments)
-        _write(self._commands / f"{command.id}.json", json.dumps({"do": do, "arguments": dict(arguments)}))
+        self._write(self._commands / f"{command.id}.json", json.dumps({"do": do, "arguments": dict(arguments)}))
         return command
 
     def withdraw(self, command: Command) -> None:
@@ -64,25 +67,38 @@ class Spool:
 
     def waiting(self) -> list[Command]:
         """The commands that wait, oldest first. What is none is answered with an error."""
-        try:
-            names = sorted(entry.name for entry in os.scandir(self._commands) if entry.name.endswith(".json"))
-        except FileNotFoundError:
-            return []
         found = []
-        for name in names:
-            path = self._commands / name
+        for path in self._paths():
             try:
-                content = json.loads(path.read_bytes())
-                found.append(Command(path.stem, str(content["do"]), dict(content["arguments"])))
+                found.append(_command(path))
             except FileNotFoundError:
                 continue  # withdrawn meanwhile
             except (ValueError, KeyError, TypeError) as error:
                 self.answer(Command(path.stem, "", {}), Answer(error=f"{path} is no command: {error}"))
         return found
 
+    def asked(self, do: str) -> list[Command]:
+        """The commands of one kind that wait, oldest first."""
+        found = []
+        for path in self._paths():
+            with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # withdrawn, or no command
+                found.append(_command(path))
+        return [command for command in found if command.do == do]
+
+    def is_empty(self) -> bool:
+        """Whether no command waits."""
+        return not self._paths()
+
+    def _paths(self) -> list[Path]:
+        try:
+            names = sorted(entry.name for entry in os.scandir(self._commands) if entry.name.endswith(".json"))
+        except FileNotFoundError:
+            return []
+        return [self._commands / name for name in names]
+
     def answer(self, command: Command, answer: Answer) -> None:
         """Leaves an answer for whoever asked; the command is done."""
-        _write(self._answers / f"{command.id}.json", answer.to_json())
+        self._write(self._answers / f"{command.id}.json", answer.to_json())
         self.withdraw(command)
 
     def take_answer(self, command: Command) -> Answer | None:
@@ -97,6 +113,11 @@ class Spool:
         path.unlink(missing_ok=True)
         return answer
 
+    def _write(self, path: Path, text: str) -> None:
+        make_state(self._state)
+        make_inside(self._state, SPOOL, path.parent.name)
+        _write(path, text)
+
     def sweep(self, before: int) -> None:
         """Removes answers that nobody fetched, to commands handed in before a time, and drafts of killed processes."""
         for directory in (self._commands, self._answers):
@@ -105,6 +126,11 @@ class Spool:
                 stale = time.isdecimal() and int(time) < before
                 if stale and (directory == self._answers or path.name.startswith(".")):
                     path.unlink(missing_ok=True)
+
+
+def _command(path: Path) -> Command:
+    content = json.loads(path.read_bytes())
+    return Command(path.stem, str(content["do"]), dict(content["arguments"]))
 
 
 def _plain(value: object) -> str:

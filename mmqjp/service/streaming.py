@@ -20,7 +20,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from feeds.tail import Offset, Piece, Tail
+from feeds.offsets import Offset
+from feeds.tail import Piece, Tail
 from join_stage.engine import StoreError
 from join_stage.spark.tables import file_urls
 from mmqjp.engine import Engine
@@ -29,7 +30,7 @@ from mmqjp.service.lines import Lines
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
 from mmqjp.streaming.errors import StreamFailed
-from mmqjp.streaming.rows import numbered, pieces, uncommitted
+from mmqjp.streaming.rows import numbered, pieces, readable, uncommitted
 from mmqjp.text import one_line
 
 MICRO_BATCHES = "micro-batches"
@@ -144,6 +145,10 @@ class StreamingService(Service):
             return
         if not rows["source"][0].as_py():
             rows = numbered(rows, done.source, done.file, number)
+        rows, failed = readable(rows)
+        for file, reason in failed.items():
+            if reason:
+                self._intake.fail(file, reason)
         rows = uncommitted(rows, self._intake.positions)
         items: list[int] = []
         read = 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -13,17 +12,24 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from feeds.document import Clock, Reject, now_us
+from feeds.document import Clock, now_us
 from feeds.entries import EntryForm
 from feeds.history import Unsettled
-from feeds.parts import GRAIN, UNREADABLE, Part
-from feeds.tail import ALL_READ, Offset, Piece, Positions, Tail, Waiting, waiting_files
+from feeds.offsets import ALL_READ, Offset, Positions
+from feeds.order import feed_address
+from feeds.parts import GRAIN, NOTED, UNREADABLE, Part, can_be_read
+from feeds.reading import Held
+from feeds.tail import Piece, Tail, Waiting, waiting_files
+from feeds.unreadable import ReplacedError, cause, is_unreadable
 from join_stage.spark.tables import spark_columns
 from mmqjp.batches import size_of
 from mmqjp.streaming.plans import LARGE, PlanFiles, next_plan, shares
-from mmqjp.streaming.rows import ROWS, row_of, to_batches
+from mmqjp.streaming.rows import ROWS, row_of, to_batches, unread_row
 
 FORMAT = "mmqjp_files"
+
+LONGEST = 16
+"""For so many looks, at the most, a file is let rest that could not be read."""
 
 _PLAN = "plan"
 
@@ -84,7 +90,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tails: list[Tail] = []
         self._waiting: list[Waiting] = []
         self._only: set[tuple[str, str]] | None = None
-        self._unreadable: set[tuple[str, str]] = set()
+        self._planned: dict[tuple[str, str], Offset | None] = {}
+        self._tries: dict[tuple[str, str], Tries] = {}
         self._last = -1
 
     # ------------------------------------------------------------ on the driver
@@ -95,13 +102,15 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The number of the next plan, if there is something to read. The limits are the source's own."""
         number, positions = start[_PLAN], self._positions()
+        self._judge(positions, is_done=number == self._last)
         if number != self._last or not self._waiting:
             self._waiting = self._list(positions)
         source = self._source
         plan = next_plan(self._waiting, positions, self._now(), source.most, source.most_bytes, source.grain)
         if not plan.parts:
             return start
-        self._unreadable |= {(part.source, part.file) for part in plan.parts if part.end == UNREADABLE}
+        for part in plan.parts:
+            self._planned.setdefault((part.source, part.file), positions.get((part.source, part.file)))
         self._plans.write(number + 1, plan)
         self._last = number + 1
         return {_PLAN: number + 1}
@@ -110,16 +119,35 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of what comes from now on, only lines of files that are there are read."""
         self._only = {(waiting.source, waiting.file) for waiting in self._list(self._positions())}
 
+    def _judge(self, positions: Positions, *, is_done: bool) -> None:
+        """Notes which files the last plan had that are read no further, once it is done: they could not be, and are let
+        rest."""
+        for file, before in self._planned.items() if is_done else ():
+            if positions.get(file) != before:
+                self._tries.pop(file, None)
+                continue
+            self._tries.setdefault(file, Tries()).failed()
+            self._waiting.clear()  # what waits for it is found anew
+        self._planned.clear()
+
     def _list(self, positions: Positions) -> list[Waiting]:
         self._tails = self._tails or self._source.tails()
-        return [waiting for waiting in waiting_files(self._tails, positions) if self._is_wanted(waiting)]
+        found = waiting_files(self._tails, positions)
+        there = {(waiting.source, waiting.file) for waiting in found}
+        self._tries = {file: tries for file, tries in self._tries.items() if file in there}
+        resting = {file for file, tries in self._tries.items() if self._only is not None or not tries.are_due()}
+        held = Held()
+        return [waiting for waiting in found if self._is_wanted(waiting, resting, held)]
 
-    def _is_wanted(self, waiting: Waiting) -> bool:
-        """Whether it is not out of the question: come too late, or told already that it cannot be read."""
+    def _is_wanted(self, waiting: Waiting, resting: Container[tuple[str, str]], held: Held) -> bool:
+        """Whether a file did not come too late, is not let rest, and has not to wait for another version of its feed
+        that is."""
         file = waiting.source, waiting.file
-        if file in self._unreadable and not os.access(waiting.path, os.R_OK):
+        if held.holds(waiting) or (self._only is not None and file not in self._only):
             return False
-        return self._only is None or file in self._only
+        if file in resting:
+            held.add(waiting)
+        return file not in resting
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [
@@ -141,24 +169,48 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rows(self, share: Share) -> Iterator[tuple[Any, ...]]:
         tails = {tail.name: tail for tail in self._source.tails(lambda: share.time)}
         for number, part in enumerate(share.parts, share.first):
-            for count, piece in enumerate(_read(tails[part.source], part)):
-                yield row_of(number << 32 | count, part.known, piece, self._source.max_document)
+            count = 0
+            try:
+                for count, piece in enumerate(_read(tails[part.source], part), 1):
+                    place = number << 32 | count
+                    yield row_of(place, part.known, piece, self._source.max_document, part.before)
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
+                reason = "" if isinstance(error, ReplacedError) else cause(error)
+                yield unread_row(number << 32 | count + 1, part, reason, feed_address(Path(part.path)))
+
+
+class Tries:
+    """Vain tries to read a file: it is let rest for twice as many looks after each, up to LONGEST."""
+
+    def __init__(self) -> None:
+        self._rest = self._left = 0
+
+    def failed(self) -> None:
+        self._rest = self._left = min(max(1, 2 * self._rest), LONGEST)
+
+    def are_due(self) -> bool:
+        """Whether it is time for another; asked once a look."""
+        self._left -= 1
+        return self._left < 0
 
 
 def _read(tail: Tail, part: Part) -> Iterator[Piece]:
-    """The pieces of a part, up to so many bytes of XML that others have to wait for the next micro-batch."""
-    waiting = Waiting(0, part.source, part.file, Path(part.path), tail)
+    """The pieces of a part, up to so many bytes of XML that others have to wait for the next micro-batch. Raises
+    OSError where it cannot be read."""
+    start = Offset(part.source, part.file, part.start, part.mark)
+    reads, lines = part.end != NOTED, part.end != ALL_READ
+    waiting = Waiting(reads, 0, part.source, part.file, Path(part.path), tail, start, None, lines=lines)
+    if part.end == UNREADABLE:
+        can_be_read(waiting.path)
+        raise ReplacedError(f"{part.file} can be read again")
     size = 0
-    try:
-        for piece in tail.read(waiting, part.start, part.end if part.end >= 0 else None):
-            yield piece
-            size += 0 if piece.item is None else size_of(piece.item)
-            if size >= LARGE:
-                return
-    except OSError as error:  # it is gone, though it was there when the micro-batch was planned
-        reason = f"{part.file}: cannot be read: {error.strerror or error}"
-        offset = Offset(part.source, part.file, ALL_READ)
-        yield Piece(Reject(part.file, "S", None, reason, b""), offset)
+    for piece in waiting.read(part.end if part.end >= 0 else None):
+        yield piece
+        size += 0 if piece.item is None else size_of(piece.item)
+        if size >= LARGE:
+            return
 
 
 def file_source(source: FileSource, positions: Callable[[], Positions], plans: Path) -> type[DataSource]:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from feeds.parts import GRAIN, Part, grows, parts_of
-from feeds.tail import Positions, Waiting
+from feeds.offsets import Positions
+from feeds.parts import GRAIN, Part, parts_of
+from feeds.tail import Waiting
 from mmqjp.whole_file import write_whole
 
 LARGE = 64 << 20
@@ -43,7 +44,7 @@ def next_plan(
         parts += found
         documents += sum(part.documents for part in found)
         size += sum(part.weight for part in found)
-        if grows(waiting[0].path) and (documents >= most or size >= most_bytes):
+        if found and found[-1].end >= 0 and (documents >= most or size >= most_bytes):
             break  # there may be more lines
         del waiting[0]
         if size >= LARGE:
@@ -71,6 +72,7 @@ class PlanFiles:
 
     def write(self, number: int, plan: Plan) -> None:
         """Keeps a plan, in place of another that nobody has heard of."""
+        self._directory.mkdir(parents=True, exist_ok=True)
         write_whole(
             self._path(number), json.dumps({"time": plan.time, "parts": [astuple(part) for part in plan.parts]})
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from feeds.tail import Positions
+from feeds.offsets import Offset, Positions
 from join_stage.spark.manifests import DataFile, newest_files, read_checked
 from join_stage.tables import TABLES
 
@@ -24,6 +24,9 @@ class StoredPositions:
         if files != self._files:
             tables = [read_checked(self._state / "offsets" / file.name, file) for file in files]
             rows = pa.concat_tables([TABLES["offsets"].empty_table(), *tables]).sort_by("batch").to_pylist()
-            self._positions = {(row["source"], row["file"]): row["position"] for row in rows}
+            self._positions = {
+                (row["source"], row["file"]): Offset(row["source"], row["file"], row["position"], row["mark"] or "")
+                for row in rows
+            }
             self._files = files
         return self._positions

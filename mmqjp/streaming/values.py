@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -13,10 +14,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from feeds.document import DEFAULT_STREAM, Document, Reject, now_us
+from feeds.document import DEFAULT_STREAM, Document, Reject, now_us, unix_time_refusal
 from feeds.errors import SourceError
 from feeds.jsonl import read_line
-from feeds.tail import Offset, Piece
+from feeds.offsets import Offset
+from feeds.tail import Piece
 from join_stage.spark.tables import spark_columns
 from mmqjp.streaming.rows import ROWS, row_of, to_batches
 
@@ -51,7 +53,9 @@ def rows_frame(frame: DataFrame, source: str, most: int | None) -> DataFrame:
         raise SourceError(source, f"no column is called {' or '.join(VALUES)}", hint)
     id = _first(f.col("id").cast("string") if "id" in frame.columns else None, _kafka_id(frame))
     stream = _first(*(f.col(name).cast("string") for name in ("stream", "topic") if name in frame.columns))
-    time = _first(*(_micros(frame, name) for name in ("time", "timestamp") if name in frame.columns))
+    times = [name for name in ("time", "timestamp") if name in frame.columns]
+    time = _first(*(_micros(frame, name) for name in times))
+    counted = any(map(partial(_is_counted, frame), times))
     chosen = frame.select(
         f.col(value).cast("binary").alias("value"),
         id.cast("string").alias("id"),
@@ -62,26 +66,34 @@ def rows_frame(frame: DataFrame, source: str, most: int | None) -> DataFrame:
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         first = (0 if context is None else context.partitionId()) << 32
-        return to_batches(_rows(batches, first, source, most))
+        return to_batches(_rows(batches, first, source, most, counted))
 
     return chosen.mapInArrow(rows, spark_columns(ROWS))
 
 
-def _rows(batches: Iterable[pa.RecordBatch], first: int, source: str, most: int | None) -> Iterator[tuple[Any, ...]]:
+def _rows(
+    batches: Iterable[pa.RecordBatch], first: int, source: str, most: int | None, counted: bool
+) -> Iterator[tuple[Any, ...]]:
     place = first
     for batch in batches:
         for value, id, stream, time in zip(*(batch[name].to_pylist() for name in _COLUMNS), strict=True):
             if value is not None:
-                yield row_of(place, 0, Piece(_item(value, id, stream, time, source), Offset("", "", 0)), most)
+                item = _item(value, id, stream, time, source, counted)
+                yield row_of(place, 0, Piece(item, Offset("", "", 0)), most)
                 place += 1
 
 
-def _item(value: bytes, id: str | None, stream: str | None, time: int | None, source: str) -> Document | Reject:
+def _item(
+    value: bytes, id: str | None, stream: str | None, time: int | None, source: str, counted: bool
+) -> Document | Reject:
+    """What a row holds; `counted` if its time was a number."""
     read_at = now_us() if time is None else time
     name = id or blake2b(value + str(time).encode(), digest_size=16).hexdigest()
     if value.lstrip().startswith(b"{"):
         return read_line(value, f"{source}: {name}", lambda: read_at)
     try:
+        if counted and (refusal := unix_time_refusal(time)) is not None:
+            raise ValueError(refusal)
         return Document(name, value, stream or DEFAULT_STREAM, read_at)
     except ValueError as error:
         return Reject(name, stream or DEFAULT_STREAM, None, f"{source}: {name}: {error}", value)
@@ -101,6 +113,10 @@ def _kafka_id(frame: DataFrame) -> Column | None:
 
 def _micros(frame: DataFrame, name: str) -> Column:
     """A time as microseconds: whole numbers are, anything else is a time as Spark reads it."""
-    if dict(frame.dtypes)[name] in ("bigint", "int"):
+    if _is_counted(frame, name):
         return f.col(name).cast("bigint")
     return f.unix_micros(f.col(name).cast("timestamp"))
+
+
+def _is_counted(frame: DataFrame, name: str) -> bool:
+    return dict(frame.dtypes)[name] in ("bigint", "int")

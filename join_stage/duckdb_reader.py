@@ -1,0 +1,73 @@
+"""A store in a DuckDB file that is only read: the file, and the directory it is in, may be anybody's."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from join_stage.duckdb_engine import set_up
+from join_stage.duckdb_plans import registered
+from join_stage.duckdb_question import DuckDBQuestion, seclude
+from join_stage.engine import DUCKDB_FILE, StoreError
+from join_stage.only_read import OnlyRead, Outdated
+from join_stage.reading import UNBOUNDED, VIEWS, Bounds
+from join_stage.tables import BOUND_STATE, RECORDS
+
+
+class DuckDBReader(OnlyRead):
+    """A `JoinEngine` that only reads. What a killed process has left in the log beside the file is read, too."""
+
+    def __init__(self, directory: Path) -> None:
+        """StoreError if there is no store that can be read, Outdated if it is of an older format."""
+        file = directory / DUCKDB_FILE
+        if not file.exists():
+            raise StoreError(f"{directory} holds no store of the engine duckdb")
+        try:
+            self._connection = duckdb.connect(str(file), read_only=True)
+        except duckdb.Error as error:
+            raise StoreError(f"cannot read the store in {directory}: {error}") from error
+        self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
+        try:
+            # In a process that has the store open to read already, this is the same instance.
+            if not self._connection.execute("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
+                set_up(self._connection)
+                self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
+                seclude(self._connection)
+            self._check(directory)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, directory: Path) -> None:
+        made = set(self._connection.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
+        wanted = {(name, field.name) for name, schema in (BOUND_STATE | RECORDS).items() for field in schema}
+        views = {name for name, _ in made}
+        if not wanted <= made or not set(VIEWS) <= views:
+            raise Outdated(
+                f"the store in {directory} is of an older format: let who may write it open it once, "
+                "with mmqjp list or any other command"
+            )
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        with registered(self._connection, views or {}):
+            return self._connection.sql(sql).to_arrow_table()
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
+        return DuckDBQuestion(self._connection, sql, bounds)
+
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        return self.select(f"SELECT {', '.join(columns)} FROM {table}")
+
+    def highest(self, table: str, column: str) -> int:
+        (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()
+        return int(number)
+
+    def close(self) -> None:
+        with suppress(duckdb.ResourceInUseException):  # by a question that ends late
+            self._connection.close()
+        self._spilled.cleanup()

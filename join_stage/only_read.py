@@ -1,0 +1,58 @@
+"""What stores that are only read have in common: they take nothing in, and answer no batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import pyarrow as pa
+
+from join_stage.costs import Cost
+from join_stage.engine import Scope, StoreError
+from join_stage.plan import TemplateTable
+from templates.catalog import Row
+from templates.witness import Witnesses
+
+
+class Outdated(StoreError):
+    """A store of an older format, which has to be opened for writing once."""
+
+
+class OnlyRead:
+    """The part of a `JoinEngine` that would write: R_T, which nobody needs then, is passed over, all else refused."""
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        """Nothing: no batch is answered."""
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        """Nothing: no batch is answered."""
+
+    def begin(self) -> NoReturn:
+        raise StoreError("the store was opened to be read only")
+
+    def commit(self) -> NoReturn:
+        self.begin()
+
+    def rollback(self) -> None:
+        """Nothing: nothing was begun."""
+
+    def append(self, table: str, rows: pa.Table) -> NoReturn:
+        self.begin()
+
+    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> NoReturn:
+        self.begin()
+
+    def extend(self, witnesses: Witnesses) -> NoReturn:
+        self.begin()
+
+    def evict(self, before: int) -> NoReturn:
+        self.begin()
+
+    def drop_before(self, table: str, column: str, bound: int) -> NoReturn:
+        self.begin()
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def costs(self) -> dict[int, Cost]:
+        return {}

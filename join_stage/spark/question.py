@@ -1,0 +1,200 @@
+"""A question of a store on Spark: in a session of its own, over the files of the batches that are committed.
+
+A question is judged before it runs, as Spark parses it: only relations of ours, only functions of a list, nothing but
+what selects. Then once more as Spark has analysed it, where every name stands for what it means.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from join_stage.reading import ONLY_READ, Bounds, Cut, Refused, known, short_enough
+from join_stage.spark.functions import FUNCTIONS, TABLE_FUNCTIONS
+from join_stage.spark.snapshot import Snapshot
+from join_stage.spark.tables import TableViews
+
+_PLANS_NAMES = """
+Aggregate CTERelationDef Cube Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LateralSubquery
+LimitAll LocalLimit LocalRelation Offset OneRowRelation PipeOperator Project Rollup Sample Sort SubqueryAlias Union
+UnresolvedHaving UnresolvedInlineTable UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedQualify
+UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedWith
+"""
+
+_PLANS = frozenset(_PLANS_NAMES.split())
+"""The relations of a parsed question. All they are made of is in the JSON of a plan, which a WINDOW clause is not."""
+
+_UNRESOLVED_NAMES = """
+MultiAlias UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator
+UnresolvedInlineTable UnresolvedNamedLambdaVariable UnresolvedOrdinal UnresolvedRegex UnresolvedStar
+UnresolvedStarExcept UnresolvedStarExceptOrReplace
+"""
+
+_UNRESOLVED = frozenset(_UNRESOLVED_NAMES.split())
+"""What a parsed question may leave to be resolved."""
+
+_SOURCES = frozenset(("CTERelationRef", "LocalRelation", "LogicalRDD", "LogicalRelation", "OneRowRelation", "Range"))
+"""Where the rows of an analysed question may come from."""
+
+_REACHING_NAMES = """
+CallMethodViaReflection CurrentUser InputFileBlockLength InputFileBlockStart InputFileName PythonUDF PythonUDAF
+PythonUDTF ScalaAggregator ScalaUDAF ScalaUDF TryReflect UserDefinedPythonTableFunction VariableReference
+"""
+
+_REACHING = frozenset(_REACHING_NAMES.split())
+"""Expressions of an analysed question that reach beyond its rows."""
+
+_CATALYST = "org.apache.spark.sql.catalyst."
+_PLAN, _ANALYSIS, _EXPRESSIONS = f"{_CATALYST}plans.logical.", f"{_CATALYST}analysis.", f"{_CATALYST}expressions."
+
+_SETTINGS = {
+    "spark.sql.runSQLOnFiles": "false",
+    # Nobody asks about the plan of a question that is still running.
+    "spark.sql.adaptive.enabled": "true",
+}
+
+
+class SparkQuestion:
+    """A `Question` of a store whose files are given."""
+
+    def __init__(self, session: SparkSession, files: Snapshot, sql: str, bounds: Bounds) -> None:
+        self._session, self._files, self._sql, self._bounds = session, files, sql, bounds
+        self._tag = f"mmqjp-{uuid4().hex}"
+        self._cut = False
+
+    def answer(self) -> pa.Table:
+        context = self._session.sparkContext
+        context.addJobTag(self._tag)
+        context.setInterruptOnCancel(True)
+        try:
+            answer = self._judged(_beside(self._session))
+            if self._bounds.rows is not None:
+                answer = answer.limit(self._bounds.rows + 1)
+            if self._cut:
+                raise Cut("the question was interrupted")
+            rows: pa.Table = answer.toArrow()
+        except (PySparkException, Py4JError) as error:
+            if self._cut:
+                raise Cut("the question was interrupted") from None
+            raise Refused(_first_line(error)) from error
+        finally:
+            context.removeJobTag(self._tag)
+        self._bounds.check(rows.num_rows, rows.nbytes)
+        return rows
+
+    def interrupt(self) -> None:
+        self._cut = True
+        self._session.sparkContext.cancelJobsWithTag(self._tag)
+
+    def _judged(self, session: SparkSession) -> DataFrame:
+        """The question as a data frame over views of its own. Raises Refused."""
+        short_enough(self._sql)
+        state = session._jsparkSession.sessionState()
+        with _silent():
+            judge(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()))
+            TableViews(session, self._files).refresh(self._sql)
+            frame = session.sql(self._sql)
+            judge_analysed(json.loads(frame._jdf.queryExecution().analyzed().toJSON()))
+        return frame
+
+
+def _beside(session: SparkSession) -> SparkSession:
+    """A session with views and settings of its own."""
+    other = session.newSession()
+    for key, value in _SETTINGS.items():
+        other.conf.set(key, value)
+    return other
+
+
+def judge(plan: Any) -> None:
+    """Refuses a plan, as Spark's parser gives it and in JSON, that does anything but select from relations of ours by
+    functions of the list."""
+    parts = list(_parts(plan))
+    made = {entry["_1"].lower() for part in parts for entry in part.get("cteRelations", ())}
+    for part in parts:
+        if "class" in part:
+            _judge(part, made)
+
+
+def _judge(part: Mapping[str, Any], made: set[str]) -> None:
+    name = _name(part)
+    if not part["class"].startswith((_PLAN, _ANALYSIS, _EXPRESSIONS)):
+        raise Refused(ONLY_READ)
+    if part["class"].startswith(_PLAN) and name not in _PLANS:
+        raise Refused(f"{ONLY_READ} ({name} is not answered)")
+    if part["class"].startswith(_ANALYSIS) and name not in _PLANS | _UNRESOLVED:
+        raise Refused(f"{name} is not answered: name tables and functions as they are")
+    if name == "UnresolvedRelation":
+        known(_inner(part["multipartIdentifier"]), made)
+    elif name == "UnresolvedFunction":
+        _judge_function(_inner(part["nameParts"]), FUNCTIONS)
+    elif name == "UnresolvedTableValuedFunction":
+        _judge_function(_inner(part["name"]), TABLE_FUNCTIONS)
+    elif name == "UnresolvedGenerator":
+        _judge_function(part["name"]["funcName"], TABLE_FUNCTIONS)
+
+
+def _judge_function(name: str, allowed: frozenset[str]) -> None:
+    if name.lower() not in allowed:
+        raise Refused(f"the function {name!r:.80} is not answered: only what computes is, and makes little of little")
+
+
+def judge_analysed(plan: Any) -> None:
+    """Refuses a plan, as Spark has analysed it and in JSON, whose rows come from elsewhere, or whose expressions reach
+    there."""
+    for part in _parts(plan):
+        if "class" not in part:
+            continue
+        name = _name(part)
+        if name in _REACHING or ("objects." in part["class"] and name.startswith(("Invoke", "NewInstance"))):
+            raise Refused(f"{name} is not answered: it tells of more than the tables")
+        is_plan = not part["class"].startswith(_EXPRESSIONS) and "dataType" not in part
+        if is_plan and not part.get("num-children") and "isStreaming" in part and name not in _SOURCES:
+            raise Refused(f"{name} is not answered: it is no table of ours")
+        if part.get("catalogTable") is not None:
+            raise Refused("a table of the catalog is not answered: it is not ours")
+
+
+def _parts(root: Any) -> Iterator[dict[str, Any]]:
+    """Everything in a plan that has parts itself."""
+    waiting = [root]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+
+
+def _name(part: Mapping[str, Any]) -> str:
+    return str(part["class"]).rpartition(".")[2]
+
+
+def _inner(names: str) -> str:
+    """The name that a list of one has; any other list stays what no name is."""
+    return names[1:-1]
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps PySpark from writing a page on standard error about a question that cannot be analysed."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -1,0 +1,48 @@
+"""A store in Parquet files that is only read, as of the last batch when it was opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from join_stage.only_read import OnlyRead
+from join_stage.reading import UNBOUNDED, Bounds
+from join_stage.spark.manifests import highest_number, newest_files, read_rows
+from join_stage.spark.question import SparkQuestion
+from join_stage.spark.snapshot import Snapshot
+from join_stage.spark.tables import TableViews, local_frame
+from join_stage.tables import TABLES
+
+
+class SparkReader(OnlyRead):
+    """A `JoinEngine` that only reads, while others may write the store."""
+
+    def __init__(self, session: SparkSession, directory: Path) -> None:
+        """StoreError if there is no store."""
+        self._files = Snapshot(directory, newest_files(directory))
+        self._session = session.newSession()
+        self._views = TableViews(self._session, self._files)
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        self._views.refresh(sql)
+        for name, table in (views or {}).items():
+            local_frame(self._session, table).createOrReplaceTempView(name)
+        return self._session.sql(sql).toArrow()
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> SparkQuestion:
+        return SparkQuestion(self._session, self._files, sql, bounds)
+
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        schema = pa.schema([TABLES[table].field(name) for name in columns])
+        kept = (read_rows(path, schema) for path in self._files.paths(table))
+        return pa.concat_tables([schema.empty_table(), *kept])
+
+    def highest(self, table: str, column: str) -> int:
+        found = [highest_number(path, column) for path in self._files.paths(table)]
+        return max((number for number in found if number is not None), default=-1)
+
+    def close(self) -> None:
+        """Nothing: no file stays open."""

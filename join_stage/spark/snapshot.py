@@ -1,0 +1,50 @@
+"""The files of a store's tables as of one batch: what readers beside the store itself read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from join_stage.spark.manifests import Files, read_rows
+from join_stage.tables import TABLES
+
+
+class Rows(Protocol):
+    """Tables whose rows are in files, but for those that are not in files yet."""
+
+    files: Files
+    """The files of each table."""
+
+    def paths(self, table: str) -> list[str]: ...
+
+    def parts(self, table: str) -> tuple[pa.Table, ...]: ...
+
+    def fresh(self, table: str) -> pa.Table: ...
+
+    def read(self, table: str) -> pa.Table: ...
+
+
+class Snapshot:
+    """The files of a store as of a batch. They stay for a while, whatever comes after."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._directory, self.files = directory.absolute(), files
+
+    def paths(self, table: str) -> list[str]:
+        """The files of a table."""
+        return [str(self._directory / table / file.name) for file in self.files[table]]
+
+    def parts(self, table: str) -> tuple[pa.Table, ...]:
+        """No rows: all are in files."""
+        return ()
+
+    def fresh(self, table: str) -> pa.Table:
+        """No rows: all are in files."""
+        return TABLES[table].empty_table()
+
+    def read(self, table: str) -> pa.Table:
+        """The whole table."""
+        rows = (read_rows(path, TABLES[table]) for path in self.paths(table))
+        return pa.concat_tables([self.fresh(table), *rows])

@@ -1,0 +1,1 @@
+"""XML that strangers wrote, looked at before a parser sees it."""

@@ -1,0 +1,157 @@
+"""What stands before a document's root element, read in linear time and before any parser meets it.
+
+A DOCTYPE may change what a document says: it may give attributes values, and entities from elsewhere. libxml2 tells of
+that only by a copy of the DTD, whose making takes time worse than in the square of its size. So it is read here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import NamedTuple
+
+_SPACE = rb"[ \t\r\n]"
+_LITERAL = rb"""(?:"[^"]*+"|'[^']*+')"""
+
+# Nothing in these is tried twice: quantifiers are possessive, and what is lazy ends the search if it fails.
+_MISC = re.compile(rb"(?:%b++|<\?.*?\?>|<!--.*?-->)*+" % _SPACE, re.DOTALL)
+_DOCTYPE = re.compile(
+    rb"""<!DOCTYPE%(s)b++[^ \t\r\n\[>"'<&]++%(s)b*+
+    (?:(?:SYSTEM%(s)b++%(l)b|PUBLIC%(s)b++%(l)b%(s)b++%(l)b)%(s)b*+)?+([\[>])"""
+    % {b"s": _SPACE, b"l": _LITERAL},
+    re.VERBOSE,
+)
+_PART = re.compile(
+    rb"""%(s)b++|<\?.*?\?>|<!--.*?-->
+    |<!(?P<kind>ENTITY|ATTLIST|ELEMENT|NOTATION)(?P<body>(?:[^"'<>]++|%(l)b)*+)>
+    |%%(?P<reference>[^; \t\r\n<>]++);
+    |(?P<end>\]%(s)b*+>)"""
+    % {b"s": _SPACE.replace(b" ", b"\\ "), b"l": _LITERAL},
+    re.DOTALL | re.VERBOSE,
+)
+_ENTITY = re.compile(
+    rb"%(s)b++(?:(?P<parameter>%%)%(s)b++)?+(?P<name>[^ \t\r\n]++)%(s)b++(?P<outside>SYSTEM|PUBLIC)?+(?P<rest>.*)"
+    % {b"s": _SPACE},
+    re.DOTALL,
+)
+_DECLARED = re.compile(rb"encoding%(s)b*+=%(s)b*+[\"']([^\"'<>]*+)" % {b"s": _SPACE})
+_QUOTED = re.compile(_LITERAL)
+_QUOTES = re.compile(rb"[\"']")
+
+_WIDE = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (b"<\0\0\0", "utf-32-le"),
+    (b"\0\0\0<", "utf-32-be"),
+    (b"<\0", "utf-16-le"),
+    (b"\0<", "utf-16-be"),
+)
+_OF_ASCII = frozenset(
+    {"ascii", "utf-8", "euc_jp", "euc_kr", "gb2312", "koi8-r", "koi8-u", "mac-roman", "tis-620"}
+    | {f"iso8859-{number}" for number in range(1, 17)}
+    | {f"cp{number}" for number in range(1250, 1259)}
+)
+"""Encodings, by Python's names for them, in which all bytes below 128 are ASCII's and mean nothing else."""
+
+_SHOWN = 100
+"""Characters of a name or an address in a message."""
+
+
+class Prolog(NamedTuple):
+    """What a document begins with: whether that was understood up to the root element, or a parser may find a DOCTYPE
+    all the same; whether it declares entities, and defaults of attributes. `refused` is why the document must not be
+    read, "" if it may be."""
+
+    understood: bool = False
+    entities: bool = False
+    refused: str = ""
+    defaults: bool = False
+
+
+def read_prolog(xml: bytes) -> Prolog:
+    """The prolog of a document. What is not well-formed is left to the parser to complain of.
+
+    Refused are a DOCTYPE's entities from outside, defaults of attributes, references to parameter entities (which could
+    make the others), and what stands in an encoding in which it cannot be looked for.
+
+    >>> read_prolog(b"<!DOCTYPE r [<!ATTLIST r a CDATA 'x'>]><r/>").refused
+    "the DOCTYPE gives an attribute of 'r' a default, which is not read: write the attribute where it is meant"
+    """
+    encoding = wide_encoding(xml)
+    if encoding is not None:
+        if "<!DOCTYPE".encode(encoding) not in xml:
+            return _UNKNOWN
+        xml = xml.decode(encoding, "replace").encode()
+    start = 3 if xml.startswith(codecs.BOM_UTF8) else 0
+    misc = _MISC.match(xml, start)
+    assert misc is not None, "nothing is enough for it"
+    found = _DOCTYPE.match(xml, misc.end())
+    unknown = "" if encoding else _not_of_ascii(xml, start, misc.end())
+    if found is None:
+        return _UNKNOWN if unknown or xml.startswith(b"<!", misc.end()) else _UNDERSTOOD
+    if found[1] == b">":
+        return _UNDERSTOOD
+    if unknown:
+        return Prolog(refused=f"the DOCTYPE's declarations are in the encoding {unknown!r}, in which they are not read")
+    return _subset(xml, found.end())
+
+
+def wide_encoding(xml: bytes) -> str | None:
+    """The encoding of two or four bytes a character that a document is in, as its first bytes show; else None."""
+    start = xml[:2]
+    if start.isascii() and 0 not in start:
+        return None
+    return next((encoding for mark, encoding in _WIDE if xml.startswith(mark)), None)
+
+
+_UNKNOWN, _UNDERSTOOD = Prolog(), Prolog(understood=True)
+
+
+def _not_of_ascii(xml: bytes, start: int, end: int) -> str:
+    """The encoding that is declared, if it is none of those in which ASCII's characters can be looked for."""
+    if not xml.startswith(b"<?xml", start):
+        return ""
+    for name in _DECLARED.findall(xml, start, xml.find(b"?>", start, end)):
+        text = _shown(name)
+        try:
+            known = codecs.lookup(text).name in _OF_ASCII
+        except (LookupError, ValueError):
+            known = False
+        if not known:
+            return text
+    return ""
+
+
+def _subset(xml: bytes, place: int) -> Prolog:
+    """What the declarations from a place on amount to."""
+    entities, defaults, refused = False, False, ""
+    while (part := _PART.match(xml, place)) is not None:
+        place, kind = part.end(), part["kind"]
+        if kind == b"ATTLIST":
+            if not defaults and _QUOTES.search(part["body"]):  # only a default stands in quotes
+                defaults, name = True, _shown(part["body"].split(None, 1)[0])
+                cause = f"the DOCTYPE gives an attribute of {name!r} a default, which is not read"
+                refused = refused or f"{cause}: write the attribute where it is meant"
+        elif kind == b"ENTITY":
+            entities, refused = True, refused or _from_outside(part["body"])
+        elif part["reference"] is not None:
+            name = _shown(part["reference"])
+            refused = refused or f"the DOCTYPE refers to the parameter entity {name!r}: such are not read"
+        elif part["end"] is not None:
+            return Prolog(True, entities, refused, defaults)
+    return Prolog(False, entities, refused, defaults)
+
+
+def _from_outside(body: bytes) -> str:
+    entity = _ENTITY.match(body)
+    if entity is None or entity["outside"] is None:
+        return ""
+    address = ([b"", *_QUOTED.findall(entity["rest"])])[-1]
+    name = _shown(entity["name"])
+    return f"the DOCTYPE declares entity {name!r} from outside ({_shown(address[1:-1])!r})"
+
+
+def _shown(text: bytes) -> str:
+    return text[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]

@@ -1,0 +1,119 @@
+"""A program that writes lines to files and has them rotated, in every way that is usual; what it wrote is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Rotating:
+    """Writes unique lines to `x.jsonl` in a directory, has the file moved or copied and cut, and still writes to moved
+    files. `look` is called before what nobody could read any more is lost: a file is removed, or moved out of the
+    source's sight without ever having been seen. `kinds` says whether the source reads all `*.jsonl`."""
+
+    def __init__(
+        self, directory: Path, rng: random.Random, look: Callable[[], object], *, long: bool, kinds: bool = True
+    ) -> None:
+        self.directory, self.path = directory, directory / "x.jsonl"
+        self.lines: list[str] = []
+        self._rng, self._look, self._long, self._kinds = rng, look, long, kinds
+        self.copies: set[Path] = set()
+        self._moved: list[Path] = []
+        self._number = 0
+
+    def act(self) -> None:
+        """Does something."""
+        write, move, cut = self.write, self.move, self.copy_and_cut
+        self._rng.choice([write, write, write, self.write_to_moved, move, cut, self.anew, self.date])()
+
+    def act_unseen(self) -> None:
+        """Does something before which nobody has to look."""
+        actions = [self.write, self.write, self.write_to_moved, self.date, self._move_to_new, self._copy_to_new]
+        self._rng.choice(actions if self._kinds else actions[:4])()
+
+    def write(self, path: Path | None = None) -> None:
+        """Some lines; every third is malformed. All begin alike, and may fill what is looked at of a beginning."""
+        text = ""
+        for _ in range(self._rng.randint(1, 4)):
+            number = len(self.lines)
+            filling = "v" * self._rng.choice([0, 900 if self._long else 3])
+            line = json.dumps({"xml": f"<a>{filling}</a>", "id": f"d{number}", "time": number * 1_000})
+            self.lines.append(line[:-1] if number % 3 == 2 else line)
+            text += self.lines[-1] + "\n"
+        with (path or self.path).open("a") as file:
+            file.write(text)
+
+    def write_to_moved(self) -> None:
+        """As one does who has the file open that was moved."""
+        there = [path for path in self._moved if path.exists()]
+        if there:
+            self.write(there[-1])
+
+    def move(self) -> None:
+        """The file goes under another name, of the source's kind or not; those that went before go on."""
+        if self._kinds and self._rng.random() < 0.4:
+            self._move_to_new()
+        elif self.path.exists() and self.path.stat().st_size:  # an empty one has nothing to be known by
+            self._look()
+            self._move(self._shifted() if self._rng.random() < 0.7 else self.directory / f"old-{len(self.lines)}")
+
+    def copy_and_cut(self) -> None:
+        """The file is copied and cut to nothing."""
+        if self._kinds and self._rng.random() < 0.4:
+            self._copy_to_new()
+        elif self.path.exists():
+            self._look()
+            self._copy(self._shifted())
+
+    def to_shut(self) -> list[Path]:
+        """Files that may be shut for a while: no copies, of which nothing but what is in them tells what they are."""
+        return [path for path in self.directory.iterdir() if path not in self.copies and self._rng.random() < 0.3]
+
+    def anew(self) -> None:
+        """The file is removed and made again, often with the same inode."""
+        self._look()
+        self.path.unlink(missing_ok=True)
+        self.write()
+
+    def date(self) -> None:
+        """Files get any times."""
+        for path in self.directory.iterdir():
+            moment = self._rng.randint(0, 2_000_000_000)
+            os.utime(path, (moment, moment))
+
+    def _move_to_new(self) -> None:
+        if self.path.exists():
+            self._move(self._new_name())
+
+    def _copy_to_new(self) -> None:
+        if self.path.exists():
+            self._copy(self._new_name())
+
+    def _copy(self, new: Path) -> None:
+        self.copies.add(Path(shutil.copy(self.path, new)))
+        os.truncate(self.path, 0)
+
+    def _move(self, new: Path) -> None:
+        self.path.rename(new)
+        self._moved.append(new)
+        if self._rng.random() < 0.5:
+            self.path.touch()
+
+    def _new_name(self) -> Path:
+        self._number += 1
+        return self.directory / f"x-{self._number}.jsonl"
+
+    def _shifted(self) -> Path:
+        """`x.jsonl.1`, after what has this name is the second one, and so on."""
+        last = 1
+        while (self.directory / f"x.jsonl.{last}").exists():
+            last += 1
+        for number in range(last, 1, -1):
+            old, new = (self.directory / f"x.jsonl.{n}" for n in (number - 1, number))
+            old.rename(new)
+            self._moved = [new if path == old else path for path in self._moved]
+        return self.directory / "x.jsonl.1"

@@ -1,0 +1,145 @@
+"""No address that does more than lead somewhere comes out of a feed, however it is spelled."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from lxml import etree
+
+from feeds import Document
+from feeds.entries import read_entries
+from feeds.fetch.discovery import feeds_of_page
+from feeds.item import Origin
+from feeds.links import is_harmless
+
+HERE = Origin("dir/feed.xml", 1_800_000_000_000_000, base="https://base.example/feed")
+
+BAD = (
+    "javascript:alert(1)", "JavaScript:alert(1)", " javascript:alert(1)", "java\nscript:alert(1)", "java\tscript:x",
+    "java\r\nscript:x", "javascript\n:x", "\u00a0javascript:x", "java\u200bscript:x", "java\u00adscript:x",
+    "vbscript:x",
+    "data:text/html,<script>alert(1)</script>", "DATA:text/html;base64,PHNjcmlwdD4=", "file:///etc/passwd", "blob:x",
+    "view-source:https://a.example/", "chrome://settings", "about:blank", "jar:https://a.example!/",
+    "\u2028javascript:x",
+    "javascript://a.example/%0aalert(1)", "feed:javascript:x", "x-unknown:y",
+)  # fmt: skip
+GOOD = (
+    "https://a.example/1",
+    "HTTP://A.example/x:y",
+    "mailto:ann@a.example",
+    "magnet:?xt=urn:btih:1",
+    "/a:b",
+    "?c=d:e",
+)
+
+
+def rss(address: str) -> str:
+    item = etree.Element("item")
+    etree.SubElement(item, "link").text = address
+    etree.SubElement(item, "title").text = "t"
+    etree.SubElement(item, "enclosure", url=address, type="audio/mpeg")
+    etree.SubElement(item, "description").text = "d"
+    root = etree.Element("rss", version="2.0")
+    channel = etree.SubElement(root, "channel")
+    etree.SubElement(channel, "link").text = address
+    channel.append(item)
+    return etree.tostring(root, encoding="unicode")
+
+
+def atom(address: str) -> str:
+    root = etree.Element("{http://www.w3.org/2005/Atom}feed")
+
+    def add(parent: etree._Element, name: str, **attributes: str) -> etree._Element:
+        return etree.SubElement(parent, "{http://www.w3.org/2005/Atom}" + name, attributes)
+
+    add(root, "link", href=address)
+    add(root, "link", href=address, rel="self")
+    entry = add(root, "entry")
+    add(entry, "title").text = "t"
+    for rel in ("alternate", "enclosure", "related", "via"):
+        add(entry, "link", href=address, rel=rel)
+    content = f'<a href="{address}">x</a><img src="{address}"><blockquote cite="{address}">y</blockquote>'
+    add(entry, "content", type="html").text = content
+    return etree.tostring(root, encoding="unicode")
+
+
+def json_feed(address: str) -> str:
+    item = {"id": "1", "title": "t", "url": address, "external_url": address, "attachments": [{"url": address}]}
+    head = {"version": "https://jsonfeed.org/version/1.1", "home_page_url": address, "feed_url": address}
+    return json.dumps({**head, "items": [item]})
+
+
+def addresses(feed: str, origin: Origin = HERE) -> list[str]:
+    """All addresses of the only entry."""
+    (document,) = read_entries(feed.encode(), origin)
+    assert isinstance(document, Document), document
+    item = etree.fromstring(document.xml_bytes())
+    found = [item.findtext("item_url"), item.findtext("channel_url"), *(link.get("href") for link in item.iter("link"))]
+    content = etree.fromstring(f"<x>{item.findtext('content', '')}</x>", etree.HTMLParser())
+    found += [str(value) for value in content.xpath("//@href | //@src | //@cite")]  # type: ignore[union-attr]
+    return [address for address in found if address]
+
+
+@pytest.mark.parametrize("form", [rss, atom, json_feed])
+@pytest.mark.parametrize("address", BAD)
+def test_what_acts_is_left_out(form, address: str):
+    for base in (HERE.base, ""):
+        origin = Origin(HERE.name, HERE.modified, base=base)
+        found = addresses(form(address), origin)
+        assert [one for one in found if not one.startswith((HERE.name, "https://base.example/"))] == []
+
+
+@pytest.mark.parametrize("form", [rss, atom, json_feed])
+@pytest.mark.parametrize("address", GOOD)
+def test_what_leads_somewhere_comes_out(form, address: str):
+    found = addresses(form(address))
+    assert len(found) >= 3
+    assert all(one.lower().endswith(address.lower()) for one in found)
+
+
+def test_where_a_feed_came_from_is_its_channel_only_if_it_leads_there():
+    for source, expected in (("javascript:x", []), ("https://s.example/", ["https://s.example/"])):
+        origin = Origin(f"{source} 2026", 0, source)
+        assert (
+            addresses('<rss version="2.0"><channel><item><title>t</title></item></channel></rss>', origin) == expected
+        )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_spelling_of_a_scheme_gets_through(seed: int):
+    """What browsers make of an address: they cut off control characters and blanks, and drop tabs and ends of lines."""
+    rng = Random(seed)
+    for _ in range(2_000):
+        word = "".join(rng.choice((one, one.upper())) for one in "javascript:")
+        for _ in range(rng.randrange(4)):
+            place = rng.randrange(len(word))
+            word = word[:place] + rng.choice("\n\r\t") * rng.randrange(1, 3) + word[place:]
+        word = "".join(chr(rng.randrange(33)) for _ in range(rng.randrange(3))) + word
+        assert not is_harmless(word + "alert(1)"), repr(word)
+
+
+def test_a_page_s_feeds_are_web_addresses():
+    links = "".join(
+        f"<link rel=alternate type=application/rss+xml href='{one}'>" for one in (*BAD[:7], "/feed", "data:x")
+    )
+    assert feeds_of_page(f"<meta charset=utf-8>{links}".encode(), "https://p.example/") == ["https://p.example/feed"]
+
+
+def title(markup: str) -> str:
+    feed = f'<feed xmlns="http://www.w3.org/2005/Atom"><title>F</title><entry>{markup}<id>1</id></entry></feed>'
+    (document,) = read_entries(feed.encode(), HERE)
+    assert isinstance(document, Document), document
+    return etree.fromstring(document.xml_bytes()).findtext("title", "")
+
+
+def test_titles_are_text():
+    tag = "&lt;meta http-equiv=refresh content=0&gt;"
+    assert title(f"<title>On {tag}</title>") == "On <meta http-equiv=refresh content=0>"
+    assert title(f'<title type="html">On {tag}</title>') == "On"
+    assert (
+        title(f'<title type="html">On {tag.replace("&", "&amp;")}</title>') == "On <meta http-equiv=refresh content=0>"
+    )
+    inside = '<div xmlns="http://www.w3.org/1999/xhtml">On <meta content="0"/><b>it</b></div>'
+    assert title(f'<title type="xhtml">{inside}</title>') == "On it"

@@ -1,0 +1,81 @@
+"""Files that the system refuses to open, or to read beyond a byte: also for the user root, whom no permissions bind."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+_OPEN, _SCAN = Path.open, os.scandir
+
+
+class Broken(io.BufferedReader):
+    """A file with a bad sector behind its first so many bytes."""
+
+    def __init__(self, file: Any, after: int) -> None:
+        super().__init__(file)
+        self._after = after
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._checked(super().read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._checked(super().readline(-1 if size is None else size))
+
+    def _checked(self, data: bytes) -> bytes:
+        if self.tell() > self._after:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return data
+
+
+@contextmanager
+def opened_by(how: Any) -> Iterator[None]:
+    """Has `how(path, file)` replace what `Path.open` gives, or raise."""
+
+    def opening(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        if mode != "rb":
+            return _OPEN(path, mode, *arguments, **options)
+        return how(path, lambda: _OPEN(path, mode))
+
+    with patch.object(Path, "open", opening):
+        yield
+
+
+@contextmanager
+def shut(*paths: Path) -> Iterator[None]:
+    """Files that nobody may open, and directories that nobody may list, for a while."""
+    closed = set(paths)
+
+    def refused(path: Path) -> bool:
+        return path in closed
+
+    def opening(path: Path, otherwise: Any) -> Any:
+        if refused(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return otherwise()
+
+    def listing(path: Any = ".") -> Any:
+        if refused(Path(path)):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return _SCAN(path)
+
+    with opened_by(opening), patch("os.scandir", listing):
+        yield
+
+
+@contextmanager
+def failing(path: Path, after: int) -> Iterator[None]:
+    """A file that cannot be read beyond so many bytes, for a while."""
+
+    def opening(found: Path, otherwise: Any) -> Any:
+        if found != path:
+            return otherwise()
+        return Broken(io.FileIO(path, "rb"), after)
+
+    with opened_by(opening):
+        yield
