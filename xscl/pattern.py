@@ -16,6 +16,7 @@ EXTENSION_PREFIX = "mmqjp"
 """Prefix of our own functions in the XPath text of a condition: `ends-with` and `matches`, which XPath 1.0 lacks, and
 `number`, `string` and `compare` (of numbers), which libxml2 has otherwise: to it 1e3 is a number, 1e+12 a string."""
 
+_EXACT_DIGITS = 15
 _NUMERIC = ("count", "number", "string-length")
 _STRING_ARGUMENTS = ("contains", "starts-with", "normalize-space", "string-length", "string")
 
@@ -133,7 +134,9 @@ class PatternBuilder:
             case String(value=value):
                 return quoted(value)
             case Number(text=text):
-                return text
+                # libxml2 reads 1.64 as the double after the nearest one; short integers it reads as they are.
+                exact = text.lstrip("-").isdigit() and len(text) <= _EXACT_DIGITS
+                return text if exact else f'{EXTENSION_PREFIX}:number("{text}")'
             case Compare(op=op, left=left, right=right):
                 one, two = self._xpath(left), self._xpath(right)
                 numeric = _is_numeric(left) + _is_numeric(right)
