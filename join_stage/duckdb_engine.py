@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.costs import Cost
-from join_stage.duckdb_damage import telling_damage
+from join_stage.duckdb_damage import ADVICE, telling_damage
 from join_stage.duckdb_plans import BasicPlan, DuckDBPlan, registered
 from join_stage.duckdb_question import DuckDBQuestion, seclude
 from join_stage.duckdb_rows import RowSource
@@ -107,8 +107,7 @@ class DuckDBEngine:
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
-            advice = "if it is damaged, take an older copy of the store, or name another directory"
-            raise StoreError(f"cannot open the store in {directory}: {error}; {advice}") from error
+            raise StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
         try:
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.

@@ -25,7 +25,8 @@ BOUND_STATE = {"bound": R_BIN, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
 
 RECORDS = {
     # `kind` is external, published or hidden. `parts` and `part_ids` tell documents of a chain apart; `source_*`
-    # the external documents behind one; `bound_*` what each child of a hidden stream's tuple stands for.
+    # the external documents behind one; `bound_*` what each child of a hidden stream's tuple stands for. `arrival` is
+    # the place of the latest external document behind one among all of them, `appeared` when each part came in.
     "documents": _schema(
         docid=_INT,
         id=_TEXT,
@@ -40,6 +41,8 @@ RECORDS = {
         source_streams=_TEXTS,
         bound_docids=_INTS,
         bound_nodes=_INTS,
+        arrival=_INT,
+        appeared=_INTS,
     ),
     # External documents that were met and are not kept any more.
     "dropped_ids": _schema(id=_TEXT, stream=_TEXT, t1=_INT),
@@ -74,6 +77,8 @@ RECORDS = {
     "offsets": _schema(source=_TEXT, file=_TEXT, position=_INT, batch=_INT, mark=_TEXT),
     # A query rests from behind a document on, for a reason, or goes on from there: then the reason is null.
     "pauses": _schema(qid=_INT, docid=_INT, reason=_TEXT, noted_at=_INT, batch=_INT),
+    # What a query, or those who read a hidden stream alike, took up to an arrival, of what is bounded.
+    "spent": _schema(owner=_TEXT, arrival=_INT, outputs=_INT, work=_INT, batch=_INT),
     "commands": _schema(id=_TEXT, answer=_TEXT, noted_at=_INT, batch=_INT),
 }
 """What else is kept. Of several `settings` of one key the one of the highest batch counts, and so with `offsets` of one

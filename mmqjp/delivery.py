@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 
 from lxml import etree
 
+from mmqjp.allowance import CHARACTERS_A_STEP, NEVER, Account, Steps, TooMuch
 from mmqjp.output import Value, construct
 from mmqjp.outputs import Output
 from mmqjp.records import Record, Records, own_part_id
 from mmqjp.registry import Registry
 from mmqjp.residual import holds
+from mmqjp.spending import Accounts
 from mmqjp.subscriptions import HiddenStream, Subscription, Target
 from templates.witness import plain_node
-from xpath_stage.binder import Node, bindings
+from xpath_stage.binder import HELD, Node, Part, each_binding
 from xscl.normal import Side, Term
 from xscl.pattern import PatternNode
 
 SideBinding = Mapping[str, Node]
+
+FEW, MOST_HELD = 1_000, 100_000
+"""So many bindings of one document are kept for others to ask, and of all documents."""
+
+CHARACTERS_READ_A_STEP = 256
+"""Of a value that a residual predicate compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,76 +56,115 @@ class Delivered:
 
 
 class Delivery:
-    """Delivers the matches of one batch. An output is made once for its query, documents and SELECT nodes."""
+    """Delivers the matches of one step. An output is made once for its query, documents and SELECT nodes."""
 
     def __init__(
         self,
         registry: Registry,
         records: Records,
+        accounts: Accounts,
         only: Collection[Subscription | HiddenStream] | None = None,
         known: Iterable[tuple[object, ...]] = (),
-        most: int | None = None,
     ) -> None:
-        """With `only`, to nobody but these. `known` are tuples that there are already: stream, parts, what is bound.
-        A query gets at most `most` outputs for a document, the last to arrive of those that are joined."""
-        self._registry, self._records, self._only = registry, records, only
-        self._seen: set[tuple[object, ...]] = set(known)
-        self._most = most
-        self._counts: Counter[tuple[int, int]] = Counter()
-        self.runaways: dict[Subscription, int] = {}
-        """The queries that would have got more, with the documents' ids. They get nothing any more."""
-        self._bound: dict[tuple[object, ...], list[SideBinding]] = {}
+        """With `only`, to nobody but these, as new queries that see what is kept: `known` are tuples that there are
+        already, as stream, parts, what is bound."""
+        self._registry, self._records, self._accounts, self._only = registry, records, accounts, only
+        self._known: set[tuple[object, ...]] = set(known)
+        self._seen: set[tuple[object, ...]] = set()
+        self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
+        self._held = 0
         self._paths: dict[int, Mapping[str, tuple[int, ...]]] = {}
+        self._parts: dict[int, Part] = {}
 
     def deliver(self, matches: Iterable[Match]) -> Iterator[tuple[Match, list[Delivered]]]:
         """The matches, each with what its subscribers get that no earlier match gave them."""
         for match in matches:
             inputs = [self._records[docid] for docid in match.docids]
+            arrival = max(record.arrival for record in inputs)
             found: list[Delivered] = []
             for target in self._registry.of_row(match.row):
                 owner = target.owner
                 wanted = owner.active if self._only is None else owner in self._only
-                if wanted and _in_time(target, inputs) and all(owner.sees(record.parts) for record in inputs):
-                    found += self._limited(target, inputs, match)
+                if wanted and _in_time(target, inputs):
+                    takers = self._takers(owner, inputs, arrival)
+                    if takers:
+                        found += self._taken(target, inputs, match.nodes, arrival, takers)
             yield match, found
 
-    def _limited(self, target: Target, inputs: list[Record], match: Match) -> Iterator[Delivered]:
-        """What a match gives a target, up to where it is too much."""
-        owner = target.owner
-        if self._most is None or isinstance(owner, HiddenStream):
-            yield from self._target(target, inputs, match.nodes)
-        elif owner not in self.runaways:
-            latest = max(match.docids)
-            for item in self._target(target, inputs, match.nodes):
-                self._counts[owner.qid, latest] += 1
-                if self._counts[owner.qid, latest] > self._most:
-                    self.runaways[owner] = latest
-                    return
-                yield item
+    def closed(self, rows: Iterable[int]) -> dict[int, int]:
+        """Those of rows of R_T of which nobody wants matches from some arrival on, and that arrival."""
+        if not self._accounts.is_cut():
+            return {}
+        closed = {row: max(map(self._until, self._registry.of_row(row)), default=NEVER) for row in rows}
+        return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
 
-    def _target(self, target: Target, inputs: list[Record], nodes: Sequence[int]) -> Iterator[Delivered]:
+    def _until(self, target: Target) -> int:
+        """The arrival from which on a target gets nothing."""
+        if isinstance(target.owner, Subscription):
+            return self._accounts.of(target.owner).cut
+        readers = self._accounts.readers(target.owner)
+        return max((min(one.until, one.account.cut) for one in readers), default=NEVER)
+
+    # ------------------------------------------------------------ within bounds
+
+    def _takers(self, owner: Subscription | HiddenStream, inputs: list[Record], arrival: int) -> list[Account]:
+        """The accounts of those who see the inputs and get something for the arrival."""
+        if isinstance(owner, HiddenStream):
+            return [one.account for one in self._accounts.readers(owner) if one.want(inputs, arrival)]
+        account = self._accounts.of(owner)
+        if arrival >= account.cut or not all(owner.sees(record.appeared) for record in inputs):
+            return []
+        return [account]
+
+    def _taken(
+        self, target: Target, inputs: list[Record], nodes: Sequence[int], arrival: int, takers: list[Account]
+    ) -> Iterator[Delivered]:
+        """What a match gives a target, up to where it is too much for all that take it."""
+        steps = Steps(allowed := max(account.steps(arrival) for account in takers))
+        live = takers
+        try:
+            steps.take()
+            for item in self._target(target, inputs, nodes, steps):
+                live = [account for account in live if account.take_output(arrival)]
+                if not live:
+                    break
+                if item is not None:
+                    yield item
+        except TooMuch:
+            pass
+        for account in takers:
+            account.take_steps(arrival, allowed - steps.left)
+
+    def _target(
+        self, target: Target, inputs: list[Record], nodes: Sequence[int], steps: Steps
+    ) -> Iterator[Delivered | None]:
+        """What a match gives a target; None for what there is already."""
         conjunct = target.conjunct
         sides = [
-            self._side_bindings(target, i, side, record, nodes)
+            self._side_bindings(target, i, side, record, nodes, steps)
             for i, (side, record) in enumerate(zip(conjunct.sides(), inputs, strict=True))
         ]
-        for choice in product(*sides):
+        for choice in _joint(sides):
+            steps.take()
             place: dict[str, tuple[Record, Node]] = {}
             for record, bound in zip(inputs, choice, strict=True):
                 place.update((var, (record, node)) for var, node in bound.items())
-            text_of = partial(_text, place)
-            if all(holds(expr, text_of) for expr in conjunct.residual):
-                if isinstance(target.owner, HiddenStream):
-                    yield from self._tuple(target.owner, inputs, place)
-                else:
-                    yield from self._output(target.owner, inputs, place)
+            if conjunct.residual:
+                text_of = partial(_text, place, steps)
+                if not all(holds(expr, text_of) for expr in conjunct.residual):
+                    continue
+            if isinstance(target.owner, HiddenStream):
+                yield from self._tuple(target.owner, inputs, place, steps)
+            else:
+                yield from self._output(target.owner, inputs, place, steps)
 
     # ------------------------------------------------------------ bindings
 
     def _side_bindings(
-        self, target: Target, i: int, side: Side, record: Record, nodes: Sequence[int]
-    ) -> list[SideBinding]:
-        """The bindings of the side's needed variables, given the nodes of its value-join variables (section 6, K+)."""
+        self, target: Target, i: int, side: Side, record: Record, nodes: Sequence[int], steps: Steps
+    ) -> Iterable[SideBinding]:
+        """The bindings of the side's needed variables, given the nodes of its value-join variables (section 6, K+);
+        those of a right side in a list."""
         if side.hidden is not None:
             return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
         minor, slots = target.placement.minors[i], target.placement.slots[i]
@@ -130,10 +175,47 @@ class Delivery:
         if all(path in fixed for path in paths.values()):
             return [{var: fixed[path] for var, path in paths.items()}]
         key = (id(side), record.docid, *sorted(fixed.items()))
-        found = self._bound.get(key)
-        if found is None:
-            found = self._bound[key] = [dict(b) for b in bindings(side.pattern, record.tree, fixed)]
-        return found
+        known = self._bound.get(key)
+        if known is not None:
+            steps.take(known[0])
+        found = self._searched(key, side, record, fixed, steps) if known is None else known[1]
+        if i == 0:
+            return found
+        held = []
+        for bound in found:
+            steps.take(HELD)
+            held.append(bound)
+        return held
+
+    def _searched(
+        self, key: tuple[object, ...], side: Side, record: Record, fixed: Mapping[tuple[int, ...], Node], steps: Steps
+    ) -> Iterator[SideBinding]:
+        """The bindings as they are found, which are kept for the next to ask if they are few."""
+        few: list[SideBinding] | None = []
+        before = steps.left
+        took = 0
+        for binding in each_binding(self._part(side), record.tree, fixed, steps.take):
+            took += before - steps.left
+            bound = dict(binding)
+            if few is not None:
+                few.append(bound)
+                if len(few) > FEW:
+                    few = None
+            yield bound
+            before = steps.left  # others take steps meanwhile
+        if few is not None:
+            if self._held > MOST_HELD:
+                self._bound.clear()
+                self._held = 0
+            self._bound[key] = took + before - steps.left, few
+            self._held += 1 + len(few)
+
+    def _part(self, side: Side) -> Part:
+        """A side's pattern, made ready to be bound."""
+        part = self._parts.get(id(side))
+        if part is None:
+            part = self._parts[id(side)] = Part(side.pattern)
+        return part
 
     def _resolve(self, record: Record, node: Node) -> tuple[Record, Node]:
         """The document and node that a tuple's variable stands for; any other node is its own."""
@@ -145,19 +227,23 @@ class Delivery:
     # ------------------------------------------------------------ what comes out
 
     def _tuple(
-        self, owner: HiddenStream, inputs: list[Record], place: Mapping[str, tuple[Record, Node]]
-    ) -> Iterator[Delivered]:
+        self, owner: HiddenStream, inputs: list[Record], place: Mapping[str, tuple[Record, Node]], steps: Steps
+    ) -> Iterator[Delivered | None]:
         values = [Value(*self._resolve(*place[var])) for var in owner.hidden.variables]
         parts = tuple(part for record in inputs for part in record.parts)
         bound = tuple((value.record.docid, value.node) for value in values)
-        if self._first(owner.stream, parts, bound):
+        key = owner.stream, parts, bound
+        if self._first(*key):
             root = etree.Element("tuple")
             for i, value in enumerate(values):
                 etree.SubElement(root, f"v{i}").text = value.text()
-            yield Delivered(None, None, self._document(owner.stream, "hidden", inputs, root, bound))
+            xml = etree.tostring(root, encoding="unicode")
+            steps.take(len(xml) // CHARACTERS_A_STEP)
+            # What was there before a query counts as if it had come with it.
+            yield None if key in self._known else Delivered(None, None, _document(owner.stream, inputs, xml, bound))
 
     def _output(
-        self, owner: Subscription, inputs: list[Record], place: Mapping[str, tuple[Record, Node]]
+        self, owner: Subscription, inputs: list[Record], place: Mapping[str, tuple[Record, Node]], steps: Steps
     ) -> Iterator[Delivered]:
         def value(term: Term | str) -> Value | str:
             return term if isinstance(term, str) else Value(*self._resolve(*place[term.var]), term.functions)
@@ -170,6 +256,8 @@ class Delivery:
             return
         t0, t1 = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
         root = construct(normal, owner.name, t0, t1, values, [value(hole) for hole in normal.holes])
+        xml = etree.tostring(root, encoding="unicode")
+        steps.take(len(xml) // CHARACTERS_A_STEP)
         sources = [source for record in inputs for source in record.sources]
         output = Output(
             owner.name,
@@ -178,39 +266,14 @@ class Delivery:
             tuple(source[0] for source in sources),
             tuple(source[1] for source in sources),
             {key: v.json_id() for key, v in chosen.items()},
-            etree.tostring(root, encoding="unicode"),
+            xml,
         )
         document = None
         if owner.publishes and self._registry.has_readers(owner.name):
             part_ids = [part for record in inputs for part in record.part_ids]
             identity = [owner.name, owner.text, owner.occurrence, part_ids, [v.json_id() for v in chosen.values()]]
-            document = self._document(owner.name, "published", inputs, root, (), _digest(identity))
+            document = _document(owner.name, inputs, xml, (), _digest(identity), within=self._only is None)
         yield Delivered(output, owner, document)
-
-    def _document(
-        self,
-        stream: str,
-        kind: str,
-        inputs: list[Record],
-        root: etree._Element,
-        bound: tuple[tuple[int, Node], ...],
-        document_id: str = "",
-    ) -> Record:
-        """A document of our own making; its docid is given when it enters the next step."""
-        hidden = kind == "hidden"
-        return Record(
-            -1,
-            document_id,
-            stream,
-            min(r.t0 for r in inputs),
-            max(r.t1 for r in inputs),
-            etree.tostring(root, encoding="unicode"),
-            "hidden" if hidden else "published",
-            tuple(part for r in inputs for part in r.parts) if hidden else (),
-            tuple(p for r in inputs for p in r.part_ids) if hidden else (own_part_id(stream, document_id),),
-            tuple(source for r in inputs for source in r.sources),
-            bound,
-        )
 
     def _first(self, *key: object) -> bool:
         if key in self._seen:
@@ -219,8 +282,48 @@ class Delivery:
         return True
 
 
-def _text(place: Mapping[str, tuple[Record, Node]], var: str) -> str:
-    return Value(*place[var]).text()
+def _document(
+    stream: str,
+    inputs: list[Record],
+    xml: str,
+    bound: tuple[tuple[int, Node], ...],
+    published: str | None = None,
+    *,
+    within: bool = True,
+) -> Record:
+    """A document of our own making, which has the id `published` or is a tuple; its docid is given when it enters the
+    next step. `within` tells whether it appears when the latest of its inputs does, or only now."""
+    hidden = published is None
+    appeared = tuple(at for r in inputs for at in r.appeared)
+    return Record(
+        -1,
+        published or "",
+        stream,
+        min(r.t0 for r in inputs),
+        max(r.t1 for r in inputs),
+        xml,
+        "hidden" if published is None else "published",
+        tuple(part for r in inputs for part in r.parts) if hidden else (),
+        tuple(p for r in inputs for p in r.part_ids) if published is None else (own_part_id(stream, published),),
+        tuple(source for r in inputs for source in r.sources),
+        bound,
+        max(r.arrival for r in inputs),
+        appeared if hidden else (max(appeared),) if within else (),
+    )
+
+
+def _joint(sides: Sequence[Iterable[SideBinding]]) -> Iterator[tuple[SideBinding, ...]]:
+    """All ways to choose a binding of each side; that of the left is gone through once."""
+    if len(sides) == 1:
+        return ((one,) for one in sides[0])
+    left, right = sides
+    return ((one, other) for one in left for other in right)
+
+
+def _text(place: Mapping[str, tuple[Record, Node]], steps: Steps, var: str) -> str:
+    text = Value(*place[var]).text()
+    steps.take(len(text) // CHARACTERS_READ_A_STEP)
+    return text
 
 
 def _in_time(target: Target, inputs: list[Record]) -> bool:

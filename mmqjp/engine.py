@@ -21,12 +21,12 @@ from join_stage.private import share
 from join_stage.reading import UNBOUNDED, Bounds, Question
 from join_stage.views import CACHE_BYTES
 from mmqjp.admission import Admission, Found, warn_of
-from mmqjp.answering import Answering
-from mmqjp.delivery import Delivery
+from mmqjp.allowance import MATCHES, OUTPUTS, WORK, Allowance
+from mmqjp.answering import Answering, Passed, Pause
 from mmqjp.evaluated import EvaluatedRows
 from mmqjp.eviction import Eviction
 from mmqjp.join_state import JoinState
-from mmqjp.ledger import Ledger
+from mmqjp.ledger import Ledger, Mark
 from mmqjp.notes import Notes
 from mmqjp.opening import directory_bytes, open_session, open_store
 from mmqjp.outputs import Output, sorted_outputs
@@ -34,6 +34,7 @@ from mmqjp.ownership import Looking, Ownership
 from mmqjp.records import Records
 from mmqjp.registry import Registry
 from mmqjp.retention import ID_RETENTION, prune, prune_offsets
+from mmqjp.spending import Cut
 from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
 from mmqjp.subscriptions import Subscription
 from mmqjp.watermarks import (
@@ -75,13 +76,14 @@ class Engine:
     again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
     late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`); `lateness` may be
     a mapping of streams to their own, in which "*" is for all others. A document of more than `max_document` bytes, or
-    `max_nodes` elements and attributes, is a dead letter; a query that has more than `max_matches` outputs for a
-    document that arrives is paused. `plan` is how the joins are done, one of `join_stage.engine.PLANS`; a state may be
-    opened with any. `cache_bytes` bounds the slices that the plan "views" keeps. `master` is a Spark master URL.
-    `limits` bound what stage 1 keeps. With `quiet` the log hears nothing of dead letters. `now` is the clock, in
-    microseconds. With `read_only` the state, which must be there, is only looked at, also by who may not write it, and
-    nothing can be processed or changed. What is made in a state directory is its owner's alone, unless it was opened as
-    `shared` once: then the umask tells.
+    `max_nodes` elements and attributes, is a dead letter. A query is paused that would have more than `max_matches`
+    outputs for a document that arrives, or `max_outputs` for 10,000 of them, or would take more than `max_work` steps
+    for one (see `mmqjp.allowance`; None: no limit). `plan` is how the joins are done, one of
+    `join_stage.engine.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices that the plan "views"
+    keeps. `master` is a Spark master URL. `limits` bound what stage 1 keeps. With `quiet` the log hears nothing of dead
+    letters. `now` is the clock, in microseconds. With `read_only` the state, which must be there, is only looked at,
+    also by who may not write it, and nothing can be processed or changed. What is made in a state directory is its
+    owner's alone, unless it was opened as `shared` once: then the umask tells.
 
     Raises StoreError if the state cannot be opened (InUse if another process holds it, Outdated if one that is only
     read is of an older format), JavaNotFound if Spark cannot start, ValueError for an unknown plan.
@@ -97,7 +99,9 @@ class Engine:
         max_ahead: int | None = None,
         max_document: int | None = None,
         max_nodes: int | None = None,
-        max_matches: int | None = None,
+        max_matches: int | None = MATCHES,
+        max_outputs: int | None = OUTPUTS,
+        max_work: int | None = WORK,
         plan: str = DEFAULT_PLAN,
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
@@ -137,12 +141,14 @@ class Engine:
             raise
         parts = self._store, self._watermarks, self._registry, self._state
         self._admission = Admission(*parts, now, max_document, max_nodes)
-        self._answering = Answering(self._stage1, self._store, self._ledger, self._registry, self._records, self._state)
+        allowance = Allowance(max_matches, max_outputs, max_work)
+        self._answering = Answering(
+            self._stage1, self._store, self._ledger, self._registry, self._records, self._state, allowance
+        )
         self._counters = Counters()
-        self._max_matches = max_matches
         self._eviction = Eviction(self._store, self._ledger, self._registry, self._watermarks, self._state, now)
         self._noted: dict[str, int] | None = None
-        self._last_paused: dict[str, str] = {}
+        self._paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
 
     def _open(self, session: SparkSession | None, limits: Limits, max_nodes: int | None, *, read_only: bool) -> None:
@@ -221,9 +227,9 @@ class Engine:
         """
         script = parse_script(text)
         how: How = "add" if add else "replace"
+        if backfill:
+            return self._subscribe_with_backfill(script, how, noting)
         with collector_paused(), self._batch():
-            if backfill:
-                return self._subscribing.subscribe(script, how, since=-1, noting=noting, within=self._backfill)
             return self._subscribing.subscribe(script, how, noting=noting)
 
     def ensure(self, script: Script, how: How = "ensure") -> list[str]:
@@ -254,29 +260,63 @@ class Engine:
     @contextmanager
     def _batch(self) -> Iterator[None]:
         """What goes with a batch of the store, which is committed inside: if that fails, all is as it was before."""
-        ledger = self._ledger
-        before = ledger.next_docid, ledger.next_match
+        before = self._ledger.mark()
         try:
             yield
         except BaseException:
-            self._stage1.finish_batch(committed=False)
-            self._state.finish_batch(committed=False)
-            ledger.next_docid, ledger.next_match = before
-            self._records.forget(ledger.next_docid)
+            self._go_back(before)
             raise
         self._stage1.finish_batch(committed=True)
         self._state.finish_batch(committed=True)
-        ledger.batch += 1
+        self._answering.finish_batch(committed=True)
+        self._ledger.batch += 1
 
-    def _backfill(self, subscriptions: list[Subscription]) -> None:
-        """Answers new queries, within the batch that keeps them, over the documents that are kept."""
-        taken_at = self._now()
-        outputs = self._answering.backfill(subscriptions, self._admission.fresh)
-        self._records.flush()
-        self._ledger.save_outputs(outputs)
-        self._ledger.save_batch(taken_at, 0, 0, len(outputs))
-        self._state.note()
-        self._counters = replace(self._counters, outputs=self._counters.outputs + len(outputs))
+    def _go_back(self, before: Mark) -> None:
+        """Forgets what a batch brought that was rolled back."""
+        self._stage1.finish_batch(committed=False)
+        self._state.finish_batch(committed=False)
+        self._answering.finish_batch(committed=False)
+        self._ledger.back_to(before)
+        self._records.forget(self._ledger.next_docid)
+
+    def _subscribe_with_backfill(self, script: Script, how: How, noting: Noting) -> list[str]:
+        """Registers queries and answers them over the documents that are kept; again without what passed a bound."""
+        cuts: dict[int, Cut] = {}
+        pauses: list[Pause] = []
+        count = 0
+
+        def backfill(subscriptions: list[Subscription]) -> None:
+            nonlocal count
+            taken_at = self._now()
+            outputs, pauses[:] = self._answering.backfill(subscriptions, self._admission.fresh, cuts)
+            self._records.flush()
+            self._save_pauses(pauses)
+            self._ledger.save_outputs(outputs)
+            count = len(outputs)
+            self._ledger.save_batch(taken_at, 0, 0, count)
+            self._state.note()
+
+        while True:
+            try:
+                with collector_paused(), self._batch():
+                    names = self._subscribing.subscribe(script, how, since=-1, noting=noting, within=backfill)
+                break
+            except Passed as passed:
+                cuts |= passed.cuts
+        self._set_paused(pauses)
+        self._counters = replace(self._counters, outputs=self._counters.outputs + count)
+        return names
+
+    def _save_pauses(self, pauses: Iterable[Pause]) -> None:
+        for pause in pauses:
+            self._ledger.save_pauses([pause.query.qid], pause.docid, pause.reason, self._now())
+
+    def _set_paused(self, pauses: Iterable[Pause]) -> None:
+        """Lets queries rest whose pauses are committed."""
+        for pause in pauses:
+            self._registry.deactivate(pause.query)
+            pause.query.pause(pause.docid, pause.reason)
+            self._paused[pause.query.name] = pause.reason
 
     def queries(self) -> dict[str, list[str]]:
         """The texts of the registered queries by name."""
@@ -322,16 +362,19 @@ class Engine:
     def _process(self, documents: Iterable[Document | Reject], notes: Notes, found: Found | None) -> list[Output]:
         self._registry.flush()
         taken_at = self._now()
+        before = self._ledger.mark()
+
+        def begin_again() -> None:
+            self._store.rollback()
+            self._go_back(before)
+            self._store.begin()
+
         with self._batch(), whole_batch(self._store):
             admitted = self._admission.admit(documents, found)
-            delivery = Delivery(self._registry, self._records, most=self._max_matches)
             witnesses = None if found is None else partial(found.witnesses, admitted.places)
-            outputs = self._answering.answer(delivery, admitted.records, witnesses)
+            outputs, pauses = self._answering.answer(admitted.records, witnesses, begin_again)
             self._records.flush()
-            reasons = self._refused(delivery)
-            last = self._ledger.next_docid - 1
-            for subscription, reason in reasons.items():
-                self._ledger.save_pauses([subscription.qid], last, reason, self._now())
+            self._save_pauses(pauses)
             self._store.append("dead_letters", admitted.dead_letters)
             self._ledger.save_outputs(outputs)
             self._ledger.save_notes(notes)
@@ -343,10 +386,7 @@ class Engine:
             self._state.note()
             self._ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         self._watermarks.advance(greatest, arrived, self._now())
-        for subscription, reason in reasons.items():
-            self._registry.deactivate(subscription)
-            subscription.pause(last, reason)
-        self._last_paused = {subscription.name: reason for subscription, reason in reasons.items()}
+        self._set_paused(pauses)
         self._last_dead_letters = admitted.dead_letters.to_pylist()
         if not self._quiet:
             warn_of(self._last_dead_letters)
@@ -358,13 +398,6 @@ class Engine:
             seen.outputs + len(outputs),
         )
         return sorted_outputs(outputs)
-
-    def _refused(self, delivery: Delivery) -> dict[Subscription, str]:
-        """The queries that had more outputs for a document than they may, and what is to be said of that."""
-        return {
-            subscription: f"more than {self._max_matches:,} matches of the document {self._records[docid].id!r}"
-            for subscription, docid in delivery.runaways.items()
-        }
 
     def pass_time(self) -> bool:
         """Lets silent streams go on with the clock although no document comes. What nothing can meet any more for that
@@ -499,9 +532,10 @@ class Engine:
         """The dead letters of the last batch that was processed."""
         return self._last_dead_letters
 
-    def last_paused(self) -> dict[str, str]:
-        """The names of the queries that the last batch paused, with the reasons."""
-        return self._last_paused
+    def take_paused(self) -> dict[str, str]:
+        """The names of the queries that passed a bound since this was last asked, with the reasons."""
+        taken, self._paused = self._paused, {}
+        return taken
 
     def sql(self, query: str, *, trusted: bool = False) -> pa.Table:
         """Answers an SQL query over the engine's tables, in the words of its engine.

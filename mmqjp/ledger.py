@@ -19,6 +19,7 @@ from mmqjp.migration import derive_anew
 from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.preparation import Preparation
+from mmqjp.records import BEFORE_ARRIVALS
 from mmqjp.registry import Registry
 from mmqjp.rows import Rows
 from mmqjp.watermarks import WATERMARKS, Lateness, from_setting
@@ -26,14 +27,22 @@ from templates.catalog import Edge
 
 SCHEMA_VERSION = 4
 """The format of a store. Since 2 queries may be paused, and sources have offsets; since 3 it is written where queries
-stand in the catalog; since 4 the numbers of chains of functions are. A version that finds another normal form, or other
-templates, for a query has a new format."""
+stand in the catalog; since 4 the numbers of chains of functions are, and documents have arrivals. A version that finds
+another normal form, or other templates, for a query has a new format."""
 
 PLACED, CHAINED = 3, 4
 """The formats since which it is written where queries stand, and the numbers of chains are."""
 
 NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
+
+NUMBERS = "numbers"
+"""The setting with the next docid, arrival and match: those that had the last ones may be gone."""
+
+_PLACES = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "match")
+
+Mark = tuple[int, int, int]
+"""The next docid, arrival and match."""
 
 DELIVERED = "delivered"
 """The setting with the last batch whose outputs have reached their reader."""
@@ -53,14 +62,23 @@ class Ledger:
                 "install the version that wrote it, or a newer one"
             )
         self.batch = 1 + max(store.highest(table, "batch") for table in NUMBERED)
-        self.next_docid = 1 + store.highest("documents", "docid")
-        self.next_match = 1 + store.highest("match_rows", "match")
+        noted = json.loads(self._setting(NUMBERS) or "[0, 0, 0]")
+        kept = (store.highest(*place) + 1 for place in _PLACES)
+        self.next_docid, self.next_arrival, self.next_match = map(max, kept, noted)
         self.queries = KeptQueries(store)
 
     @property
     def is_current(self) -> bool:
         """Whether the store has the format that this version writes."""
         return self._version == SCHEMA_VERSION
+
+    def mark(self) -> Mark:
+        """What is numbered next."""
+        return self.next_docid, self.next_arrival, self.next_match
+
+    def back_to(self, mark: Mark) -> None:
+        """Numbers again from there: what was numbered since is rolled back."""
+        self.next_docid, self.next_arrival, self.next_match = mark
 
     def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
         """The groups of edges that the join state's rows were expanded from."""
@@ -183,6 +201,21 @@ class Ledger:
         """The number of the first match that is kept, else of the next one."""
         first = next(row["first"] for row in self._rows("SELECT min(match) AS first FROM match_rows"))
         return self.next_match if first is None else int(first)
+
+    def keep_numbers(self) -> None:
+        """Notes what is numbered next, whatever is dropped."""
+        self._append("settings", [(NUMBERS, json.dumps(self.mark()), self.batch)])
+
+    def arrivals(self) -> pa.Table:
+        """The docids of the documents that are kept, in their order, and their arrivals."""
+        sql = f"SELECT docid, coalesce(arrival, docid - {BEFORE_ARRIVALS}) AS arrival FROM documents ORDER BY docid"
+        return self._store.select(sql)
+
+    def docid_of_arrival(self, arrival: int) -> int | None:
+        """The docid of the first document from outside that is kept from an arrival on; None if there is none."""
+        sql = f"""SELECT min(docid) AS docid FROM documents
+WHERE kind = 'external' AND coalesce(arrival, docid - {BEFORE_ARRIVALS}) >= {arrival}"""
+        return next((row["docid"] for row in self._rows(sql)), None)
 
     def keep_ids(self, before: int) -> None:
         """Keeps the ids of the documents from outside that begin before a time."""

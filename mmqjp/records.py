@@ -21,6 +21,9 @@ DOCUMENTS, CHARACTERS = 5_000, 16 << 20
 
 Kind = Literal["external", "published", "hidden"]
 
+BEFORE_ARRIVALS = 1 << 40
+"""More than there are documents in a store that did not know arrivals."""
+
 
 @dataclass
 class Record:
@@ -29,6 +32,9 @@ class Record:
     `parts` are the documents that a chain's outputs are told apart by: the document itself, or for a tuple of a hidden
     stream those of the blocks behind it; `part_ids` their ids with their streams. `sources` are the external
     documents behind it, as (id, stream), left to right. `bound` has, for a tuple, the docid and node of each variable.
+
+    `arrival` is the latest arrival behind it (see `mmqjp.allowance`). `appeared` tells for each part when it came
+    in, by the docid of that document from outside; one that a backfill published came with itself.
     """
 
     docid: int
@@ -42,15 +48,22 @@ class Record:
     part_ids: tuple[str, ...]
     sources: tuple[tuple[str, str], ...]
     bound: tuple[tuple[int, Node], ...] = ()
+    arrival: int = -1
+    appeared: tuple[int, ...] = ()
 
     @cached_property
     def tree(self) -> ParsedDocument:
         return parse_document(self.xml.encode(), trusted=True)
 
-    @property
-    def first_docid(self) -> int:
-        """The first of the documents behind it to arrive: a query sees only what came after its subscription."""
-        return min(self.parts)
+    def number(self, docid: int, arrival: int) -> None:
+        """Numbers it as it enters, one from outside as this arrival; also anew, when its batch is begun again."""
+        self.docid = docid
+        if self.kind != "hidden":
+            self.parts = (docid,)
+        if self.kind == "external":
+            self.arrival, self.appeared = arrival, (docid,)
+        elif not self.appeared:
+            self.appeared = (docid,)
 
 
 def own_part_id(stream: str, document_id: str) -> str:
@@ -163,6 +176,8 @@ def _table(records: Sequence[Record]) -> pa.Table:
         "source_streams": [[s[1] for s in r.sources] for r in records],
         "bound_docids": [[docid for docid, _ in r.bound] for r in records],
         "bound_nodes": [[element | place << 32 for _, (element, place) in r.bound] for r in records],
+        "arrival": [r.arrival for r in records],
+        "appeared": [r.appeared for r in records],
     }
     return pa.table(columns, schema=TABLES["documents"])
 
@@ -181,4 +196,12 @@ def _record(row: dict[str, Any]) -> Record:
         tuple(row["part_ids"]),
         tuple(zip(row["source_ids"], row["source_streams"], strict=True)),
         tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in bound),
+        arrival_of(row["docid"], row["arrival"]),
+        tuple(row["parts"] if row["appeared"] is None else row["appeared"]),
     )
+
+
+def arrival_of(docid: int, arrival: int | None) -> int:
+    """The arrival of a document as it is kept; None is that of a store that did not know arrivals: they are before all
+    others, in the order of the docids."""
+    return docid - BEFORE_ARRIVALS if arrival is None else arrival

@@ -28,6 +28,7 @@ class Registry:
         self._by_row: dict[int, dict[Target, None]] = {}
         self._calls: Counter[int] = Counter()
         self._hidden: dict[str, HiddenStream] = {}
+        self._hidden_readers: dict[str, Counter[Owner]] = {}
         self._windows: Counter[int] = Counter()
         self._joined: Counter[tuple[str, str]] = Counter()
         self._readers: Counter[str] = Counter()
@@ -120,6 +121,27 @@ class Registry:
     def hidden(self, stream: str) -> HiddenStream:
         """The hidden stream of a name, which some registered query reads."""
         return self._hidden[stream]
+
+    def readers(self, stream: HiddenStream) -> list[Subscription]:
+        """The queries that read a hidden stream, also through other hidden ones, each once."""
+        found: dict[Subscription, None] = {}
+        for owner in self._hidden_readers.get(stream.stream, ()):
+            found |= dict.fromkeys(self.readers(owner) if isinstance(owner, HiddenStream) else [owner])
+        return list(found)
+
+    def publishers_behind(self, query: Subscription) -> set[Subscription]:
+        """The queries whose outputs a query reads, also through others."""
+        found: set[Subscription] = set()
+        waiting: list[Owner] = [query]
+        while waiting:
+            owner = waiting.pop()
+            for target in owner.targets:
+                waiting += self._inner(target)
+                makers = (s for stream in target.streams for s in self._by_name.get(stream, ()) if s.publishes)
+                fresh = [maker for maker in makers if maker not in found]
+                found.update(fresh)
+                waiting += fresh
+        return found
 
     def inner_joins(self, owner: Owner) -> list[HiddenStream]:
         """The hidden streams behind a query, each once."""
@@ -229,6 +251,8 @@ class Registry:
         self._windows[target.window] += 1
         for stream in target.streams:
             self._readers[stream] += 1
+            if is_hidden(stream):
+                self._hidden_readers.setdefault(stream, Counter())[target.owner] += 1
         if len(target.streams) > 1:
             left, right = target.streams
             self._joined[left, right] += 1
@@ -285,6 +309,10 @@ class Registry:
                 _decrease(self._joined, target.streams)
             for stream in target.streams:
                 _decrease(self._readers, stream)
+                if is_hidden(stream):
+                    _decrease(self._hidden_readers[stream], owner)
+                    if not self._hidden_readers[stream]:
+                        del self._hidden_readers[stream]
             for inner in list(self._inner(target)):
                 self._close(inner)
 

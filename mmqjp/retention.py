@@ -28,6 +28,7 @@ def prune(
     Everything must have been delivered. With no `keep` only what is superseded goes. Returns the time before which the
     documents that are dropped begin; None if none are.
     """
+    ledger.keep_numbers()
     ledger.drop_superseded_settings()
     store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
     if keep is None:

@@ -13,6 +13,7 @@ from mmqjp.notes import Notes
 from mmqjp.preparation import Preparation
 from mmqjp.registry import Registry
 from mmqjp.subscriptions import NUMBERED, Subscription
+from templates.witness import NO_WITNESSES
 from xscl import Script
 
 How = Literal["ensure", "add", "replace", "renew", "exact"]
@@ -102,6 +103,8 @@ class Subscribing:
     ) -> None:
         docid = self._ledger.next_docid - 1
         with whole_batch(self._store):
+            if reason is None:
+                self._store.extend(NO_WITNESSES)  # what plans hold of older documents may lack what nobody asked for
             self._ledger.save_pauses([s.qid for s in subscriptions], docid, reason, self._now())
             self._ledger.save_notes(noting(names))
         for subscription in subscriptions:
@@ -171,6 +174,8 @@ class Subscribing:
             without = frozenset(gone)
             for subscription in added:
                 self._refuse_cycle(subscription, without)
+            if within is not nothing_done:
+                self._registry.flush()  # rows of R_T that are put within the batch would go with it
             with whole_batch(self._store):
                 self._ledger.queries.save(fresh, self._registry, self._now())
                 self._ledger.queries.save_removals([s.qid for s in gone], self._now())

@@ -64,7 +64,7 @@ class Subscription:
         return self.paused is None and not self.removed
 
     def sees(self, docids: Iterable[int]) -> bool:
-        """Whether all these documents are among those that it is answered for."""
+        """Whether all documents that appeared with these are among those that it is answered for."""
         if not self.gaps:
             return min(docids) > self.since
         return all(

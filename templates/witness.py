@@ -46,6 +46,10 @@ class Witnesses:
     r_docts: pa.Table
 
 
+NO_WITNESSES = Witnesses(*(schema.empty_table() for schema in (R_BIN, R_GROUP, R_DOC, R_DOCTS)))
+"""Those of no documents."""
+
+
 def node_id(element: int, attribute: int = 0, chain: int = 0) -> int:
     """The id of a node: `attribute` counts from 1, 0 is the element itself; so does `chain`, the number of a chain of
     functions, 0 if the value is the node's own."""

@@ -2,12 +2,15 @@
 
 Stage 2 knows the nodes of the value-join variables only; SELECT and residual predicates may name others. Here the
 pattern is matched again in the one document concerned, with the known nodes held fixed.
+
+Bindings are found one by one: what is asked for no more costs nothing, and a pattern that binds in very many ways takes
+no room for them. A node is only entered if something below it binds, so no way is tried in vain twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, product
 
 from xpath_stage.conditions import holds
 from xpath_stage.parse import ParsedDocument
@@ -17,59 +20,168 @@ Node = tuple[int, int]
 """(element, place of the attribute or 0)"""
 
 Binding = tuple[tuple[str, Node], ...]
-"""Sorted pairs of a variable and its node."""
+"""Pairs of a variable and its node."""
+
+Path = tuple[int, ...]
+"""Positions of children, from a pattern's top."""
+
+Take = Callable[[int], object]
+"""Is told of steps before they are taken, and may raise."""
 
 DOCUMENT: Node = (-1, 0)
 
+HELD = 10
+"""How many steps a binding that has to be held counts for."""
 
-def bindings(
-    pattern: PatternNode, document: ParsedDocument, fixed: Mapping[tuple[int, ...], Node] | None = None
-) -> set[Binding]:
-    """The distinct bindings of the pattern's variables over all its matches in the document.
+
+def untold(steps: int) -> None:
+    """Nobody counts."""
+
+
+def bindings(pattern: PatternNode, document: ParsedDocument, fixed: Mapping[Path, Node] | None = None) -> set[Binding]:
+    """The distinct bindings of the pattern's variables over all its matches in the document, sorted by variable.
 
     `fixed` holds pattern nodes, by their paths of child positions from the pattern's top, to given nodes.
     """
-    return _Binder(document, fixed or {}).below(pattern, (), DOCUMENT)
+    return {tuple(sorted(binding)) for binding in each_binding(Part(pattern), document, fixed or {})}
+
+
+def each_binding(
+    pattern: Part, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take = untold
+) -> Iterator[Binding]:
+    """The same bindings one by one, in the order of the pattern's variables. `take` is told of steps: a node of the
+    document that is looked at is one, a binding that is held is HELD. How many there are in all depends on nothing but
+    the pattern, the document and what is fixed."""
+    return _Binder(document, fixed, take).below(pattern, (DOCUMENT,))
+
+
+class Part:
+    """A node of a pattern made ready to be bound, with its path; made for the top, it makes those below."""
+
+    __slots__ = ("attribute", "binding", "children", "conditions", "deep", "met_again", "path", "test", "var")
+
+    def __init__(
+        self, pattern: PatternNode, path: Path = (), *, merged: bool = False, above_merges: bool = False
+    ) -> None:
+        """`above_merges` tells whether several images of the node above may bind the same, `merged` whether those of
+        some node above that may."""
+        self.path, self.var, self.test, self.conditions = path, pattern.var, pattern.test, pattern.conditions
+        self.deep, self.attribute = pattern.axis == "//", pattern.test.kind == "attribute"
+        self.met_again = merged
+        """Whether the same may be asked for below one node again and again, on ways down that bind the same."""
+        binds = [any(node.var for node in child.walk()) for child in pattern.children]
+        merges = self.var is None and sum(binds) > 1 and (bool(path) or self.deep)
+        self.children = [
+            Part(child, (*path, i), merged=merged or above_merges, above_merges=merges)
+            for i, child in enumerate(pattern.children)
+        ]
+        self.binding = [child for child, bound in zip(self.children, binds, strict=True) if bound]
 
 
 class _Binder:
-    def __init__(self, document: ParsedDocument, fixed: Mapping[tuple[int, ...], Node]) -> None:
-        self._document = document
-        self._fixed = fixed
-        self._memo: dict[tuple[tuple[int, ...], Node], set[Binding]] = {}
+    def __init__(self, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take) -> None:
+        self._document, self._fixed, self._take = document, fixed, take
+        self._possible: dict[tuple[Path, Node], bool] = {}
+        self._held: dict[tuple[Path, Node], list[Binding]] = {}
+        self._given: dict[Path, Sequence[Node] | None] = {}
 
-    def below(self, pattern: PatternNode, path: tuple[int, ...], context: Node) -> set[Binding]:
-        """The bindings of the pattern's subtree for all its images below `context`."""
-        found: set[Binding] = set()
-        alone = not any(node.var for node in pattern.walk())
-        for node in self._candidates(pattern, path, context):
-            found |= self._at(pattern, path, node)
-            if found and alone:
-                break
+    # ------------------------------------------------------------ what binds
+
+    def below(self, part: Part, contexts: Sequence[Node]) -> Iterator[Binding]:
+        """The bindings of the pattern's subtree for all its images below any of these nodes."""
+        images = self._images(part, contexts)
+        binding = part.binding
+        if part.var is not None:
+            if binding:
+                for node in images:
+                    yield from self._at(part, node)
+            else:
+                for node in images:
+                    yield ((part.var, node),)
+        elif not binding:
+            if any(True for _ in images):
+                yield ()
+        elif len(binding) == 1:
+            # Only where it leads to counts, and it may lead to one node from many.
+            yield from self.below(binding[0], list(images))
+        else:
+            seen: set[Binding] = set()
+            for node in images:
+                for found in self._at(part, node):
+                    if found not in seen:
+                        self._take(HELD)
+                        seen.add(found)
+                        yield found
+
+    def _at(self, part: Part, node: Node) -> Iterator[Binding]:
+        """The bindings for one image of the pattern's top, which is possible."""
+        own: Binding = ((part.var, node),) if part.var is not None else ()
+        first, *others = part.binding
+        pools: list[list[Binding]] | None = None
+        for binding in self._all(first, node) if first.met_again else self.below(first, (node,)):
+            if not others:
+                self._take(1)
+                yield own + binding
+                continue
+            if pools is None:
+                pools = [self._all(other, node) for other in others]
+            for rest in product(*pools):
+                self._take(1)
+                yield tuple(chain(own, binding, *rest))
+
+    def _all(self, part: Part, context: Node) -> list[Binding]:
+        """The bindings below a context, held."""
+        key = part.path, context
+        found = self._held.get(key)
+        if found is None:
+            found = []
+            for binding in self.below(part, (context,)):
+                self._take(HELD)
+                found.append(binding)
+            self._held[key] = found
         return found
 
-    def _at(self, pattern: PatternNode, path: tuple[int, ...], node: Node) -> set[Binding]:
-        key = (path, node)
-        known = self._memo.get(key)
+    # ------------------------------------------------------------ whether anything does
+
+    def _images(self, part: Part, contexts: Sequence[Node]) -> Iterator[Node]:
+        """The images of the pattern's top below any of these nodes, each once."""
+        met: set[Node] | None = set() if len(contexts) > 1 else None
+        for context in contexts:
+            for node in self._near(part, context):
+                self._take(1)
+                if met is not None:
+                    if node in met:
+                        continue
+                    met.add(node)
+                if self._is_possible(part, node):
+                    yield node
+
+    def _is_possible(self, part: Part, node: Node) -> bool:
+        """Whether the pattern's subtree has an image with its top there."""
+        if not part.children and not part.conditions:
+            return self._passes(part, node)
+        key = part.path, node
+        known = self._possible.get(key)
         if known is None:
-            known = self._memo[key] = set()
-            if self._passes(pattern, node):
-                parts = [[((pattern.var, node),)] if pattern.var else [()]]
-                for i, child in enumerate(pattern.children):
-                    below = self.below(child, (*path, i), node)
-                    if not below:
-                        return known
-                    parts.append(list(below))  # type: ignore[arg-type]
-                known |= {tuple(sorted(sum(choice, ()))) for choice in product(*parts)}
+            known = self._possible[key] = self._passes(part, node) and self._has_children(part, node)
         return known
 
-    def _passes(self, pattern: PatternNode, node: Node) -> bool:
+    def _has_children(self, part: Part, node: Node) -> bool:
+        contexts = (node,)
+        for child in part.children:
+            for _ in self._images(child, contexts):
+                break
+            else:
+                return False
+        return True
+
+    def _passes(self, part: Part, node: Node) -> bool:
         element, place = node
         document = self._document
         name = document.attribute(element, place)[0] if place else str(document.elements[element].tag)
-        if not pattern.test.accepts(name):
+        if not part.test.accepts(name):
             return False
-        for condition in pattern.conditions:
+        for condition in part.conditions:
             if condition.literal is not None:
                 if document.string_value(element, place) != condition.literal:
                     return False
@@ -77,20 +189,24 @@ class _Binder:
                 return False
         return True
 
-    def _candidates(self, pattern: PatternNode, path: tuple[int, ...], context: Node) -> Iterable[Node]:
+    # ------------------------------------------------------------ where to look
+
+    def _near(self, part: Part, context: Node) -> Iterable[Node]:
+        path = part.path
+        if path not in self._given:
+            self._given[path] = self._possible_at(path)
+        given = self._given[path]
+        if given is None:
+            return self._axis(part, context)
+        return [node for node in given if self._on_axis(part, context, node)]
+
+    def _possible_at(self, path: Path) -> Sequence[Node] | None:
+        """Where nodes at or below a path are fixed: there is no need to look at the rest of the document."""
         own = self._fixed.get(path)
         if own is not None:
-            return (own,) if self._on_axis(pattern, context, own) else ()
-        # Where a node at or below this one is fixed there is no need to look at the rest of the document.
-        possible: Iterable[Node] | None
-        if path in self._fixed:
-            possible = [self._fixed[path]]
-        else:
-            below = (node for fixed, node in self._fixed.items() if fixed[: len(path)] == path)
-            possible = next(map(self._above, below), None)
-        if possible is not None:
-            return (node for node in possible if self._on_axis(pattern, context, node))
-        return self._axis(pattern, context)
+            return (own,)
+        below = (node for fixed, node in self._fixed.items() if fixed[: len(path)] == path)
+        return next((list(self._above(node)) for node in below), None)
 
     def _above(self, node: Node) -> Iterator[Node]:
         """The elements that the node lies in, itself included if it is one."""
@@ -99,24 +215,24 @@ class _Binder:
             yield number, 0
             number = self._document.parent[number]
 
-    def _on_axis(self, pattern: PatternNode, context: Node, node: Node) -> bool:
+    def _on_axis(self, part: Part, context: Node, node: Node) -> bool:
         element, place = node
-        if context[1] or (pattern.test.kind == "attribute") != bool(place):
+        if context[1] or part.attribute != bool(place):
             return False
-        if pattern.axis == "//":
+        if part.deep:
             first = context[0] if place else context[0] + 1
             return context[0] < 0 or first <= element < self._document.end[context[0]]
         above = element if place else self._document.parent[element]
         return context[0] == (-1 if above is None else above)
 
-    def _axis(self, pattern: PatternNode, context: Node) -> Iterator[Node]:
+    def _axis(self, part: Part, context: Node) -> Iterator[Node]:
         document = self._document
         element, place = context
         if place:
             return
-        deep = pattern.axis == "//"
+        deep = part.deep
         last = len(document.elements) if element < 0 else document.end[element]
-        if pattern.test.kind == "attribute":
+        if part.attribute:
             owners = range(max(element, 0), last) if deep else range(element, element + (element >= 0))
             for owner in owners:
                 for i in range(len(document.elements[owner].attrib)):

@@ -11,6 +11,7 @@ import click
 
 from feeds.history import MOST_VERSIONS
 from join_stage.engine import DEFAULT_PLAN, PLANS
+from mmqjp.allowance import BLOCK, MATCHES, OUTPUTS, WORK
 from mmqjp.commands.errors import DEBUG, Failure, ScriptFailure
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
@@ -70,6 +71,21 @@ def versions_option(command: Decorated) -> Decorated:
         "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
         help="Whether a feed's entry that has changed is a document again.",
     )(command)  # fmt: skip
+
+
+def bounds_options(command: Decorated) -> Decorated:
+    """The options --max-matches, --max-outputs and --max-work."""
+    bounds = (
+        ("--max-work", WORK, "With how many steps for one document a query is paused; with ten times as many for"),
+        ("--max-outputs", OUTPUTS, "With how many outputs a query is paused for"),
+        ("--max-matches", MATCHES, "With how many matches of one document a query is paused."),
+    )
+    for name, default, text in bounds:
+        whole = text if text.endswith(".") else f"{text} {BLOCK:,} documents in a row."
+        command = click.option(
+            name, metavar="N", type=click.IntRange(min=1), default=default, show_default=True, help=whole
+        )(command)
+    return command
 
 
 def most_versions_option(command: Decorated) -> Decorated:

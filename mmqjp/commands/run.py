@@ -17,7 +17,8 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
-from join_stage.private import make_inside, umask_of
+from join_stage.private import is_shared, make_inside, umask_of
+from mmqjp.allowance import ALLOWANCE, Allowance
 from mmqjp.batches import BYTES, DOCUMENTS, batches
 from mmqjp.commands.console import counted
 from mmqjp.commands.errors import Failure, Interrupted
@@ -25,6 +26,7 @@ from mmqjp.commands.fetching import DROPS, KEPT, FetchOptions, fetch_once, fetch
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
+    bounds_options,
     debug_option,
     engine_option,
     feeds_option,
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNLIMITED = Timing()
+
+REPORTED = 10
+"""So many queries that are paused are named."""
 
 NOT_KEPT = "without --state nothing is kept"
 
@@ -111,6 +116,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     help="How many documents are processed and committed together.",
 )  # fmt: skip
 @lateness_option("INF")
+@bounds_options
 @shared_option
 @plan_option
 @click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
@@ -131,6 +137,9 @@ def run(
     state: Path | None,
     batch_size: int,
     lateness: Lateness,
+    max_matches: int,
+    max_outputs: int,
+    max_work: int,
     shared: bool,
     plan: str,
     master: str | None,
@@ -161,8 +170,9 @@ def run(
     )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead, target = DeadLetters(dead_letters_path), checked(output)
+    allowance = Allowance(max_matches, max_outputs, max_work)
     with (
-        open_engine(engine, master, plan, state, Timing(lateness), shared=shared) as opened,
+        open_engine(engine, master, plan, state, Timing(lateness), allowance, shared=shared) as opened,
         ExitStack() as here,
     ):
         growing = state is not None
@@ -199,6 +209,7 @@ def run(
             dead.close()
             _report_dead_letters(dead, dead_letters_path)
             _report_future(history.future + lasting.future)
+            _report_paused(opened)
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(
@@ -223,28 +234,31 @@ def open_engine(
     plan: str,
     state: Path | None = None,
     timing: Timing = UNLIMITED,
+    allowance: Allowance = ALLOWANCE,
     *,
     max_document: int | None = None,
     max_nodes: int | None = None,
-    max_matches: int | None = None,
     read_only: bool = False,
     shared: bool = False,
 ) -> Engine:
     """The engine that the options describe; whoever has it tells of dead letters."""
     try:
-        session = start_session(master, shared=shared) if engine == "spark" else engine
-        return Engine(
-            session,
-            state=state,
-            plan=plan,
-            **asdict(timing),
-            max_document=max_document,
-            max_nodes=max_nodes,
-            max_matches=max_matches,
-            quiet=True,
-            read_only=read_only,
-            shared=shared,
-        )
+        with umask_of(shared=shared or (state is not None and is_shared(state))):
+            return Engine(
+                engine,
+                state=state,
+                plan=plan,
+                master=master,
+                **asdict(timing),
+                max_document=max_document,
+                max_nodes=max_nodes,
+                max_matches=allowance.matches,
+                max_outputs=allowance.outputs,
+                max_work=allowance.work,
+                quiet=True,
+                read_only=read_only,
+                shared=shared,
+            )
     except ValueError as error:
         raise Failure(str(error)) from error
 
@@ -320,6 +334,15 @@ def _kept(documents: int, state: Path | None) -> str:
     if state is None:
         return NOT_KEPT
     return f"{documents:,} documents are committed in {state}; the same command goes on from there"
+
+
+def _report_paused(engine: Engine) -> None:
+    """Says which queries rest: they were not answered for all documents."""
+    paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
+    for query in paused[:REPORTED]:
+        click.echo(f"mmqjp: {query.name} is paused: {one_line(str(query.paused))}", err=True)
+    if len(paused) > REPORTED:
+        click.echo(f"mmqjp: and {len(paused) - REPORTED:,} more are paused", err=True)
 
 
 def _report_future(future: Counter[str]) -> None:

@@ -12,13 +12,15 @@ from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
-from join_stage.private import make_inside
+from join_stage.private import is_shared, make_inside
+from mmqjp.allowance import Allowance
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
+    bounds_options,
     debug_option,
     duration,
     engine_option,
@@ -159,10 +161,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "--max-nodes", metavar="N", type=click.IntRange(min=1), default=1_000_000, show_default=True,
     help="With how many elements and attributes a document is too large.",
 )  # fmt: skip
-@click.option(
-    "--max-matches", metavar="N", type=click.IntRange(min=1), default=100_000, show_default=True,
-    help="With how many matches of one document a query is paused.",
-)  # fmt: skip
+@bounds_options
 @click.option(
     "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="How events are written to standard error.",
@@ -204,6 +203,8 @@ def stream(
     max_document: int | None,
     max_nodes: int,
     max_matches: int,
+    max_outputs: int,
+    max_work: int,
     log_form: str,
     question_timeout: float | None,
     shared: bool,
@@ -235,10 +236,11 @@ def stream(
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = checked(output)
     timing = Timing(lateness, idle_after, max_ahead)
-    session = start_session(master, shared=shared) if engine == "spark" else None
+    session = start_session(master, shared=shared or is_shared(state)) if engine == "spark" else None
+    allowance = Allowance(max_matches, max_outputs, max_work)
     limited = open_engine(
-        session or engine, None, plan, state, timing,
-        max_document=max_document, max_nodes=max_nodes, max_matches=max_matches, shared=shared,
+        session or engine, None, plan, state, timing, allowance,
+        max_document=max_document, max_nodes=max_nodes, shared=shared,
     )  # fmt: skip
     with limited as opened, stopping() as stop, hangups(stop) as reopening, ExitStack() as fetching:
         if script is not None and queries_path is not None:

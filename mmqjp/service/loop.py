@@ -129,12 +129,18 @@ class Service:
         self._delivered()
 
     def _obey(self) -> None:
-        """Does what other processes ask for; a backfill among it has outputs."""
+        """Does what other processes ask for; a backfill among it has outputs, and may pause queries."""
         if self._rules.reopening():
             self._outlet.attend()
             self._delivered()
         if self._commands.apply(self._engine, self._log):
             self._write()
+            self._tell_paused()
+
+    def _tell_paused(self) -> None:
+        """Tells which queries passed a bound."""
+        for name, reason in self._engine.take_paused().items():
+            self._log.event("paused", name=name, reason=reason)
 
     def _write(self) -> None:
         """Writes the outputs that are committed and not written."""
@@ -165,8 +171,7 @@ class Service:
             outputs_a_second=round(len(outputs) / seconds),
             **progress(engine, self._intake.backlog),
         )
-        for name, reason in engine.last_paused().items():
-            self._log.event("paused", name=name, reason=reason)
+        self._tell_paused()
         for letter in engine.last_dead_letters():
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
 
