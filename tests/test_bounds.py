@@ -12,9 +12,19 @@ import pytest
 from feeds.document import Document
 from join_stage.engine import PLANS
 from mmqjp import Engine
+from mmqjp.allowance import Steps, TooMuch
 from tests.agreement import as_row
+from tests.cli_support import mmqjp
 from tests.oracle import comparable
 from tests.oracle_bounds import Model, Watched
+from xpath_stage.binder import Part, each_binding
+from xpath_stage.parse import parse_document
+from xscl import parse_script
+from xscl.pattern import PatternBuilder
+from xscl.syntax import Block
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
     pass
@@ -128,3 +138,185 @@ def test_bounds_are_those_of_documents_that_come_one_by_one(start: int, tmp_path
     for seed in range(start, start + 4):
         reasons |= assert_is_the_model(on_duckdb(tmp_path / str(seed), random_plans(seed)), seed, monkeypatch)
     assert any("matches of" in reason for reason in reasons)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1_000, 2_000))
+def test_bounds_are_those_of_documents_that_come_one_by_one_at_length(seed: int, tmp_path: Path, monkeypatch: Any):
+    assert_is_the_model(on_duckdb(tmp_path, random_plans(seed)), seed, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", [3, 22])
+def test_bounds_on_spark(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: Any):
+    plans = random_plans(seed)
+
+    def make(matches: int, in_all: int) -> Engine:
+        return Engine(spark, state=tmp_path, plan=next(plans), max_matches=matches, max_outputs=in_all)
+
+    assert assert_is_the_model(make, seed, monkeypatch, 8)
+
+
+# ---------------------------------------------------------------- work
+
+
+def spent(engine: Engine) -> dict[str, tuple[int, int]]:
+    """What each account has spent: outputs and steps."""
+    rows = engine.sql("SELECT owner, sum(outputs) AS outputs, sum(work) AS work FROM spent GROUP BY owner").to_pylist()
+    return {row["owner"]: (int(row["outputs"]), int(row["work"])) for row in rows}
+
+
+WORK = """SELECT x, y, k FROM S/r[./a->x][.//a->k] JOIN {x = y AND k != y, INF} T//a->y PUBLISH W;
+SELECT x, y, z FROM (SELECT x, y FROM S//a->x JOIN {x = y AND x != "w", INF} S//a->y) JOIN {y = z, INF} T//a->z;
+SELECT k FROM W//a->k; SELECT r, x, y FROM S//r->r[.//a->x][.//a->y]"""
+
+
+def test_the_same_steps_are_counted_whatever_the_batches_and_the_plan():
+    found = []
+    for plan, size in (("signature", 1), ("signature", 7), ("basic", 3), ("views", 30)):
+        with Engine("duckdb", plan=plan) as engine:
+            engine.subscribe(WORK)
+            waiting = documents(random.Random(5), 30)
+            while waiting:
+                engine.process(waiting[:size])
+                waiting = waiting[size:]
+            found.append(spent(engine))
+    assert found[0] and all(one == found[0] for one in found)
+
+
+def test_what_a_late_query_spends_is_what_it_would_have_spent():
+    found = []
+    for late in (False, True):
+        with Engine("duckdb") as engine:
+            engine.subscribe("S//a PUBLISH other")
+            waiting = documents(random.Random(6), 12)
+            for begin in (True, False):
+                if begin is not late:
+                    engine.subscribe(WORK.split(";")[1], backfill=late)
+                engine.process(waiting if begin else [])
+            found.append({key: value for key, value in spent(engine).items() if key != "0"})
+    assert found[0] == found[1] and len(found[0]) == 2
+
+
+@pytest.mark.parametrize("size", [1, 4, 20])
+def test_work_without_outputs_is_bounded(size: int):
+    with Engine("duckdb", max_work=60) as engine:
+        engine.subscribe('S//a->x JOIN {x = y AND x = "nothing", INF} S//a->y PUBLISH vain; S//a PUBLISH other')
+        engine.subscribe(
+            "S//a->x JOIN {x = y AND starts-with(x, concat), INF} S/r[./concat->concat]//a->y PUBLISH in_vain"
+        )
+        given = []
+        for start in range(0, 20, size):
+            batch = [Document(f"d{n}", "<r><z>!</z><a>v</a></r>", time=n) for n in range(start, start + size)]
+            given += engine.process(batch)
+        assert len(given) == 20 and {output.query for output in given} == {"other"}
+        paused = {s.name: s.paused for s in engine.registry.subscriptions.values() if s.paused is not None}
+        assert list(paused) == ["in_vain"] and "more than 60 steps for the document 'd" in paused["in_vain"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT p, q, r, x FROM S//a->p[.//a->q[.//a->r[.//a->x]]] PUBLISH deep",
+        "SELECT p, q, r, x FROM S//a->p[.//a->q][.//a->r][.//a->x] PUBLISH deep",
+        "SELECT p, q, r, x, y FROM S//a->p[.//a->q[.//a->r[.//a->x]]] JOIN {x = y, INF} S//a->y PUBLISH deep",
+        "SELECT y FROM S//b->y JOIN {x = y AND p != q AND q != r, INF} S//a->p[.//a->q[.//a->r[.//a->x]]] PUBLISH deep",
+    ],
+)
+def test_a_pattern_that_binds_in_very_many_ways_ends_soon(text: str):
+    nested = "<a>" * 250 + "v" + "</a>" * 250
+    with Engine("duckdb", max_matches=50, max_work=20_000) as engine:
+        engine.subscribe(f"{text}; S PUBLISH other")
+        batch = [Document("b", "<b>v</b>", time=0), Document("one", nested, time=1), Document("two", nested, time=2)]
+        assert [output.query for output in engine.process(batch)] == ["other"] * 3
+        assert engine.registry.named("deep")[0].paused is not None
+
+
+def test_bindings_are_found_in_few_steps_and_none_is_tried_in_vain():
+    def steps(text: str, most: int, deep: int = 250) -> tuple[int, int]:
+        block = parse_script(text).queries[0].source
+        assert isinstance(block, Block)
+        pattern = Part(PatternBuilder({}).path(block.steps))
+        document = parse_document(b"<a>" * deep + b"v" + b"</a>" * deep)
+        left, count = Steps(most), 0
+        try:
+            for _ in each_binding(pattern, document, {}, left.take):
+                count += 1
+        except TooMuch:
+            return count, most + 1
+        return count, most - left.left
+
+    # 250 over 4 are 159 million; what is asked for comes at once.
+    count, taken = steps("//a->p[.//a->q[.//a->r[.//a->x]]]", 200_000)
+    assert count > 20_000 and taken == 200_001
+    assert steps("//a[.//a[.//a[.//a->x]]]", 200_000)[0] == 247
+    assert steps("//a->p[.//a->q[.//a->r[.//b->x]]]", 200_000)[0] == 0
+    assert steps("//a->p[.//a[.//a->x]]", 10**7, 30)[0] == 28 * 29 // 2
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_run_pauses_what_passes_a_bound_and_says_so(tmp_path: Path):
+    lines = [f'{{"id": "d{n}", "time": {n}, "xml": "<a>v</a>"}}\n' for n in range(30)]
+    (tmp_path / "documents.jsonl").write_text("".join(lines))
+    (tmp_path / "queries.xscl").write_text("S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH pairs; S/a PUBLISH one")
+    given = []
+    for size in ("1", "7", "100"):
+        result = mmqjp(
+            "run", "--engine", "duckdb", "--queries", tmp_path / "queries.xscl", "--documents",
+            tmp_path / "documents.jsonl", "--batch-size", size, "--max-outputs", "100", "--max-work", "1000",
+        )  # fmt: skip
+        assert result.exit_code == 0
+        reason = "more than 100 matches in 10,000 documents, with 'd14' (max-outputs)"
+        assert f"mmqjp: pairs is paused: {reason}" in result.stderr
+        given.append(sorted(result.stdout.splitlines()))
+    assert len(given[0]) == 30 + 13 * 14 // 2 and given[0] == given[1] == given[2]
+
+
+# ---------------------------------------------------------------- what else came to light
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_query_that_was_paused_when_the_store_was_opened_meets_older_documents(plan: str, tmp_path: Path):
+    with Engine("duckdb", state=tmp_path, plan=plan) as engine:
+        engine.subscribe("S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH pairs")
+        engine.process([Document("d1", "<a>v</a>", time=1)])
+        engine.pause("pairs")
+    with Engine("duckdb", state=tmp_path, plan=plan) as engine:
+        engine.process([Document("d2", "<a>v</a>", time=2)])
+        engine.resume("pairs")
+        assert [o.documents for o in engine.process([Document("d3", "<a>v</a>", time=3)])] == [("d1", "d3")]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_queries_that_wait_for_a_document_outlast_a_backfill_that_fails(plan: str, monkeypatch: Any):
+    pairs = "S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH "
+    with Engine("duckdb", plan=plan) as engine:
+        engine.process([Document("d0", "<a>v</a>", time=0)])
+        engine.subscribe(pairs + "early")
+        with monkeypatch.context() as patched:
+            patched.setattr(engine._store, "commit", lambda: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                engine.subscribe("S/a->x FOLLOWED BY {x = y, INF} T/b->y PUBLISH late", backfill=True)
+        engine.process([Document("d1", "<a>v</a>", time=1)])
+        assert [o.query for o in engine.process([Document("d2", "<a>v</a>", time=2)])] == ["early"]
+
+
+def test_documents_are_numbered_on_when_all_were_dropped(tmp_path: Path):
+    clock = [10]
+
+    def engine() -> Engine:
+        return Engine("duckdb", state=tmp_path, lateness=0, idle_after=1, now=lambda: clock[0])
+
+    with engine() as first:
+        first.process([Document(f"d{n}", "<a>v</a>", time=n) for n in range(5)])
+        first.subscribe("S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs")
+    with engine() as second:
+        clock[0] = 10**9
+        second.pass_time()
+        second.mark_delivered()
+        second.prune(0)
+        assert second.sql("SELECT * FROM documents").num_rows == 0
+    with engine() as third:
+        got = third.process([Document(f"e{n}", "<a>v</a>", time=10**9 + n) for n in range(2)])
+        assert [output.documents for output in got] == [("e0", "e1")]
