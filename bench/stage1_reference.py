@@ -61,11 +61,9 @@ def check_side(
     parents = [node.parent for node in minor.nodes]
     marked = mark(conjunct.sides()[side].pattern, (), {node.path for node in minor.nodes})
     functions = [node.definition[-1].functions for node in minor.nodes]
+    chains = [catalog.chains[names] if names else 0 for names in functions]
     expected = {
-        tuple(
-            node_id(*bound[str(node.path)], node.definition[-1].functions if node.definition[-1].axis == "." else ())
-            for node in minor.nodes
-        )
+        tuple(node_id(*bound[str(node.path)], chain) for node, chain in zip(minor.nodes, chains, strict=True))
         for bound in map(dict, bindings(marked, document.tree))
     }
     assert joined(found, document.docid, parents, variables) == expected

@@ -10,9 +10,12 @@ import duckdb
 
 from join_stage.engine import StoreError
 
+ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
+"""What to do about a store that cannot be opened."""
+
 _Kind = TypeVar("_Kind", bound=type)
 
-_FATAL = (duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
+_FATAL = (duckdb.FatalException, duckdb.SerializationException)
 _WORDS = ("corrupt", "could not read", "cannot read", "failure while replaying wal")
 
 
@@ -44,8 +47,11 @@ def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
 def _damage(error: BaseException | None) -> duckdb.Error | None:
     """The error that tells of a file that cannot be read, not of a statement: this one, or one that it came from."""
     while error is not None:
-        known = isinstance(error, _FATAL) or any(word in str(error).lower() for word in _WORDS)
-        if isinstance(error, duckdb.Error) and known:
+        if isinstance(error, _FATAL):
+            return error
+        # What is wrong with a statement has an error of another kind, whose text may have any words.
+        of_file = isinstance(error, duckdb.IOException) or type(error) is duckdb.Error
+        if isinstance(error, duckdb.Error) and of_file and any(word in str(error).lower() for word in _WORDS):
             return error
         error = error.__context__
     return None

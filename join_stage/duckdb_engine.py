@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.costs import Cost
-from join_stage.duckdb_damage import telling_damage
+from join_stage.duckdb_damage import ADVICE, telling_damage
 from join_stage.duckdb_plans import BasicPlan, DuckDBPlan, registered
 from join_stage.duckdb_question import DuckDBQuestion, seclude
 from join_stage.duckdb_rows import RowSource
@@ -34,7 +34,7 @@ from join_stage.private import is_shared, keep_private, make_state
 from join_stage.reading import UNBOUNDED, Bounds
 from join_stage.tables import BOUND_STATE, RECORDS, STATE
 from join_stage.views import CACHE_BYTES
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 
 MEMORY_LIMIT = "2GB"
@@ -77,6 +77,11 @@ COMMIT;
 """Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
 
 
+_DROP_UNUSED = """
+DELETE FROM bound WHERE grp NOT IN (SELECT grp FROM groups JOIN used USING (var1, var2))
+"""
+
+
 @telling_damage
 class DuckDBEngine:
     """A `JoinEngine` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
@@ -102,8 +107,7 @@ class DuckDBEngine:
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
-            advice = "if it is damaged, take an older copy of the store, or name another directory"
-            raise StoreError(f"cannot open the store in {directory}: {error}; {advice}") from error
+            raise StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
         try:
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
@@ -242,6 +246,20 @@ class DuckDBEngine:
         self._plan.evicted(docids, before)
         for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
             self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
+
+    def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
+        used = pa.table([pa.array([edge[side] for edge in edges], pa.int32()) for side in (0, 1)], ["var1", "var2"])
+        with registered(self._connection, {"used": used}):
+            self._connection.execute(_DROP_UNUSED)
+        self._connection.execute("DELETE FROM groups WHERE grp NOT IN (SELECT grp FROM bound)")
+        kept = {number for (number,) in self._connection.execute("SELECT DISTINCT grp FROM groups").fetchall()}
+        self._plan.regrouped(kept, edges)
+        return kept
+
+    def drop_derived(self, node: int) -> None:
+        self._connection.execute(f"DELETE FROM bound WHERE node1 >= {node} OR node2 >= {node}")
+        self._connection.execute(f"DELETE FROM r_doc WHERE node >= {node}")
+        self._plan.extended()
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")

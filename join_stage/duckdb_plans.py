@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Protocol
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from join_stage.costs import Cost, Costs
 from join_stage.engine import RESULT, Batch, Matches
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.conjunctive import executable_query
 
 JOINS = 40
@@ -44,6 +44,10 @@ class DuckDBPlan(Protocol):
 
     def extended(self) -> None:
         """The join state has more of documents that came before."""
+
+    def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
+        """Of the groups of edges only those of some numbers are there still; what the state had of those without any
+        of `edges` has left it."""
 
     def committed(self) -> None:
         """The batch has been committed."""
@@ -110,6 +114,9 @@ class BasicPlan:
 
     def extended(self) -> None:
         """Nothing is kept about documents."""
+
+    def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
+        """Nothing is kept about groups."""
 
     def committed(self) -> None:
         """Nothing is kept from batch to batch."""

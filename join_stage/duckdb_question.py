@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from join_stage.duckdb_damage import telling_damage
 from join_stage.reading import ONLY_READ, Bounds, Cut, Refused, known, measured, short_enough
 
 CHUNK = 2048
@@ -56,6 +57,7 @@ def seclude(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET lock_configuration = true")
 
 
+@telling_damage
 class DuckDBQuestion:
     """A `Question` of the store that a connection has open."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from join_stage.duckdb_damage import ADVICE, telling_damage
 from join_stage.duckdb_engine import set_up
 from join_stage.duckdb_plans import registered
 from join_stage.duckdb_question import DuckDBQuestion, seclude
@@ -19,6 +20,7 @@ from join_stage.reading import UNBOUNDED, VIEWS, Bounds
 from join_stage.tables import BOUND_STATE, RECORDS
 
 
+@telling_damage
 class DuckDBReader(OnlyRead):
     """A `JoinEngine` that only reads. What a killed process has left in the log beside the file is read, too."""
 
@@ -30,7 +32,7 @@ class DuckDBReader(OnlyRead):
         try:
             self._connection = duckdb.connect(str(file), read_only=True)
         except duckdb.Error as error:
-            raise StoreError(f"cannot read the store in {directory}: {error}") from error
+            raise StoreError(f"cannot read the store in {directory}: {error}; {ADVICE}") from error
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
         try:
             # In a process that has the store open to read already, this is the same instance.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 import duckdb
@@ -12,7 +12,7 @@ from join_stage.engine import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.joiner import Mark, SignatureJoin
 from join_stage.tables import BOUND_STATE
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.witness import R_GROUP, Witnesses
 
 
@@ -52,6 +52,10 @@ class SignaturePlan:
     def extended(self) -> None:
         """The postings lack what was added; those that are made from now on have it, and go if the batch does."""
         self._loaded, self._extended = False, True
+
+    def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
+        self._note()
+        self._join.keep_groups(kept, edges)
 
     def _note(self) -> None:
         """Notes what is kept before a batch changes it."""

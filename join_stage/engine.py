@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +12,7 @@ import pyarrow as pa
 from join_stage.costs import Cost
 from join_stage.plan import TemplateTable
 from join_stage.reading import UNBOUNDED, Bounds, Question
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 
 DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
@@ -151,6 +151,14 @@ class JoinEngine(Protocol):
 
     def evict(self, before: int) -> None:
         """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
+
+    def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
+        """Drops the groups that no row of the join state is of, and with their rows those that have none of some
+        `edges`; the numbers of those that are kept."""
+
+    def drop_derived(self, node: int) -> None:
+        """Drops the rows of the join state about nodes with ids from `node` on: those of derived values, which are to
+        be found anew."""
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         """Drops the rows of a table, none of the join state, in which a number is less than `bound`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from join_stage.costs import Cost
 from join_stage.engine import Scope, StoreError
 from join_stage.plan import TemplateTable
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 
 
@@ -46,6 +46,12 @@ class OnlyRead:
         self.begin()
 
     def evict(self, before: int) -> NoReturn:
+        self.begin()
+
+    def drop_groups(self, edges: Collection[Edge]) -> NoReturn:
+        self.begin()
+
+    def drop_derived(self, node: int) -> NoReturn:
         self.begin()
 
     def drop_before(self, table: str, column: str, bound: int) -> NoReturn:

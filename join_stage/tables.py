@@ -68,6 +68,8 @@ RECORDS = {
     "removed_queries": _schema(qid=_INT, removed_at=_INT),
     # `node` is the definition's last step as `xscl.pattern_json` writes it. Of several rows of a variable one has it.
     "variables": _schema(var=_INT, parent=_INT, stream=_TEXT, definition=_TEXT, node=_TEXT),
+    # The chains of functions whose numbers stand in the ids of nodes of the join state.
+    "chains": _schema(chain=_INT, functions=_TEXTS),
     "groups": _schema(grp=pa.int32(), var1=pa.int32(), var2=pa.int32()),
     "templates": _schema(template=_INT, left_nodes=_INT, parents=_INTS, joins=_INTS),
     "settings": _schema(key=_TEXT, value=_TEXT, batch=_INT),

@@ -23,7 +23,7 @@ from mmqjp.records import Record, Records
 from mmqjp.registry import Registry
 from mmqjp.spending import Accounts, Cut, Cuts, Spending
 from mmqjp.subscriptions import HiddenStream, Subscription
-from templates.witness import R_DOCTS, Witnesses
+from templates.witness import PLAIN, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 
 Evaluated = Callable[[int], Witnesses]
@@ -212,7 +212,9 @@ class Answering:
                 inputs = [self._records[docid] for docid in match.docids]
                 template = self._registry.template_of(match.row)
                 times = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
-                rows.append((number, template, match.docid1, match.docid2, *times, match.nodes))
+                rows.append(
+                    (number, template, match.docid1, match.docid2, *times, [node & PLAIN for node in match.nodes])
+                )
                 users += [(number, s.name, s.qid) for s in queries.values()]
         self._ledger.save_matches(rows, users)
         return published

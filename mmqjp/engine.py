@@ -381,6 +381,8 @@ class Engine:
             arrived = admitted.greatest()
             greatest = self._watermarks.after(arrived, self._registry.outside(), self._now())
             self._eviction.evict(greatest)
+            if self._stage1.crowded:
+                self._drop_groups()
             self._state.note()
             self._ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         self._watermarks.advance(greatest, arrived, self._now())
@@ -422,7 +424,8 @@ class Engine:
 
         Outputs, matches and dead letters go that are older than `keep` microseconds, and documents that are and that no
         join can need, whose ids are known for `keep_ids` (None: for ever). So does what is superseded of settings, and
-        of the offsets of `sources`, whose files that are there are `files`.
+        of the offsets of `sources`, whose files that are there are `files`, and what no query and no document needs of
+        the groups of edges that stage 1 makes.
         """
         horizon = self._watermarks.of(self._registry.outside())
         with self._batch(), whole_batch(self._store):
@@ -433,7 +436,12 @@ class Engine:
             if dropped is not None:
                 self._state.dropped(dropped)
             prune_offsets(self._ledger, sources, files)
+            self._drop_groups()
             self._state.note()
+
+    def _drop_groups(self) -> None:
+        """Drops, within a batch, what is kept of groups of edges that nothing refers to any more."""
+        self._stage1.keep_groups(self._store.drop_groups(self.catalog.edges()))
 
     # ------------------------------------------------------------ what was done
 
@@ -442,17 +450,18 @@ class Engine:
         return self._counters
 
     def stage1_counters(self) -> dict[str, int]:
-        """Of stage 1: `states` of the automaton that are kept; `flushes` of them and of shapes; documents whose shape
-        was met before, `shape_hits`, or was not, `shape_misses`. On Spark these are about this process, and with them
-        come `spread_documents`, those that went to the executors, and `broadcasts`, how often the patterns did."""
+        """Of stage 1: `states` of the automaton that are kept; `groups` of edges that bind together; `flushes` of
+        states and of shapes; documents whose shape was met before, `shape_hits`, or was not, `shape_misses`. On Spark
+        these are about this process, and with them come `spread_documents`, those that went to the executors, and
+        `broadcasts`, how often the patterns did."""
         return self._stage1.counters()
 
     def stage2_counters(self) -> dict[str, int]:
         """Of stage 2. The plan `views` counts string values of a batch that were in the state too and whose slice was
         cached, `hits`, or was not, `misses`, and slices that were dropped or not kept for want of room, `evictions`;
         cached now are the slices of `values` string values, about `bytes` large. The plan `signature` counts the
-        `documents` and their `postings` that it keeps, the `posting_bytes` of these without the indexes over them, and
-        their `values`. The plan `basic` counts nothing."""
+        `documents` and their `postings` that it keeps, the `posting_bytes` of these without the indexes over them,
+        their `values`, and the `groups` of edges that it knows. The plan `basic` counts nothing."""
         return self._store.counters()
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:

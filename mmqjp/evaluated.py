@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from mmqjp.admission import Text
+from templates.catalog import Edge
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError
-from xpath_stage.spark import SparkStage
+from xpath_stage.spark import SparkStage, groups_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,19 +25,18 @@ class EvaluatedRows:
     def __init__(self, stage: SparkStage, documents: DataFrame) -> None:
         self._stage = stage
         self.rows = stage.read(documents)
-        if len(self.rows):
-            stage.learn(self.rows)
+        self._groups = groups_of(self.rows) if len(self.rows) else {}
 
     def of(self, rows: pa.Table) -> EvaluatedDocuments:
         """What was found in some of the rows, all of them documents or rejects of one batch."""
-        return EvaluatedDocuments(self._stage, rows)
+        return EvaluatedDocuments(self._stage, rows, self._groups)
 
 
 class EvaluatedDocuments:
     """A batch of such rows, as the engine asks for them: see `mmqjp.admission.Found`."""
 
-    def __init__(self, stage: SparkStage, rows: pa.Table) -> None:
-        self._stage, self._rows = stage, rows
+    def __init__(self, stage: SparkStage, rows: pa.Table, groups: Mapping[int, Collection[Edge]]) -> None:
+        self._stage, self._rows, self._groups = stage, rows, groups
         self._texts, self._errors = rows["text"].to_pylist(), rows["error"].to_pylist()
 
     def read(self, place: int) -> Text | DocumentError:
@@ -46,4 +46,4 @@ class EvaluatedDocuments:
     def witnesses(self, places: Sequence[int], first_docid: int) -> Witnesses:
         chosen = self._rows.take(pa.array(places, pa.int64()))
         docids = pa.array(np.arange(first_docid, first_docid + len(places)), pa.int64())
-        return self._stage.witnesses(chosen.append_column("docid", docids))
+        return self._stage.witnesses(chosen.append_column("docid", docids), self._groups)

@@ -11,15 +11,12 @@ from join_stage.engine import JoinEngine
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.reach import REACH, Gap, Reach, filled, missed_from, opened
-from mmqjp.records import Record, Records
+from mmqjp.records import Record, Records, kept_documents
 from mmqjp.registry import Registry
 from mmqjp.watermarks import EARLIEST
 from templates.witness import R_BIN, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import Arriving
-
-DOCUMENTS, CHARACTERS = 5_000, 16 << 20
-"""Documents that are read at a time, and their text: all of them are in memory, parsed."""
 
 _KEYS = {
     "r_bin": ("docid", "var1", "var2", "node1", "node2"),
@@ -102,18 +99,7 @@ class JoinState:
 
     def kept(self, streams: Collection[str], condition: str = "true") -> Iterator[list[int]]:
         """The kept documents of some streams that a condition of SQL holds for, oldest first, a few at a time."""
-        sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
-WHERE {condition} ORDER BY d.docid"""
-        docids: list[int] = []
-        size = 0
-        for row in self._store.select(sql, {"streams": pa.table({"stream": sorted(streams)})}).to_pylist():
-            docids.append(row["docid"])
-            size += row["size"]
-            if len(docids) >= DOCUMENTS or size >= CHARACTERS:
-                yield docids
-                docids, size = [], 0
-        if docids:
-            yield docids
+        return kept_documents(self._store, streams, condition)
 
     # ------------------------------------------------------------ what is added
 
@@ -135,8 +121,8 @@ WHERE {condition} ORDER BY d.docid"""
             for (name, columns), rows in zip(_KEYS.items(), (flat, r_doc, r_docts), strict=True)
         }
         # Each edge is a group of its own: which edges bind together was not known when the others came.
-        edges = list(zip(*(missing["r_bin"][name].to_pylist() for name in ("var1", "var2")), strict=True))
-        numbers = [self._stage1.group({edge}) for edge in edges]
+        edges = zip(*(missing["r_bin"][name].to_pylist() for name in ("var1", "var2")), strict=True)
+        numbers = [self._stage1.group(edge) for edge in edges]
         grouped = missing["r_bin"].select(["docid", "node1", "node2"])
         r_bin = grouped.add_column(1, "grp", pa.array(numbers, pa.int32())).cast(R_BIN)
         self._store.extend(Witnesses(r_bin, self._stage1.new_groups(), missing["r_doc"], missing["r_docts"]))

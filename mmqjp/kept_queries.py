@@ -34,7 +34,7 @@ class KeptQueries:
         self.next_qid = max(self._all_names, default=-1) + 1
         self._variables = list(self._rows.tuples("variables", "var parent stream definition node", "var"))
         self._saved_steps = max((var for var, *_ in self._variables), default=-1) + 1
-        self._saved_templates = 0
+        self._saved_templates = self._saved_chains = 0
         # Variables that nobody used when the store was made a newer format: it has no patterns for them.
         with_node = {var for var, *_, node in self._variables if node is not None}
         self._without_node = {var for var, *_ in self._variables} - with_node
@@ -51,7 +51,9 @@ class KeptQueries:
         ]
         self._saved_templates = len(shapes)
         steps = {(stream, parent, definition): var for var, parent, stream, definition, _ in self._variables}
-        return Catalog(known_steps=steps, next_step=self._saved_steps, known_templates=shapes)
+        chains = [tuple(functions) for _, functions in self._rows.tuples("chains", "chain functions", "chain")]
+        self._saved_chains = len(chains)
+        return Catalog(known_steps=steps, next_step=self._saved_steps, known_templates=shapes, known_chains=chains)
 
     def restore(self, registry: Registry, preparation: Preparation) -> None:
         """Registers the queries that were added and not removed. Raises StoreError if the tables do not agree."""
@@ -63,7 +65,9 @@ class KeptQueries:
     def _restore(self, registry: Registry, preparation: Preparation) -> None:
         own, inner = self._standing("placements", "qid"), self._standing("inner_placements", "qid stream")
         keys = [(template, tuple(variables)) for *_, template, variables, _, _, _ in (*own, *inner)]
-        numbers, change = registry.catalog.restore(self._steps(variables for _, variables in keys), keys)
+        numbers, change = registry.catalog.restore(
+            self._steps((variables for _, variables in keys), registry.catalog), keys
+        )
         registry.restored(change)
         of_query: dict[int, list[Standing]] = {}
         for qid, *rest in own:
@@ -76,19 +80,18 @@ class KeptQueries:
 
     def place_anew(self, registry: Registry, preparation: Preparation) -> None:
         """Registers the queries that were added and not removed by their texts, and writes where they stand: for a
-        store of a format in which that was not written, or was something else."""
+        store of a format in which that was not written, or was something else. `save_catalog` is to follow."""
         for subscription in self._subscriptions(preparation.of_text):
             registry.add(subscription)
         self._store.drop_before("placements", "qid", self.next_qid)
         self._save_standing(list(registry.subscriptions.values()), registry)
         self._without_node |= {var for var, *_ in self._variables}
-        self._save_catalog(registry.catalog)
 
     def _standing(self, table: str, owner: str) -> list[tuple[Any, ...]]:
         rows = self._rows.tuples(table, f"{owner} {_STANDING}", "qid place")
         return [row for row in rows if row[0] not in self._removed]
 
-    def _steps(self, needed: Iterable[Sequence[int]]) -> list[tuple[str, Step]]:
+    def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, Step]]:
         """The steps down to some variables, with their definitions, parents before children."""
         known = {var: rest for var, *rest in self._variables if rest[-1] is not None}
         live: set[int] = set()
@@ -102,7 +105,8 @@ class KeptQueries:
         found = []
         for var in sorted(live):
             parent, stream, definition, node = known[var]
-            found.append((definition, Step(var, stream, parent, node_of(node))))
+            pattern = node_of(node)
+            found.append((definition, Step(var, stream, parent, pattern, catalog.chain(pattern.functions))))
         return found
 
     def _subscriptions(self, ready: Callable[[str], Ready]) -> Iterator[Subscription]:
@@ -151,13 +155,13 @@ class KeptQueries:
             queries.append((s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, now, s.since))
         self._rows.append("added_queries", queries)
         self._save_standing(subscriptions, registry)
-        self._save_catalog(registry.catalog)
+        self.save_catalog(registry.catalog)
 
     def saved(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
         """Takes note that what `save` wrote is committed."""
         self.next_qid += len(subscriptions)
         self._saved_steps = catalog.next_step
-        self._saved_templates = len(catalog.templates)
+        self._saved_templates, self._saved_chains = len(catalog.templates), len(catalog.chains)
         if self._without_node:  # there are very many steps
             self._without_node -= catalog.steps.keys()
 
@@ -179,7 +183,8 @@ class KeptQueries:
         self._rows.append("placements", own)
         self._rows.append("inner_placements", inner)
 
-    def _save_catalog(self, catalog: Catalog) -> None:
+    def save_catalog(self, catalog: Catalog) -> None:
+        """Writes the variables, templates and chains of functions that are new in a catalog."""
         numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]
         steps = [catalog.steps[number] for number in numbers if number in catalog.steps]
         rows = [(step.id, step.parent, step.stream, str(step.node), to_json(step.node)) for step in steps]
@@ -187,6 +192,8 @@ class KeptQueries:
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
         joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
         self._rows.append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
+        chains = [(number, functions) for functions, number in catalog.chains.items() if number > self._saved_chains]
+        self._rows.append("chains", chains)
 
 
 def _read(

@@ -15,6 +15,7 @@ from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import JoinEngine, StoreError, whole_batch
 from mmqjp.kept_queries import KeptQueries
+from mmqjp.migration import derive_anew
 from mmqjp.notes import Notes
 from mmqjp.outputs import Output, sorted_outputs
 from mmqjp.preparation import Preparation
@@ -26,8 +27,11 @@ from templates.catalog import Edge
 
 SCHEMA_VERSION = 4
 """The format of a store. Since 2 queries may be paused, and sources have offsets; since 3 it is written where queries
-stand in the catalog; since 4 documents have arrivals. A version that finds another normal form, or other templates, for
-a query has a new format."""
+stand in the catalog; since 4 the numbers of chains of functions are, and documents have arrivals. A version that finds
+another normal form, or other templates, for a query has a new format."""
+
+PLACED, CHAINED = 3, 4
+"""The formats since which it is written where queries stand, and the numbers of chains are."""
 
 NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
@@ -98,8 +102,15 @@ class Ledger:
         if self.is_current:
             return False
         with whole_batch(self._store):
-            self.queries.place_anew(registry, preparation)
+            if self._version < PLACED:
+                self.queries.place_anew(registry, preparation)
+            else:
+                self.queries.restore(registry, preparation)
+            if 0 < self._version < CHAINED:
+                derive_anew(self._store, registry.catalog, registry.stage1)
+            self.queries.save_catalog(registry.catalog)
             self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
+        registry.stage1.finish_batch(committed=True)
         self.queries.saved((), registry.catalog)
         self.batch += 1
         return True

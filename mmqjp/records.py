@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -15,6 +15,9 @@ from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
+
+DOCUMENTS, CHARACTERS = 5_000, 16 << 20
+"""Kept documents that are read at a time, and their text: all of them are in memory, parsed."""
 
 Kind = Literal["external", "published", "hidden"]
 
@@ -140,6 +143,22 @@ class Records:
         """Drops the records that were used longest ago, but not the `needed` last ones."""
         while self._size > self._cached and len(self._records) > needed:
             self._size -= len(self._records.popitem(last=False)[1].xml)
+
+
+def kept_documents(store: JoinEngine, streams: Collection[str], condition: str = "true") -> Iterator[list[int]]:
+    """The kept documents of some streams that a condition of SQL holds for, oldest first, a few at a time."""
+    sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
+WHERE {condition} ORDER BY d.docid"""
+    docids: list[int] = []
+    size = 0
+    for row in store.select(sql, {"streams": pa.table({"stream": sorted(streams)})}).to_pylist():
+        docids.append(row["docid"])
+        size += row["size"]
+        if len(docids) >= DOCUMENTS or size >= CHARACTERS:
+            yield docids
+            docids, size = [], 0
+    if docids:
+        yield docids
 
 
 def _table(records: Sequence[Record]) -> pa.Table:

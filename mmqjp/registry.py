@@ -21,7 +21,7 @@ class Registry:
 
     def __init__(self, catalog: Catalog, stage1: XPathStage, stage2: JoinEngine) -> None:
         self.catalog = catalog
-        self._stage1, self._stage2 = stage1, stage2
+        self.stage1, self._stage2 = stage1, stage2
         self.subscriptions: dict[int, Subscription] = {}
         self._by_name: dict[Any, dict[Subscription, None]] = {}
         self._by_text: dict[Any, dict[Subscription, None]] = {}
@@ -196,7 +196,7 @@ class Registry:
 
     def restored(self, change: Change) -> None:
         """Gives stage 1 what the rows need that the catalog has taken up."""
-        self._stage1.add(change)
+        self.stage1.add(change)
 
     def _enter(self, subscription: Subscription) -> None:
         self._forget_sources()
@@ -227,7 +227,7 @@ class Registry:
         widest = width(op, window)
         for place, conjunct in enumerate(conjuncts):
             placement, change = self.catalog.add(conjunct, widest, op == "FOLLOWED BY")
-            self._stage1.add(change)
+            self.stage1.add(change)
             streams = tuple(side.stream for side in conjunct.sides())
             target = Target(owner, self.catalog, place, placement.row, placement.template, op, widest, streams)
             self._stand(target)
@@ -299,7 +299,7 @@ class Registry:
             self.deactivate(owner)
         for target in owner.targets:
             gone, changed = self.catalog.remove(target.row, target.window, target.op == "FOLLOWED BY")
-            self._stage1.remove(gone)
+            self.stage1.remove(gone)
             self._put(changed.rows)
             del self._by_row[target.row][target]
             if not self._by_row[target.row]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from xscl.functions import (
     DERIVED,
-    PatternTimeout,
     compare,
     contains,
     derive,
@@ -15,6 +14,8 @@ from xscl.functions import (
     number_string,
     starts_with,
 )
+from xscl.regex import PatternLimit
+from xscl.regex_syntax import PatternError
 from xscl.syntax import Call, Compare, Expr, Number, String, VarPath
 
 _TESTS = {"contains": contains, "starts-with": starts_with, "ends-with": ends_with, "matches": matches}
@@ -23,7 +24,7 @@ _TESTS = {"contains": contains, "starts-with": starts_with, "ends-with": ends_wi
 def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
     """Whether a residual predicate is true, given the string value of each variable.
 
-    A regular expression that runs out of its time does not match.
+    A regular expression that would take too long does not match.
     """
     match expr:
         case Compare(op=op, left=left, right=right):
@@ -31,7 +32,7 @@ def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
         case Call(name=name, args=(first, second)):
             try:
                 return _TESTS[name](_text(first, text_of), _text(second, text_of))
-            except PatternTimeout:
+            except (PatternError, PatternLimit):
                 return False
     raise AssertionError(f"not a residual predicate: {expr!r}")
 

@@ -7,7 +7,7 @@ nodes whose string values are wanted) and to stage 2 (rows of R_T) comes back as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -15,7 +15,7 @@ from typing import TypeVar
 from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
 from templates.template import Shape, bound, canonical_shape, shape_of
-from templates.witness import node_id
+from templates.witness import MOST_CHAINS
 from xscl.normal import Conjunct
 from xscl.pattern import PatternNode
 
@@ -28,16 +28,21 @@ T = TypeVar("T")
 
 Edge = tuple[int, int]
 
+Functions = tuple[str, ...]
+"""A chain of functions, the first to be applied first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """A shared variable: one step of a definition. `parent` is the step above it, None for a step from the document;
-    `node` carries axis, test, conditions, functions, and as children the branches that must be there."""
+    `node` carries axis, test, conditions, functions, and as children the branches that must be there; `chain` is the
+    number of its functions, 0 for none."""
 
     id: int
     stream: str
     parent: int | None
     node: PatternNode
+    chain: int = 0
 
     @property
     def key(self) -> tuple[str, int | None, str]:
@@ -78,14 +83,16 @@ class _Uses:
 
 @dataclass(slots=True)
 class Catalog:
-    """Shared variables, templates and rows. `known_steps` (Step.key -> id) and `known_templates` restore the ids of an
-    earlier run; new steps are numbered from `next_step`."""
+    """Shared variables, templates and rows, and the numbers of chains of functions. `known_steps` (Step.key -> id),
+    `known_templates` and `known_chains` restore the ids of an earlier run; new steps are numbered from `next_step`."""
 
     known_steps: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
     next_step: int = 0
     known_templates: Sequence[Shape] = ()
+    known_chains: Sequence[Functions] = ()
     steps: dict[int, Step] = field(default_factory=dict, init=False)
     templates: list[Shape] = field(default_factory=list, init=False)
+    chains: dict[Functions, int] = field(default_factory=dict, init=False)
     _step_ids: dict[tuple[str, int | None, str], int] = field(default_factory=dict, init=False)
     _uses: _Uses = field(default_factory=_Uses, init=False)
     _template_of: dict[tuple[object, ...], int] = field(default_factory=dict, init=False)
@@ -96,6 +103,8 @@ class Catalog:
     def __post_init__(self) -> None:
         for shape in self.known_templates:
             self._template(shape)
+        for functions in self.known_chains:
+            self.chain(functions)
 
     def add(self, conjunct: Conjunct, window: int, ordered: bool) -> tuple[Placement, Change]:
         """Registers a conjunctive query with its subscriber's window (microseconds) and whether it is FOLLOWED BY.
@@ -110,6 +119,17 @@ class Catalog:
         shared = self._rows[row]
         shared.subscribe(window, ordered)
         return shared.row()
+
+    def chain(self, functions: Functions) -> int:
+        """The number of a chain of functions, from 1; 0 if it is empty. It is the same for as long as the store lasts:
+        ids of nodes that are kept have it. Raises ValueError if there are more chains than numbers."""
+        if not functions:
+            return 0
+        number = self.chains.setdefault(functions, len(self.chains) + 1)
+        if number > MOST_CHAINS:
+            del self.chains[functions]
+            raise ValueError(f"more than {MOST_CHAINS:,} different chains of functions; begin a new state")
+        return number
 
     def place(self, conjunct: Conjunct) -> Placement:
         """Where a conjunctive query stands that is registered."""
@@ -146,7 +166,7 @@ class Catalog:
             return known[1], Change()
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
         for term in (*terms[0], *terms[1]):
-            node_id(0, 0, term.functions)  # gives the chain of functions its number, or refuses it
+            self.chain(term.functions)  # numbers it, or refuses it before anything is changed
         minors = tuple(minor(side.pattern, terms[i]) for i, side in enumerate(conjunct.sides()))
         shape = shape_of(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
         fresh: list[Step] = []
@@ -176,7 +196,7 @@ class Catalog:
             tuple(edge for edge in dict.fromkeys(edges) if edge not in uses.edges),
             tuple(leaf for leaf in dict.fromkeys(leaves) if leaf not in uses.values),
         )
-        uses.steps.update(self._chains(shared.variables))
+        uses.steps.update(self._ways(shared.variables))
         uses.edges.update(edges)
         uses.values.update(leaves)
         return change
@@ -189,7 +209,7 @@ class Catalog:
         self._rows.remove(row)
         uses = self._uses
         edges, leaves = self._needs(shared.template, shared.variables)
-        steps = [self.steps[step] for step in _released(uses.steps, self._chains(shared.variables))]
+        steps = [self.steps[step] for step in _released(uses.steps, self._ways(shared.variables))]
         for step in steps:
             del self.steps[step.id], self._step_ids[step.key]
         gone = Change(
@@ -201,6 +221,10 @@ class Catalog:
         """A shared row as its subscribers make it now."""
         return self._rows[row].row()
 
+    def edges(self) -> Collection[Edge]:
+        """The edges that rows need."""
+        return self._uses.edges.keys()
+
     def variables_of(self, row: int) -> tuple[int, ...]:
         """The variables of a shared row, in the order of its template's nodes."""
         return self._rows[row].variables
@@ -209,7 +233,7 @@ class Catalog:
         """All that rows need of stage 1, parents before children, and the rows."""
         shared = [self._rows[row] for row in dict.fromkeys(rows)]
         needs = [self._needs(row.template, row.variables) for row in shared]
-        steps = dict.fromkeys(step for row in shared for step in self._chains(row.variables))
+        steps = dict.fromkeys(step for row in shared for step in self._ways(row.variables))
         return Change(
             tuple(self.steps[step] for step in steps),
             tuple(dict.fromkeys(edge for edges, _ in needs for edge in edges)),
@@ -217,12 +241,20 @@ class Catalog:
             tuple(row.row() for row in shared),
         )
 
+    def derived(self) -> Change:
+        """What is needed of stage 1 for derived values alone, of all rows, parents before children."""
+        of_chains = {step.id for step in self.steps.values() if step.chain}
+        values = tuple(value for value in self._uses.values if value in of_chains)
+        edges = tuple(edge for edge in self._uses.edges if not of_chains.isdisjoint(edge))
+        needed = dict.fromkeys(self._ways({*values, *chain.from_iterable(edges)}))
+        return Change(tuple(self.steps[step] for step in needed), edges, values)
+
     def _needs(self, template: int, variables: Sequence[int]) -> tuple[list[Edge], list[int]]:
         """The edges and values that a row needs, with repetitions."""
         edges, leaves = bound(self.templates[template])
         return [(variables[a], variables[b]) for a, b in edges], [variables[leaf] for leaf in leaves]
 
-    def _chains(self, variables: Iterable[int]) -> list[int]:
+    def _ways(self, variables: Iterable[int]) -> list[int]:
         """The steps down to each of some variables, with repetitions, parents before children."""
         steps: list[int] = []
         for variable in variables:
@@ -246,7 +278,7 @@ class Catalog:
                     found = self.next_step
                     self.next_step += 1
                 self._step_ids[key] = found
-                self.steps[found] = Step(found, stream, last, node)
+                self.steps[found] = Step(found, stream, last, node, self.chain(node.functions))
             if found not in self._uses.steps and all(step.id != found for step in fresh):
                 fresh.append(self.steps[found])
             last = found

@@ -1,7 +1,8 @@
 """The witness relations that stage 1 hands to stage 2, as Arrow schemas (thesis 6.3.1).
 
 `node` ids are 64-bit: an element's number in document order in the low 32 bits; for an attribute also its place among
-its owner's attributes, counted from 1, in the next 20; for a derived value also its function's number, from 1, on top.
+its owner's attributes, counted from 1, in the next 12; for a derived value also the number of its chain of functions,
+from 1, on top. The catalog hands out the numbers of chains, and a store keeps them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ R_DOCTS = pa.schema([("docid", pa.int64()), ("t0", pa.int64()), ("t1", pa.int64(
 ATTRIBUTE_SHIFT = 32
 """How far an attribute's place is shifted in its node id."""
 
-_FUNCTION_SHIFT = 52
-_MOST_CHAINS = (1 << 63 - _FUNCTION_SHIFT) - 1
-_chains: dict[tuple[str, ...], int] = {}
+CHAIN_SHIFT = 44
+"""How far the number of a chain of functions is shifted in a node id."""
+
+MOST_CHAINS = (1 << 63 - CHAIN_SHIFT) - 1
+"""The greatest number of a chain of functions."""
+
+PLAIN = (1 << CHAIN_SHIFT) - 1
+"""The bits of a node id that do not tell by which functions a value is derived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +50,12 @@ NO_WITNESSES = Witnesses(*(schema.empty_table() for schema in (R_BIN, R_GROUP, R
 """Those of no documents."""
 
 
-def node_id(element: int, attribute: int = 0, functions: tuple[str, ...] = ()) -> int:
-    """The id of a node: `attribute` counts from 1, 0 is the element itself.
-
-    Chains of functions are numbered as they come: only ids of one document are ever compared. Raises ValueError when
-    there are more chains than numbers.
-    """
-    function = _chains.setdefault(functions, len(_chains) + 1) if functions else 0
-    if function > _MOST_CHAINS:
-        raise ValueError(f"more than {_MOST_CHAINS} different chains of functions")
-    return element | attribute << ATTRIBUTE_SHIFT | function << _FUNCTION_SHIFT
+def node_id(element: int, attribute: int = 0, chain: int = 0) -> int:
+    """The id of a node: `attribute` counts from 1, 0 is the element itself; so does `chain`, the number of a chain of
+    functions, 0 if the value is the node's own."""
+    return element | attribute << ATTRIBUTE_SHIFT | chain << CHAIN_SHIFT
 
 
 def plain_node(node: int) -> tuple[int, int]:
-    """(element, attribute) of a node id, without its function."""
-    return node & 0xFFFFFFFF, node >> ATTRIBUTE_SHIFT & 0xFFFFF
+    """(element, attribute) of a node id, without its functions."""
+    return node & 0xFFFFFFFF, (node & PLAIN) >> ATTRIBUTE_SHIFT

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from lxml import etree
 
@@ -18,6 +19,9 @@ from tests.oracle import Answer, OutputRow, QueryAnswers, Stored
 from tests.oracle_match import Tree
 from xscl import Query, Script, parse_script
 from xscl.syntax import Block, Input, Join, SubQuery
+
+parsed = cache(parse_script)
+"""A script. What the engine's process forgets, the tests need not parse again."""
 
 INFINITE = None
 """A window without end."""
@@ -148,7 +152,7 @@ class LiveModel:
         self.undelivered.clear()
 
     def _subscribe(self, change: Subscribe) -> Expected:
-        script = parse_script(change.text)
+        script = parsed(change.text)
         met: Counter[object] = Counter()
         fresh: list[Standing] = []
         kept: list[Standing] = []

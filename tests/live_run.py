@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmqjp import Engine
 from tests.agreement import as_row
-from tests.live_model import Expected, LiveModel, Refused, kept_texts
+from tests.live_model import Expected, LiveModel, Refused, kept_texts, parsed
 from tests.live_operations import (
     Batch,
     Broken,
@@ -228,7 +228,7 @@ class Live:
 
     def _compare_queries(self) -> None:
         texts = self._engine.queries()
-        got = Counter((name, parse_script(text)) for name, some in texts.items() for text in some)
+        got = Counter((name, parsed(text)) for name, some in texts.items() for text in some)
         _same("queries", got, kept_texts(self._model.queries))
 
     def _compare_kept(self) -> None:

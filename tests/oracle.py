@@ -1,6 +1,6 @@
 """Brute-force oracle: what a script's queries answer, straight from xscl.md sections 1, 3 and 4, by nested loops.
 
-It shares the syntax tree and the definition of values (`xscl.functions`) with the engine, and nothing else.
+It shares the syntax tree with the engine and nothing else: its values are its own (`tests.oracle_values`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol
 
 from lxml import etree
 
-from tests.oracle_match import STRING_TESTS, Matcher, Node, Tree, number_text
-from xscl import functions
+from tests.oracle_match import Matcher, Node, Tree
+from tests.oracle_values import DERIVED, STRING_TESTS, compare, number, number_text
 from xscl.syntax import (
     And,
     Block,
@@ -253,7 +253,7 @@ class _Evaluation:
                 return any(self._holds(arm, visible) for arm in pred.args)
             case Compare():
                 pairs = product(self._atoms(pred.left, visible), self._atoms(pred.right, visible))
-                return any(functions.compare(pred.op, left, right) for left, right in pairs)
+                return any(compare(pred.op, left, right) for left, right in pairs)
             case Call():
                 test = STRING_TESTS[pred.name]
                 texts = product(*([_string(atom) for atom in self._atoms(arg, visible)] for arg in pred.args))
@@ -262,7 +262,7 @@ class _Evaluation:
 
     def _atoms(self, operand: Expr, visible: Mapping[str, _Value]) -> list[str | float]:
         if isinstance(operand, Number):
-            return [functions.xpath_number(operand.text)]
+            return [number(operand.text)]
         return [value.text for value in self._values(operand, visible)]
 
     def _values(self, operand: Expr, visible: Mapping[str, _Value]) -> list[_Value]:
@@ -278,10 +278,10 @@ class _Evaluation:
             case String():
                 return [_Value(None, None, operand.value)]
             case Number():
-                return [_Value(None, None, operand.text)]
+                return [_Value(None, None, number_text(number(operand.text)))]
             case Call():
                 arguments = self._values(operand.args[0], visible)
-                return [replace(value, derived=functions.derive(operand.name, value.text)) for value in arguments]
+                return [replace(value, derived=DERIVED[operand.name](value.text)) for value in arguments]
         raise TypeError(f"not an operand: {operand!r}")
 
     # ------------------------------------------------------------ SELECT and output documents

@@ -105,7 +105,7 @@ def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, a
     (tmp_path / "mmqjp.toml").write_text(configured)
     seen = []
 
-    def opened(engine: str, master: object, plan: str, state: object, timing: Timing) -> None:
+    def opened(engine: str, master: object, plan: str, state: object, timing: Timing, **more: object) -> None:
         seen.append(timing)
         raise ZeroDivisionError
 
@@ -137,7 +137,7 @@ def engine(files, monkeypatch):
     """Which engine a run would use, given further options; the engine itself does not start."""
     started = []
 
-    def start(engine, *rest):
+    def start(engine, *rest, **more):
         started.append(engine)
         raise Failure("not started")
 

@@ -21,23 +21,28 @@ from tests.cli_support import mmqjp
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDED = Path(__file__).parent / "data" / "store_v1.sql"
+DATA = Path(__file__).parent / "data"
+RECORDED, CHAINS = DATA / "store_v1.sql", DATA / "store_v3.sql"
 TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
 START = 1_767_225_600_000_000
 
 
-def write_duckdb(directory: Path) -> None:
+def write_duckdb(directory: Path, recorded: Path = RECORDED) -> None:
     directory.mkdir()
     with duckdb.connect(str(directory / DUCKDB_FILE)) as connection:
-        connection.execute(RECORDED.read_text("utf-8"))
+        connection.execute(recorded.read_text("utf-8"))
 
 
-def write_spark(directory: Path) -> None:
-    """The same store on Spark: its files have the columns of format 1, and no others."""
+def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
+    """The same store on Spark: its files have the columns of its format, and no others."""
     store = TableStore(directory)
     with duckdb.connect() as connection:
-        connection.execute(RECORDED.read_text("utf-8"))
+        connection.execute(recorded.read_text("utf-8"))
         tables = {name: connection.table(name).to_arrow_table() for (name,) in connection.sql(TABLE_NAMES).fetchall()}
+        if "bound" in tables:
+            flat = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp)"
+            tables["r_bin"] = connection.sql(flat).to_arrow_table()
+            del tables["bound"]
     for name, rows in tables.items():
         for field in TABLES[name]:
             if field.name not in rows.column_names:
@@ -78,6 +83,49 @@ def test_a_store_of_format_1_opens_on_spark(spark: SparkSession, tmp_path: Path)
     write_spark(tmp_path / "state")
     with Engine(spark, state=tmp_path / "state") as engine:
         assert_goes_on(engine)
+
+
+def assert_derives_anew(engine: Engine) -> None:
+    """Two processes wrote the store. For one of them, 1 was lower-case, for the other normalize-space: the values of
+    the first stood for those of the second."""
+    rows = engine.sql("SELECT docid, node, strval FROM r_doc").to_pylist()
+    values: dict[int, list[str]] = {}
+    for row in rows:
+        values.setdefault(row["docid"], []).append(row["strval"])
+    lower, spaced = (" aa", "aa", " aa", "aa "), ("Aa", "aa", "aa", "aa")
+    assert {docid: sorted(found) for docid, found in values.items()} == {
+        docid: sorted(pair) for docid, pair in enumerate(zip(lower, spaced, strict=True))
+    }
+    assert len({(row["docid"], row["node"]) for row in rows}) == len(rows) == 8
+    bindings = engine.sql("SELECT bindings FROM matches")["bindings"].to_pylist()
+    assert bindings == [[1, 1]] * 7, "no number of functions is left"
+    engine.mark_delivered()
+    got = engine.process([Document("d5", "<b><k> AA</k></b>", time=START + 5_000_000)])
+    assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d5"))]
+    got = engine.process([Document("d6", "<b><k> Aa</k></b>", time=START + 6_000_000)])
+    assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d6")), ("spaced", ("d1", "d6"))]
+    engine.subscribe(
+        "S//a->x[./k->p] JOIN {upper-case(normalize-space(p)) = upper-case(q), INF} S//b->y[./k->q] PUBLISH both",
+        backfill=True,
+    )
+    found = {o.documents for o in engine.undelivered() if o.query == "both"}
+    assert found == {("d1", "d2"), ("d4", "d2")}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_derived_values_of_a_store_of_format_3_are_found_anew_on_duckdb(plan: str, tmp_path: Path):
+    write_duckdb(tmp_path / "state", CHAINS)
+    with Engine("duckdb", state=tmp_path / "state", plan=plan) as engine:
+        assert_derives_anew(engine)
+    with Engine("duckdb", state=tmp_path / "state", plan=plan) as engine:
+        got = engine.process([Document("d7", "<a><k>aA</k></a>", time=START + 7_000_000)])
+        assert [(o.query, o.documents) for o in got] == [("both", ("d7", "d2")), ("lower", ("d7", "d2"))]
+
+
+def test_derived_values_of_a_store_of_format_3_are_found_anew_on_spark(spark: SparkSession, tmp_path: Path):
+    write_spark(tmp_path / "state", CHAINS)
+    with Engine(spark, state=tmp_path / "state") as engine:
+        assert_derives_anew(engine)
 
 
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,8 @@ from lxml import etree
 from tests.generate_blocks import BlockMaker
 from tests.generate_documents import NAMESPACE, document_xml
 from tests.oracle_cases import answers
-from tests.oracle_match import Matcher, Node, Tree, number_text
+from tests.oracle_match import Matcher, Node, Tree
+from tests.oracle_values import number_text
 from xscl import to_xscl
 from xscl.syntax import And, Block, Expr, Rel, Step
 

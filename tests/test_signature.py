@@ -167,11 +167,12 @@ def test_what_is_kept_is_counted_and_goes():
     joined.put_rows(TWO.shape, [Row(0, 0, CHANNEL_AND_TITLE, INFINITE, True)])
     for first in (0, 100, 200):
         joined.join(crowd(100, first, 1000), S)
-    assert joined.counters() | {"posting_bytes": 0} == {
+    assert joined.counters() | {"posting_bytes": 0, "groups": 0} == {
         "documents": 300,
         "postings": 600,
         "posting_bytes": 0,
         "values": 301,
+        "groups": 0,
     }
     joined.evict(250 * SECOND)
     assert joined.counters()["documents"] == 50

@@ -291,6 +291,13 @@ def test_a_document_in_another_encoding_is_text_in_its_row():
     assert batch.column("t1").to_pylist() == [1, 2, None]
 
 
+def test_a_document_whose_doctype_gives_attributes_defaults_is_a_row_with_the_reason():
+    xml = b"<?xml version='1.0'?><!DOCTYPE a [<!ATTLIST a k CDATA '1'>]><a/>"
+    (batch,) = row_batches([Document("d", xml, "S", 1)])
+    assert batch.column("xml").to_pylist() == [None]
+    assert batch.column("reason")[0].as_py().startswith("d: the DOCTYPE gives an attribute of 'a' a default")
+
+
 def test_only_what_is_local_is_a_path():
     assert local_path("file:///a%20b") == Path("/a b")
     with pytest.raises(SourceError):

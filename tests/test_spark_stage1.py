@@ -17,7 +17,7 @@ from bench.stage1_reference import Edge
 from feeds.document import Document
 from mmqjp import Engine
 from templates.catalog import Change, Row
-from templates.witness import Witnesses, node_id
+from templates.witness import Witnesses
 from tests.agreement import run
 from tests.conjuncts import conjuncts_of
 from tests.oracle import OutputRow
@@ -41,9 +41,9 @@ CONDITIONS = """S//a[contains(., "1") and count(./b) < 3][./b->y] JOIN {lower-ca
 
 
 @contextmanager
-def spreading(session: SparkSession) -> Iterator[SparkStage]:
+def spreading(session: SparkSession, max_nodes: int | None = None) -> Iterator[SparkStage]:
     """A stage that leaves everything to the executors."""
-    stage = SparkStage(session, spread=0)
+    stage = SparkStage(session, spread=0, max_nodes=max_nodes)
     yield stage
     stage.close()
 
@@ -87,8 +87,6 @@ def edges(found: Witnesses, groups: dict[int, list[Edge]]) -> Counter[object]:
 
 
 def test_executors_find_what_the_driver_finds_while_patterns_come_and_go(spark: SparkSession):
-    # The workers, which have not met this chain of functions, number those that follow otherwise.
-    node_id(0, 0, ("some other engine's",))
     cases = [random_case(seed, 8, 10) for seed in (1, 2, 3)]
     cases.append((parse_script(CONDITIONS), []))
     documents = numbered([document for _, found in cases for document in found])
@@ -134,9 +132,9 @@ def test_a_worker_process_compiles_a_version_once():
         asked = 0
 
         @property
-        def value(self) -> tuple[Change, dict[tuple[str, ...], int], Limits]:
+        def value(self) -> tuple[Change, Limits]:
             self.asked += 1
-            return Change(), {}, Limits()
+            return Change(), Limits()
 
     sent: Any = Sent()
     for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):
@@ -217,8 +215,17 @@ def test_a_document_that_cannot_be_read_is_a_row_with_the_reason(spark: SparkSes
         rows = stage.read(frame_of(spark, enumerate(texts, 10)).repartition(2)).sort_by("docid").to_pylist()
     assert [(row["docid"], row["t0"], row["t1"]) for row in rows] == [(i, i, i + 1) for i in range(10, 17)]
     assert [row["error"] is None for row in rows] == [True, False, False, False, False, False, True]
-    assert rows[1]["error"].startswith("line 1, column") and "not defined" in rows[2]["error"]
+    assert rows[1]["error"].startswith("line 1, column") and "from outside" in rows[2]["error"]
     assert [[value["strval"] for value in row["r_doc"]] for row in rows] == [["1"], [], [], [], [], [], ["2"]]
+
+
+def test_executors_refuse_what_one_process_refuses(spark: SparkSession):
+    default = b"<!DOCTYPE a [<!ATTLIST a k CDATA '1'>]><a/>"
+    texts = [b"<a>1</a>", default, b"<a>" + b"<b/>" * 9 + b"</a>"]
+    with spreading(spark, max_nodes=9) as stage:
+        rows = stage.read(frame_of(spark, enumerate(texts, 10))).sort_by("docid").to_pylist()
+    assert rows[0]["error"] is None and "a default" in rows[1]["error"]
+    assert rows[2]["error"] == "more than 9 elements and attributes"
 
 
 # ------------------------------------------------------------ engines

@@ -74,6 +74,25 @@ def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_app
         assert first == "20200101T000000Z-0123456789ab.xml"
 
 
+def test_lines_of_files_that_were_moved_or_copied_and_cut_are_read_once(spark: SparkSession, place: Directory):
+    path = place.drops / "1.jsonl"
+    place.drop("1.jsonl", range(3))
+    stream(place, spark, PAIRS)
+    path.rename(place.drops / "1.jsonl.1")
+    place.drop("1.jsonl", range(4, 7))
+    moved = [{"id": "d3", "time": 3 * SECOND, "xml": "<a>v</a>"}]
+    with (place.drops / "1.jsonl.1").open("a") as file:  # by one that still has it open
+        file.writelines(json.dumps(one) + "\n" for one in moved)
+    again = stream(place, spark)
+    assert totals(again) == {"documents": 4, "outputs": 18, "duplicates": 0, "dead_letters": 0}
+    shutil.copy(path, place.drops / "older.jsonl")
+    place.drop("1.jsonl", range(7, 9))
+    again = stream(place, spark)
+    assert totals(again) == {"documents": 2, "outputs": 13, "duplicates": 0, "dead_letters": 0}
+    assert set(place.pairs()) == all_pairs(range(9)) and len(place.pairs()) == 36
+    assert not stream(place, spark).named("batch")
+
+
 def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark: SparkSession, place: Directory):
     place.drop("1.jsonl", range(4))
     place.run(PAIRS, engine=spark)

@@ -284,8 +284,8 @@ def test_a_join_on_a_node_s_function_has_the_derived_value():
     assert stage.check([document]) == 1
     assert set(stage.evaluate([document]).values.items()) == {
         ((7, node_id(0)), "XHTTP://EX.org/Y"),
-        ((7, node_id(0, 0, ("lower-case",))), "xhttp://ex.org/y"),
-        ((7, node_id(1, 0, ("lower-case", "host"))), "ex.org"),
+        ((7, node_id(0, 0, stage.catalog.chains["lower-case",])), "xhttp://ex.org/y"),
+        ((7, node_id(1, 0, stage.catalog.chains["lower-case", "host"])), "ex.org"),
     }
 
 
@@ -295,7 +295,7 @@ def test_a_function_of_an_attribute():
     stage.add(conjuncts_of(parse_script(script)))
     document = StreamDocument(1, "S", 0, 0, parse_document(b"<a j='i' k='v'/>"))
     assert stage.check([document]) == 1
-    assert stage.evaluate([document]).values == {(1, node_id(0, 2, ("upper-case",))): "V"}
+    assert stage.evaluate([document]).values == {(1, node_id(0, 2, chain=1)): "V"}
 
 
 def test_streams_are_apart():
@@ -308,12 +308,12 @@ def test_streams_are_apart():
     found = stage.named(stage.evaluate(documents))
     assert found == (
         {
-            (0, "One://a", "One://a"): {(0, 0)},
-            (1, "Two://a", "Two://a"): {(0, 0)},
-            (1, "Two://b", "Two://b"): {(1, 1)},
-            (1, "Two://c", "Two://c"): {(2, 2)},
+            (0, "One://a", "One://a"): {((0, 0), (0, 0))},
+            (1, "Two://a", "Two://a"): {((0, 0), (0, 0))},
+            (1, "Two://b", "Two://b"): {((1, 0), (1, 0))},
+            (1, "Two://c", "Two://c"): {((2, 0), (2, 0))},
         },
-        {(0, 0): "", (1, 0): "", (1, 1): "", (1, 2): ""},
+        {(0, (0, 0)): "", (1, (0, 0)): "", (1, (1, 0)): "", (1, (2, 0)): ""},
     )
 
 

@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 
 from xscl.functions import (
     DERIVED,
-    MATCH_SECONDS,
-    PatternError,
-    PatternTimeout,
     compare,
-    compile_pattern,
     contains,
     derive,
     ends_with,
@@ -24,6 +20,8 @@ from xscl.functions import (
     starts_with,
     xpath_number,
 )
+from xscl.regex import MAX_WORK, PatternLimit, compile_pattern
+from xscl.regex_syntax import MAX_DEPTH, MAX_PATTERN, MAX_SIZE, PatternError
 from xscl.syntax import CompareOp
 
 # ---------------------------------------------------------------- numbers and comparisons
@@ -138,6 +136,9 @@ def test_an_unknown_derived_value() -> None:
         ("https://example.org/é a", "https://example.org/%C3%A9%20a"),
         ("https://example.org/100%", "https://example.org/100%25"),
         ("https://bücher.example/", "https://xn--bcher-kva.example"),
+        ("https://Straße.example/", "https://xn--strae-oqa.example"),
+        ("https://ΑΣ.example/", "https://xn--mxa0b.example"),
+        ("https://a\u3002example/", "https://a.example"),
         ("https://XN--BCHER-KVA.example/", "https://xn--bcher-kva.example"),
         ("https://u:p@Example.org/", "https://u:p@example.org"),
         ("http://[2001:DB8::1]:80/a", "https://[2001:db8::1]/a"),
@@ -224,10 +225,53 @@ def test_string_functions() -> None:
         ("aaa", "^a{2,3}?$", True),
         ("٣", r"^\d$", True),
         ("a]b", r"a\]b", True),
+        ("+1", r"^\w+$", True),
+        ("$", r"^\w+$", True),
+        ("\U0001f600", r"^\w$", True),
+        ("a_b", r"^\w+$", False),
+        ("_", r"^[\W]$", True),
+        ("\u00a0", r"^\s+$", False),
+        ("\x0b", r"\s", False),
+        ("\x1f", r"\s", False),
+        ("\u00a0", r"^\S$", True),
+        (" \t\r\n", r"^\s+$", True),
+        ("\U00010400b", r"^\i\c*$", True),
+        ("b\U000effff", r"^\i\c*$", True),
+        ("\U000f0000", r"^\I$", True),
+        ("·", r"^\c$", True),
+        ("\r", ".", False),
+        ("\u2028\x85", "^..$", True),
+        ("a\n", "a$", False),
+        ("b", r"^(a)?b\1$", True),
+        ("aab", r"^(?:(a)|b)+\1$", False),
+        ("aba", r"^(?:(a)|b)+\1$", True),
+        ("aa0", r"^(a)\10$", True),
+        ("abcdefghijj", r"^(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)\10$", True),
+        ("a", "[a-[a]]", False),
+        ("-", "[a--[a]]", True),
+        ("a&&b", "^[a&&b]+$", True),
+        ("a~~b||", "^[a~~b||]+$", True),
+        ("a#b", "a#b", True),
+        ("K", "k", False),
+        ("\u212a", "K", False),
+        ("ab", "^(|a)b|c||$", True),
+        ("-", r"^\-$", True),
+        ("", "^*$+", True),
     ],
 )
 def test_matches(text: str, pattern: str, found: bool) -> None:
     assert matches(text, pattern) is found
+
+
+REFUSED = r"""
+    \X \R \h \G \K \m \0 \a \f \v \b \B \A \Z \z \# \/ \: \_ \x41 \u0041 \N{A} \Q \E \p{l} \pL
+    \p{Cs} \p{LC} \p{IsNope} \p{IsNoBlock} \p{Isbasiclatin} \p{Latin} \p{^L} \p{} \p{L \1 (\1) (a\1) [\1]
+    a** a*+ a??? a{,2} {2} a{2}{3} a{x} a{1,2,3} a{1001} a{1,1001} a{99999999999999999999} (a{50}){50}
+    } a} { ] a] [] [^] [--] [a-c-e] [--a] [a--] [[:alpha:]] [a[b]] [a-z-[b]c] [-[a]] ? (* a|+
+    [\w-a] [a-\d] [b-a] [\ [a- [a-[b]
+    (?i)a (?i:a) (?!a) (?<=a) (?<!a) (?P<n>a) (?>a) (?#a) (?|a) (?(1)a) (?
+"""
+"""What other kinds of regular expressions have, and what none has."""
 
 
 @pytest.mark.parametrize(
@@ -242,14 +286,29 @@ def test_matches(text: str, pattern: str, found: bool) -> None:
         "a{2,1}",
         "(?=a)",
         "(?<n>a)",
-        "a" * 501,
+        "a" * (MAX_PATTERN + 1),
         "((a{100}){100}){100}",
         "[",
+        *REFUSED.split(),
+        "a{ 2}",
+        "a{2, 3}",
+        "\\ ",
+        "\\",
+        "(" * (MAX_DEPTH + 1) + ")" * (MAX_DEPTH + 1),
+        "[a-" * 100 + "[b]" + "]" * 100,
     ],
 )
 def test_bad_patterns(pattern: str) -> None:
     with pytest.raises(PatternError):
         matches("a", pattern)
+
+
+def test_the_largest_patterns() -> None:
+    assert matches("a" * MAX_SIZE, f"a{{{MAX_SIZE}}}") and not matches("a" * (MAX_SIZE - 1), f"a{{{MAX_SIZE}}}")
+    assert matches("ab" * 490, "^((ab){5,10}){2,49}$") and not matches("ab" * 491, "^((ab){5,10}){2,49}$")
+    assert matches("", "(" * MAX_DEPTH + ")" * MAX_DEPTH)
+    assert matches("é" * 64, r"^\w{1,64}$") and not matches("é" * 65, r"^\w{1,64}$")
+    assert matches("".join(map(chr, range(0x3041, 0x3041 + 300))), "".join(map(chr, range(0x3041, 0x3041 + 300))))
 
 
 @given(st.text(st.sampled_from("ab[]()*+?{}|\\^$-.,1293pPLidsw: "), max_size=12))
@@ -261,9 +320,19 @@ def test_any_pattern_compiles_or_is_refused(pattern: str) -> None:
     assert compile_pattern(pattern) is compiled
 
 
-def test_a_search_has_a_time_limit() -> None:
-    with pytest.raises(PatternTimeout, match=str(MATCH_SECONDS)):
-        matches("a" * 5000 + "b", "^(a|a)*(a|a)*(a|a)*$")
+def test_a_search_is_linear_and_what_is_too_long_depends_on_nothing_else() -> None:
+    text = "a" * 5000 + "b"
+    assert not matches(text, "^(a|a)*(a|a)*(a|a)*$") and matches(text, "^(a|a)*(a|a)*(a|a)*b$")
+    longest = MAX_WORK // MAX_SIZE
+    assert matches("b" * longest, f"b{{{MAX_SIZE}}}")
+    with pytest.raises(PatternLimit, match="too long"):
+        matches("b" * (longest + 1), f"b{{{MAX_SIZE}}}")
+
+
+def test_a_search_with_back_references_takes_so_many_steps() -> None:
+    assert matches("x" * 10_000 + "abcabc", r"(abc)\1") and not matches("x" * 10_000, r"(abc)\1")
+    with pytest.raises(PatternLimit, match="too many ways"):
+        matches("a" * 2001 + "b", r"^(a*)(a*)(a*)\1\2\3b$")
 
 
 def test_importing_the_language_imports_nothing_heavy() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.stage1_reference import Edge, Witnessed, check_side
 from templates.catalog import Catalog, Placement
+from templates.witness import CHAIN_SHIFT, plain_node
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import StreamDocument
 from xscl.normal import Conjunct
@@ -39,12 +40,18 @@ class Stage:
         return above + str(step.node)
 
     def named(self, found: Witnessed) -> object:
-        """The witnesses with variables by definition, to compare stages with different ids."""
+        """The witnesses with variables by definition and nodes with their functions, to compare stages with different
+        ids."""
+        functions_of = {number: functions for functions, number in self.catalog.chains.items()}
+
+        def named(node: int) -> tuple[object, ...]:
+            return *plain_node(node), *functions_of.get(node >> CHAIN_SHIFT, ())
+
         edges = {
-            (docid, self.definition(one), self.definition(two)): rows
+            (docid, self.definition(one), self.definition(two)): {(named(above), named(below)) for above, below in rows}
             for (docid, (one, two)), rows in found.edges.items()
         }
-        return edges, found.values
+        return edges, {(docid, named(node)): value for (docid, node), value in found.values.items()}
 
     def check(self, documents: Sequence[StreamDocument]) -> int:
         """Compares all standing patterns' matches in the documents; how many there were."""

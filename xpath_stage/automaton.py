@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from templates.catalog import Change, Edge
+from templates.catalog import Change, Edge, Step
 from templates.witness import node_id
 from xpath_stage.classes import Classes, NodeClass, Tests
 from xpath_stage.columns import Columns
@@ -19,6 +19,7 @@ from xpath_stage.emissions import BoundGroup, Emissions, Walk
 from xpath_stage.filters import FilterBank
 from xpath_stage.groups import Groups
 from xpath_stage.limits import Limits
+from xpath_stage.masks import Bits
 from xpath_stage.names import Memo, Tags, Vocabulary
 from xpath_stage.parts import Parts, walk_over
 from xpath_stage.states import DOCUMENT, Approach, Approaches, Context, Label, Outcome, State, Way
@@ -49,6 +50,7 @@ class Automaton:
         self._wanted: set[int] = set()
         self._valued = Tags()
         self._groups = groups
+        self._selects: dict[int, Bits] = {}
         self.flushes = 0
         self.reset()
 
@@ -58,11 +60,13 @@ class Automaton:
         """Adds steps (parents before children), edges and wanted values."""
         for step in change.steps:
             required = () if step.node.axis == "." else self._filters.require(step.node)
+            self._note_filters(step, required)
             self._steps.add(step, required, self._filters.selective)
             if step.node.test.kind == "attribute":
                 self._owners.add(self._steps.owner_test(step))
         for edge in change.edges:
             self._edges_to.setdefault(edge[1], set()).add(edge)
+            self._groups.add(edge, self._selects.get(edge[1], ()))
         self._wanted.update(change.values)
         for value in change.values:
             self._valued.add(self._steps.test_of(value))
@@ -70,6 +74,7 @@ class Automaton:
 
     def remove(self, change: Change) -> None:
         """Drops what `add` added."""
+        self._groups.remove(change.edges)
         for edge in change.edges:
             self._edges_to[edge[1]].discard(edge)
             if not self._edges_to[edge[1]]:
@@ -82,9 +87,17 @@ class Automaton:
                 self._owners.remove(self._steps.owner_test(step))
         for step in change.steps:
             self._steps.remove(step)
+            self._selects.pop(step.id, None)
             if step.node.axis != ".":
                 self._filters.release(step.node)
         self.reset()
+
+    def _note_filters(self, step: Step, required: Bits) -> None:
+        """Notes the filters on values that a match of a step, or of one above it, depends on."""
+        above = () if step.parent is None else self._selects.get(step.parent, ())
+        own = self._filters.selective.intersection(required)
+        if own or above:
+            self._selects[step.id] = tuple(sorted({*above, *own})) if own else above
 
     def reset(self) -> None:
         """Forgets all states, classes and emissions: for what is registered has changed."""
@@ -221,7 +234,11 @@ class Automaton:
             for step, required in index.satisfied_with(mask):
                 same = reached.setdefault(frozenset(self._filters.selective.intersection(required)), set())
                 same.add((step, (depth, matched, context)))
-        together = list(reached.values()) if len(reached) <= MOST_PARTS else [set().union(*reached.values())]
+        together = (
+            [steps for _, steps in sorted(reached.items(), key=lambda part: sorted(part[0]))]
+            if len(reached) <= MOST_PARTS
+            else [set().union(*reached.values())]
+        )
         found = []
         for steps in together:
             outcome = self._of_reached(above.stream, ("element", above.depth + 1, frozenset(steps)))
@@ -306,10 +323,10 @@ class Automaton:
         values = set()
         for step, context in contexts.items():
             assert step is not None
-            functions = self._steps[step].node.functions
-            derived = node_id(0, 0, functions)
+            chain, functions = self._steps[step].chain, self._steps[step].node.functions
+            derived = node_id(0, 0, chain)
             if step in self._wanted:
-                values.add(functions)
+                values.add((chain, functions))
             for edge in self._edges_to.get(step, ()):
                 if edge[0] == edge[1]:
                     bound.setdefault((own_depth, derived, derived), set()).add(edge)
@@ -319,5 +336,9 @@ class Automaton:
         binds = bool(bound or values)
         if kind == "attribute" and not binds:
             return 0, False
-        rows = sorted(BoundGroup(self._groups.number(frozenset(edges)), *place) for place, edges in bound.items())
+        rows = sorted(
+            BoundGroup(number, *place)
+            for place, edges in sorted(bound.items())
+            for number in self._groups.numbers(edges)
+        )
         return self.emissions.number(own_depth, tuple(rows), tuple(sorted(values))), binds

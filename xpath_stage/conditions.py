@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import lru_cache
 
 from lxml import etree
 
 from xpath_stage.parse import text_of
-from xscl.functions import PatternTimeout, compare, ends_with, matches, number_string, xpath_number
+from xscl.functions import compare, ends_with, matches, number_string, xpath_number
 from xscl.pattern import EXTENSION_PREFIX
+from xscl.regex import PatternLimit
+from xscl.regex_syntax import PatternError
 from xscl.syntax import CompareOp
 
 _Value = list[etree._Element | str] | str | float
@@ -42,9 +45,31 @@ _functions["compare"] = _compare
 _functions["string"] = _string
 
 
+_TOKEN = re.compile(r"""("[^"]*"|'[^']*'|[A-Za-z_][\w.-]*)|([0-9]+\.?[0-9]*|\.[0-9]+)""")
+_EXACT_DIGITS = 15
+
+
+def _exact(xpath: str) -> str:
+    """The condition with our number() for each number that libxml2 may read otherwise than XPath: to it 1.64 is the
+    double after the nearest. Short integers it reads as they are. (Not in the condition's text, by which it is known.)
+
+    >>> _exact('count(./a1.5) = 2 and string(.) != "0.5" or number(.) > -1.64')
+    'count(./a1.5) = 2 and string(.) != "0.5" or number(.) > -mmqjp:number("1.64")'
+    """
+
+    def token(found: re.Match[str]) -> str:
+        number = found[2]
+        if number is None or (number.isdigit() and len(number) <= _EXACT_DIGITS):
+            return found[0]
+        return f'{EXTENSION_PREFIX}:number("{number}")'
+
+    return _TOKEN.sub(token, xpath)
+
+
 @lru_cache(maxsize=65536)
 def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
     # An attribute cannot be lxml's context node: it is found from its owner by its place.
+    xpath = _exact(xpath)
     text = f"boolean(@*[$place][{xpath}])" if on_attribute else f"boolean({xpath})"
     return etree.XPath(text, namespaces={EXTENSION_PREFIX: _NAMESPACE}, smart_strings=False)
 
@@ -52,11 +77,11 @@ def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
 def holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
     """Whether a condition's XPath is true at an element, or at its attribute with that place (from 1).
 
-    One that runs out of its time, or of what libxml2 allows an evaluation, does not hold.
+    One whose pattern takes too long, or that runs out of what libxml2 allows an evaluation, does not hold.
     """
     try:
         if attribute:
             return bool(_compiled(xpath, True)(element, place=attribute))
         return bool(_compiled(xpath, False)(element))
-    except (PatternTimeout, etree.XPathError):
+    except (PatternError, PatternLimit, etree.XPathError):
         return False

@@ -16,13 +16,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from templates.catalog import Functions
 from templates.witness import ATTRIBUTE_SHIFT
 
 Ints = NDArray[np.int64]
 
-Functions = tuple[str, ...]
+Derivation = tuple[int, Functions]
+"""A chain of functions with its number; (0, ()) for a node's own value."""
 
-_OWN: tuple[Functions, ...] = ((),)
+_OWN: tuple[Derivation, ...] = ((0, ()),)
 """The one value wanted is the node's own."""
 
 NOTHING, ITS_OWN, OTHERS = range(3)
@@ -65,9 +67,9 @@ class Emissions:
     """The emissions that are known, numbered; that of number 0 is nothing."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[int, tuple[BoundGroup, ...], tuple[Functions, ...]], int] = {}
-        self.values: list[tuple[Functions, ...]] = []
-        """For each emission the values wanted of its node, as the functions that derive them, () for its own."""
+        self._numbers: dict[tuple[int, tuple[BoundGroup, ...], tuple[Derivation, ...]], int] = {}
+        self.values: list[tuple[Derivation, ...]] = []
+        """For each emission the values wanted of its node."""
         self._wants = array("b")
         self._depths = array("q")
         self._starts = array("q", [0])
@@ -78,7 +80,7 @@ class Emissions:
     def __len__(self) -> int:
         return len(self.values)
 
-    def number(self, depth: int, rows: tuple[BoundGroup, ...], values: tuple[Functions, ...]) -> int:
+    def number(self, depth: int, rows: tuple[BoundGroup, ...], values: tuple[Derivation, ...]) -> int:
         """The number of an emission of nodes at `depth`."""
         key = (depth, rows, values)
         found = self._numbers.get(key)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from templates.catalog import Change, Edge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton
 from xpath_stage.columns import Columns
-from xpath_stage.emissions import witness_rows
+from xpath_stage.emissions import ranges, witness_rows
 from xpath_stage.groups import Groups
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import Arriving
@@ -36,6 +37,7 @@ class XPathStage:
         self._groups = Groups(groups)
         self._automaton = Automaton(self._groups, limits)
         self._limits = limits
+        self._kept: Collection[int] | None = None
         self._shapes = ShapeCache(self._automaton, self._walk, limits.shapes)
 
     def add(self, change: Change) -> None:
@@ -50,17 +52,33 @@ class XPathStage:
 
     def counters(self) -> dict[str, int]:
         """States of the automaton; how often they, or the shapes, were flushed; documents with a shape met before or
-        not."""
+        not; groups of edges that bind together."""
         return {
             "states": self._automaton.states,
+            "groups": len(self._groups),
             "flushes": self._automaton.flushes + self._shapes.flushes,
             "shape_hits": self._shapes.hits,
             "shape_misses": self._shapes.misses,
         }
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Tells whether the groups that `evaluate` handed out are stored for good; else it hands them out again."""
+        """Tells whether the groups that `evaluate` handed out are stored for good; else it hands them out again. What
+        `keep_groups` said holds if they are."""
         self._groups.saved(committed)
+        if committed and self._kept is not None:
+            self._groups.keep(self._kept)
+            self._automaton.reset()
+            self._shapes.forget()
+        self._kept = None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there may be many groups by now that nothing needs any more."""
+        return self._groups.crowded
+
+    def keep_groups(self, numbers: Collection[int]) -> None:
+        """Tells which of the groups that were handed out are kept; others are forgotten with the end of the batch."""
+        self._kept = numbers
 
     def evaluate(self, documents: Iterable[Arriving]) -> Witnesses:
         """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
@@ -80,9 +98,20 @@ class XPathStage:
     def close(self) -> None:
         """Lets go of what is held outside this process: here nothing is."""
 
-    def group(self, edges: Iterable[Edge]) -> int:
-        """The number of a group of edges, which is new if there is none of these yet."""
-        return self._groups.number(frozenset(edges))
+    def group(self, edge: Edge) -> int:
+        """The number of the group of one edge, which is new if there is none yet."""
+        return self._groups.number(frozenset((edge,)))
+
+    def regrouped(self, r_bin: pa.Table, groups: Mapping[int, Collection[Edge]]) -> pa.Table:
+        """Rows of R_bin that others than this stage grouped, in its own groups; `groups` are those of the others."""
+        keys = pc.unique(r_bin["grp"]).sort()
+        own = [self._groups.numbers(groups[key]) for key in keys.to_pylist()]
+        counts = np.array([len(numbers) for numbers in own], np.int64)
+        numbers = np.array([number for several in own for number in several], np.int32)
+        at = pc.index_in(r_bin["grp"], keys).to_numpy().astype(np.int64)
+        rows = np.repeat(np.arange(len(at)), counts[at])
+        grp = numbers[ranges((np.cumsum(counts) - counts)[at], counts[at])]
+        return r_bin.take(pa.array(rows)).set_column(r_bin.schema.get_field_index("grp"), "grp", pa.array(grp))
 
     def new_groups(self) -> pa.Table:
         """The groups that are new since this was last asked for."""

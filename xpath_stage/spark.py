@@ -7,7 +7,7 @@ them too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from templates.catalog import Change, Edge, Step
-from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, node_id
+from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import Arriving
@@ -70,7 +70,6 @@ class SparkStage(XPathStage):
             self._session.conf.set(key, value)
         self._spread = spread
         self._registered = _Registered(session.sparkContext, limits)
-        self._numbers: dict[int, int] = {}
         self.spread_documents = 0
 
     @property
@@ -108,34 +107,31 @@ class SparkStage(XPathStage):
             return super().evaluate(batch)
         self.spread_documents += len(batch)
         frame = self._session.createDataFrame(_table(batch))
-        return self.witnesses(_mapped(frame, *self._registered.broadcast(), trusted=True).toArrow())
+        found = _mapped(frame, *self._registered.broadcast(), trusted=True).toArrow()
+        return self.witnesses(found, groups_of(found))
 
-    def witnesses(self, found: pa.Table) -> Witnesses:
-        """The witness relations that rows of `docid`, `stream`, `t0`, `t1` and `FOUND` hold, with this process's
-        numbers of the groups. Edges that other rows had were met with `learn`."""
+    def witnesses(self, found: pa.Table, groups: Mapping[int, Collection[Edge]]) -> Witnesses:
+        """The witness relations that rows of `docid`, `stream`, `t0`, `t1` and `FOUND` hold, in this process's groups;
+        `groups` are those of the frame that they are from, see `groups_of`."""
         errors = found["error"].drop_null()
         assert not len(errors), f"a document that was read here cannot be read there: {errors[0]}"
-        self.learn(found)
-        keys, numbers = (pa.array(list(column), pa.int64()) for column in (self._numbers, self._numbers.values()))
-        r_bin = _unnested(found, "r_bin", "docid")
-        grp = numbers.take(pc.index_in(r_bin["grp"], keys))
+        r_bin = self.regrouped(_unnested(found, "r_bin", "docid"), groups).cast(R_BIN)
         return Witnesses(
-            r_bin.set_column(1, "grp", grp).cast(R_BIN),
+            r_bin,
             self.new_groups(),
             _unnested(found, "r_doc", "docid", "stream").select(R_DOC.names).cast(R_DOC),
             found.select(R_DOCTS.names).cast(R_DOCTS),
         )
 
-    def learn(self, rows: pa.Table) -> None:
-        """Numbers the groups of rows that are new here, in an order that does not depend on who found them."""
-        groups = _unnested(rows, "r_group")
-        known = pc.is_in(groups["grp"], pa.array(list(self._numbers), pa.int64()))
-        found: dict[int, set[Edge]] = {}
-        for key, var1, var2 in tuples(groups.filter(pc.invert(known))):
-            found.setdefault(key, set()).add((var1, var2))
-        for key, edges in sorted(found.items()):
-            assert key_of(edges) == key, "two groups have one key"
-            self._numbers[key] = self._groups.number(frozenset(edges))
+
+def groups_of(rows: pa.Table) -> dict[int, set[Edge]]:
+    """The groups of all rows of a frame, by their numbers, which do not depend on who found them."""
+    found: dict[int, set[Edge]] = {}
+    for key, var1, var2 in tuples(_unnested(rows, "r_group")):
+        found.setdefault(key, set()).add((var1, var2))
+    for key, edges in found.items():
+        assert key_of(edges) == key, "two groups have one key"
+    return found
 
 
 def _mapped(
@@ -202,9 +198,7 @@ class _Registered:
             self.version += 1
             # In the order of their registration steps stand behind those above them.
             change = Change(tuple(self._steps.values()), tuple(self._edges), tuple(self._values))
-            chains = {step.node.functions for step in change.steps} - {()}
-            bits = {chain: node_id(0, 0, chain) for chain in chains}
-            self._broadcast = self._context.broadcast((change, bits, self._limits))
+            self._broadcast = self._context.broadcast((change, self._limits))
         return (self._stage, self.version), self._broadcast
 
     def drop(self) -> None:

@@ -1,7 +1,7 @@
 """What a Python process of Spark's executors does for stage 1: it evaluates documents by a version of the patterns.
 
-A process compiles a version of the patterns once, however many tasks it runs. It numbers groups, and chains of
-functions, by itself; the numbers in what it hands out do not depend on who found it.
+A process compiles a version of the patterns once, however many tasks it runs. It numbers groups by itself; the numbers
+in what it hands out do not depend on who found it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from templates.catalog import Change, Edge
-from templates.witness import node_id
-from xpath_stage.emissions import Functions, Ints
+from xpath_stage.emissions import Ints
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import Limits
 from xpath_stage.parse import DocumentError, ParsedDocument, StreamDocument
@@ -42,11 +41,8 @@ TEXTS = "text STRING, unread BINARY"
 Version = tuple[str, int]
 """A stage, and how many broadcasts it has made."""
 
-Patterns = tuple[Change, dict[Functions, int], Limits]
-"""All that is registered, the driver's bits in the ids of values that chains of functions derive, and limits."""
-
-_PLAIN = node_id((1 << 32) - 1, (1 << 20) - 1)
-"""The bits of a node's id that do not tell by which chain of functions its value is derived."""
+Patterns = tuple[Change, Limits]
+"""All that is registered, and limits."""
 
 _workers: dict[Version, _Worker] = {}
 """The evaluator of this process: the last version's that it was asked for, and no other."""
@@ -73,11 +69,9 @@ def evaluated(
 class _Worker:
     """The evaluator of a process that Spark started, for one version of the patterns."""
 
-    def __init__(self, change: Change, chains: Mapping[Functions, int], limits: Limits) -> None:
+    def __init__(self, change: Change, limits: Limits) -> None:
         self._stage = XPathStage(limits=limits)
         self._stage.add(change)
-        bits_of = {node_id(0, 0, chain): bits for chain, bits in chains.items()}
-        self._moved = {ours: bits for ours, bits in bits_of.items() if ours != bits}
         self._edges: list[list[Edge]] = []
         self._keys: list[int] = []
 
@@ -93,8 +87,8 @@ class _Worker:
         grp = found.r_bin["grp"].to_numpy()
         edges = [(0, self._keys[number], *edge) for number in np.unique(grp) for edge in self._edges[number]]
         r_bin = {"grp": np.array(self._keys, np.int64)[grp]}
-        r_bin |= {name: self._theirs(found.r_bin[name]) for name in ("node1", "node2")}
-        r_doc = {"node": self._theirs(found.r_doc["node"]), "strval": found.r_doc["strval"].combine_chunks()}
+        r_bin |= {name: found.r_bin[name].to_numpy() for name in ("node1", "node2")}
+        r_doc = {"node": found.r_doc["node"].to_numpy(), "strval": found.r_doc["strval"].combine_chunks()}
         first, key, var1, var2 = np.array(edges, np.int64).reshape(-1, 4).T
         r_group = {"grp": key, "var1": var1.astype(np.int32), "var2": var2.astype(np.int32)}
         columns = {name: documents[name] for name in documents.schema.names if name != "xml"}
@@ -113,16 +107,6 @@ class _Worker:
             assert number == len(self._keys), "groups are handed out in the order of their numbers"
             self._edges.append([(var1, var2) for _, var1, var2 in rows])
             self._keys.append(key_of(self._edges[-1]))
-
-    def _theirs(self, nodes: pa.ChunkedArray) -> Ints:
-        """Ids of nodes with the driver's bits for chains of functions."""
-        own: Ints = nodes.to_numpy()
-        if not self._moved:
-            return own
-        theirs, chains = own.copy(), own & ~_PLAIN
-        for ours, bits in self._moved.items():
-            theirs[chains == ours] += bits - ours
-        return theirs
 
 
 def _parsed(

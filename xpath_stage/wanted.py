@@ -8,24 +8,24 @@ import numpy as np
 
 from templates.witness import node_id
 from xpath_stage.columns import Columns
-from xpath_stage.emissions import ITS_OWN, OTHERS, Emissions, Functions, Ints, Walk
+from xpath_stage.emissions import ITS_OWN, OTHERS, Derivation, Emissions, Ints, Walk
 from xscl.functions import derive
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Nodes whose values are wanted: the elements and the attributes (by their numbers in the columns) whose own are,
-    and those of which others are derived, (element or owner, attribute or None, functions)."""
+    and those of which others are derived, (element or owner, attribute or None, how)."""
 
     elements: list[int]
     attributes: list[int]
-    derived: list[tuple[int, int | None, Functions]]
+    derived: list[tuple[int, int | None, Derivation]]
 
     def nodes(self, columns: Columns) -> tuple[Ints, Ints]:
         """The ids of the nodes, over all documents, and the elements that they belong to."""
         owners = [columns.owners[number] for number in self.attributes]
         ids = [node_id(owner, columns.places[k]) for owner, k in zip(owners, self.attributes, strict=True)]
-        ids += [node_id(owner, 0 if k is None else columns.places[k], names) for owner, k, names in self.derived]
+        ids += [node_id(owner, 0 if k is None else columns.places[k], chain) for owner, k, (chain, _) in self.derived]
         owners += [owner for owner, _, _ in self.derived]
         return np.array(self.elements + ids, np.int64), np.array(self.elements + owners, np.int64)
 
@@ -41,7 +41,7 @@ class Wanted:
         values: list[str | None] = [columns.values[number] for number in self.attributes]
         elements = [element for element, attribute, _ in self.derived if attribute is None]
         texts = iter(columns.string_values(elements))
-        for _, attribute, functions in self.derived:
+        for _, attribute, (_, functions) in self.derived:
             value = (next(texts) or "") if attribute is None else columns.values[attribute]
             for name in functions:
                 value = derive(name, value)
@@ -53,25 +53,25 @@ def wanted(emissions: Emissions, walk: Walk) -> Wanted:
     """What a walk asks for."""
     elements, of_elements = _asked(emissions, *walk.of_elements(), len(walk.elements))
     attributes, of_attributes = _asked(emissions, *walk.of_attributes(), len(walk.attributes))
-    derived: list[tuple[int, int | None, Functions]] = [(element, None, names) for element, names in of_elements]
-    derived += [(walk.owners[attribute], attribute, names) for attribute, names in of_attributes]
+    derived: list[tuple[int, int | None, Derivation]] = [(element, None, how) for element, how in of_elements]
+    derived += [(walk.owners[attribute], attribute, how) for attribute, how in of_attributes]
     return Wanted(elements, attributes, derived)
 
 
 def _asked(
     emissions: Emissions, nodes: Ints, emission: Ints, once: int
-) -> tuple[list[int], list[tuple[int, Functions]]]:
-    """The nodes whose own values are asked for, and those of which others are, with the functions: each once, though
+) -> tuple[list[int], list[tuple[int, Derivation]]]:
+    """The nodes whose own values are asked for, and those of which others are, and how derived: each once, though
     from the place `once` on there are nodes that were there before."""
     wants = emissions.table().wants[emission]
     own = nodes[wants == ITS_OWN]
     asked = [
-        (nodes[place].item(), names)
+        (nodes[place].item(), how)
         for place in np.flatnonzero(wants == OTHERS).tolist()
-        for names in emissions.values[emission[place]]
+        for how in emissions.values[emission[place]]
     ]
     if asked:
-        own = np.append(own, np.array([node for node, names in asked if not names], np.int64))
+        own = np.append(own, np.array([node for node, (chain, _) in asked if not chain], np.int64))
     if asked or len(nodes) > once:
         own = np.unique(own)
-    return own.tolist(), list(dict.fromkeys((node, names) for node, names in asked if names))
+    return own.tolist(), list(dict.fromkeys((node, how) for node, how in asked if how[0]))

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from xscl.errors import Problem
-from xscl.functions import DERIVED, PatternError, compile_pattern
+from xscl.functions import DERIVED
+from xscl.regex import compile_pattern
+from xscl.regex_syntax import PatternError
 from xscl.syntax import And, Call, Compare, Expr, Not, Number, Or, Rel, Span, String, VarPath
 
 BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2}

@@ -10,7 +10,6 @@ _WEB = frozenset({"http", "https"})
 _DEFAULT_PORTS = frozenset({80, 443})
 _TRACKING = frozenset({"fbclid", "gclid", "mc_cid", "mc_eid", "igshid", "ref_src"})
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_DOTS = re.compile("[\u3002\uff0e\uff61]")  # that IDNA takes for dots
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _SAFE = "%/:@!$&'()*+,;=~?"
 
@@ -55,11 +54,22 @@ def url_host(text: str) -> str:
 
 
 def _ascii_host(parts: SplitResult) -> str:
-    host = _DOTS.sub(".", parts.hostname or "").rstrip(".")
+    host = parts.hostname or ""
     if not host.isascii():
         with suppress(UnicodeError):
-            host = host.encode("idna").decode("ascii").lower()
+            # Not `hostname`: that lower case has a final sigma, which names another host.
+            host = _idna(parts.netloc.rpartition("@")[2].partition(":")[0])
     return host.rstrip(".")
+
+
+def _idna(host: str) -> str:
+    """The ASCII form of a host, as browsers make it (UTS 46, not transitional): ß stays itself, for it is another host
+    than ss."""
+    # Imported here because few addresses have such a host.
+    from idna import uts46_remap
+
+    labels = uts46_remap(host, std3_rules=False).split(".")
+    return ".".join(one if one.isascii() else f"xn--{one.encode('punycode').decode('ascii')}" for one in labels)
 
 
 def _tracks(parameter: str) -> bool:

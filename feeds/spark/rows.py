@@ -57,8 +57,10 @@ def _row(item: Document | Reject) -> tuple[object, ...]:
         return _rejected(item)
     try:
         text = _text(item)
-    except (etree.XMLSyntaxError, ValueError) as error:
-        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: cannot be read: {error}", item.xml))
+    except etree.XMLSyntaxError as error:
+        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: not well-formed: {error}", item.xml))
+    except ValueError as error:
+        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: {error}", item.xml))
     return item.id, item.stream, item.t0, item.t1, text, None, None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +70,22 @@ class Classes:
     def learn(self, groups: Iterable[tuple[int, Iterable[Edge]]]) -> None:
         """Takes in groups of edges; one that is known is the same again."""
         self._groups.update((number, frozenset(edges)) for number, edges in groups)
+
+    def __len__(self) -> int:
+        """How many groups are known."""
+        return len(self._groups)
+
+    def only(self, used: Ints, kept: Iterable[int], edges: Collection[Edge]) -> tuple[Classes, Ints]:
+        """Some of the classes by new numbers, in their order, with their groups and those of the numbers in `kept`; the
+        new number of each old one, -1 if it has none. Groups without any of `edges` are none, nor are their classes."""
+        live = {group for group, members in self._groups.items() if any(edge in edges for edge in members)}
+        fewer, new = Classes(self._rows), np.full(len(self._all), -1)
+        for number in used.tolist():
+            if live.issuperset(self._all[number].groups):
+                new[number] = fewer.number(self._all[number])
+        needed = {group for path_class in fewer._all for group in path_class.groups}.union(live.intersection(kept))
+        fewer.learn((group, self._groups[group]) for group in sorted(needed))
+        return fewer, new
 
     def number(self, path_class: PathClass) -> int:
         number = self._numbers.get(path_class)

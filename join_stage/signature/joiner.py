@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +15,10 @@ from join_stage.signature.build import groups_of, postings
 from join_stage.signature.classes import Classes
 from join_stage.signature.matches import Factorised
 from join_stage.signature.pairing import Paired, Pairing
-from join_stage.signature.postings import Run, Values, merged, renumbered, since
+from join_stage.signature.postings import Run, Values, merged, reclassed, renumbered, since
 from join_stage.signature.rows import Rows
 from join_stage.signature.within import Sets
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.template import Shape
 from templates.witness import Witnesses
 
@@ -29,6 +29,7 @@ class Mark:
 
     runs: tuple[Run, ...]
     values_version: int
+    classes: Classes
 
 
 class SignatureJoin:
@@ -78,12 +79,12 @@ class SignatureJoin:
 
     def mark(self) -> Mark:
         """What is kept now."""
-        return Mark(self._runs, self._values.version)
+        return Mark(self._runs, self._values.version, self._classes)
 
     def back_to(self, mark: Mark) -> bool:
         """Keeps what was kept then; false if that is no longer known. Groups that were new since may come again, and
         are the same."""
-        if self._values.version != mark.values_version:
+        if self._values.version != mark.values_version or self._classes is not mark.classes:
             return False
         self._runs = mark.runs
         return True
@@ -95,14 +96,24 @@ class SignatureJoin:
         self._runs, self._values = (), Values()
         self._classes.learn(groups_of(groups))
 
+    def keep_groups(self, kept: Collection[int], edges: Collection[Edge]) -> None:
+        """Forgets all groups but some and those that the documents have; and what documents have of groups without any
+        of some edges."""
+        used = np.unique(np.concatenate([np.zeros(0, np.int64), *(run.path_class for run in self._runs)]))
+        self._classes, new = self._classes.only(used, kept, edges)
+        self._sets = Sets(self.rows, self._classes)
+        runs = (reclassed(run, new) for run in self._runs)
+        self._runs = tuple(run for run in runs if len(run))
+
     def counters(self) -> dict[str, int]:
         """Documents that are kept, those that no path is in left out; their postings, the bytes of these, and how many
-        different values they have."""
+        different values they have; the groups of edges that are known."""
         return {
             "documents": sum(len(run.docid) for run in self._runs),
             "postings": sum(map(len, self._runs)),
             "posting_bytes": sum(run.nbytes for run in self._runs),
             "values": len(self._values),
+            "groups": len(self._classes),
         }
 
     def load(self, state: Witnesses) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from join_stage.signature.arrays import Ints, starts_of
 from join_stage.signature.classes import CLASS_BITS, Classes
@@ -124,7 +125,24 @@ def since(run: Run, time: int) -> Run:
     if stays.all():
         return run
     instances = stays[run.document]
-    kept = instances[run.instance]
+    return _only(run, instances[run.instance], instances, stays)
+
+
+def reclassed(run: Run, numbers: Ints) -> Run:
+    """The run with new numbers of its classes, without the postings of those that have -1."""
+    path_class = numbers[run.path_class]
+    kept = path_class >= 0
+    run = replace(run, path_class=path_class)
+    if kept.all():
+        return run
+    instances, documents = np.zeros(len(run.top), np.bool_), np.zeros(len(run.docid), np.bool_)
+    instances[run.instance[kept]] = True
+    documents[run.document[instances]] = True
+    return _only(run, kept, instances, documents)
+
+
+def _only(run: Run, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]) -> Run:
+    """The run with some of its postings, and the instances and documents of these."""
     return Run(
         value=run.value[kept],
         path_class=run.path_class[kept],
@@ -133,10 +151,10 @@ def since(run: Run, time: int) -> Run:
         inner=run.inner[kept],
         instance=(np.cumsum(instances) - 1)[run.instance[kept]],
         top=run.top[instances],
-        document=(np.cumsum(stays) - 1)[run.document[instances]],
-        docid=run.docid[stays],
-        t0=run.t0[stays],
-        t1=run.t1[stays],
+        document=(np.cumsum(documents) - 1)[run.document[instances]],
+        docid=run.docid[documents],
+        t0=run.t0[documents],
+        t1=run.t1[documents],
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from join_stage.costs import Cost
@@ -21,7 +22,7 @@ from join_stage.spark.tables import TableViews, local_frame
 from join_stage.spark.views import ViewsPlan
 from join_stage.tables import STATE, TABLES
 from join_stage.views import CACHE_BYTES
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 
 _SETTINGS = {
@@ -108,6 +109,18 @@ class SparkEngine:
 
     def evict(self, before: int) -> None:
         self._plan.evicted(self._store.evict(before), before)
+
+    def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
+        """All of them: the join state has a row for each edge."""
+        self._store.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
+        self._plan.regrouped(edges)
+        return ()
+
+    def drop_derived(self, node: int) -> None:
+        for table, columns in (("r_bin", ("node1", "node2")), ("r_doc", ("node",))):
+            for column in columns:
+                self._store.drop_unless(table, column, lambda ids: pc.less(ids, node))
+        self._plan.extended()
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._store.drop_before(table, column, bound)

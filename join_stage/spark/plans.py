@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
@@ -18,7 +18,7 @@ from join_stage.engine import RESULT, Batch, Matches, Scope
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.spark.tables import TableViews, local_frame
 from join_stage.tables import STATE
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.conjunctive import executable_query
 
 TASK_ROWS = 100_000
@@ -51,6 +51,9 @@ class SparkPlan(Protocol):
 
     def extended(self) -> None:
         """The join state has more of documents that came before."""
+
+    def regrouped(self, edges: Collection[Edge]) -> None:
+        """The groups of edges that were known are there no longer; nothing asks for others than `edges`."""
 
     def committed(self) -> None:
         """The batch has been committed."""
@@ -160,6 +163,9 @@ class BasicPlan:
 
     def extended(self) -> None:
         """Nothing is kept about documents."""
+
+    def regrouped(self, edges: Collection[Edge]) -> None:
+        """Nothing is kept about groups."""
 
     def committed(self) -> None:
         """Nothing is kept from batch to batch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from join_stage.signature.arrays import encoded
 from join_stage.signature.joiner import Mark, SignatureJoin
 from join_stage.spark.tables import TableViews
 from join_stage.tables import STATE
-from templates.catalog import Row
+from templates.catalog import Edge, Row
 from templates.witness import R_GROUP, Witnesses
 
 _EDGE = 1 << 30
@@ -62,6 +62,10 @@ class SignaturePlan:
     def extended(self) -> None:
         """The postings lack what was added; those that are made from now on have it, and go if the batch does."""
         self._loaded, self._extended = False, True
+
+    def regrouped(self, edges: Collection[Edge]) -> None:
+        self._note()
+        self._join.keep_groups((), edges)
 
     def _note(self) -> None:
         """Notes what is kept before a batch changes it."""

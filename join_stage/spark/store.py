@@ -173,13 +173,17 @@ class TableStore:
         return gone
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
-        """Drops the rows of a table in which a number is less than `bound`: files of nothing else go, those with some
-        such rows are written anew."""
+        """Drops the rows of a table in which a number is less than `bound`."""
+        self.drop_unless(table, column, lambda numbers: pc.greater_equal(numbers, bound))
+
+    def drop_unless(self, table: str, column: str, test: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> None:
+        """Drops the rows of a table whose number in a column fails a test, nulls aside: files of nothing else go, those
+        with some such rows are written anew."""
         kept: list[DataFile] = []
         for file in self.files[table]:
             only = pa.schema([TABLES[table].field(column)])
             numbers = read_rows(self._path(table, file), only)[column]
-            stays = pc.fill_null(pc.greater_equal(numbers, bound), True)
+            stays = pc.fill_null(test(numbers), True)
             count = pc.sum(stays).as_py() or 0
             if count == file.rows:
                 kept.append(file)
@@ -189,7 +193,7 @@ class TableStore:
         self.files = {**self.files, table: tuple(kept)}
         if table in self._buffers:
             fresh = self.fresh(table)
-            self._buffers[table] = [fresh.filter(pc.fill_null(pc.greater_equal(fresh[column], bound), True))]
+            self._buffers[table] = [fresh.filter(pc.fill_null(test(fresh[column]), True))]
 
     def rollback(self) -> None:
         """Forgets what came since the last commit."""

@@ -17,7 +17,7 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
-from join_stage.private import make_inside, umask_of
+from join_stage.private import is_shared, make_inside, umask_of
 from mmqjp.allowance import ALLOWANCE, Allowance
 from mmqjp.batches import BYTES, DOCUMENTS, batches
 from mmqjp.commands.console import counted
@@ -243,21 +243,22 @@ def open_engine(
 ) -> Engine:
     """The engine that the options describe; whoever has it tells of dead letters."""
     try:
-        session = start_session(master, shared=shared) if engine == "spark" else engine
-        return Engine(
-            session,
-            state=state,
-            plan=plan,
-            **asdict(timing),
-            max_document=max_document,
-            max_nodes=max_nodes,
-            max_matches=allowance.matches,
-            max_outputs=allowance.outputs,
-            max_work=allowance.work,
-            quiet=True,
-            read_only=read_only,
-            shared=shared,
-        )
+        with umask_of(shared=shared or (state is not None and is_shared(state))):
+            return Engine(
+                engine,
+                state=state,
+                plan=plan,
+                master=master,
+                **asdict(timing),
+                max_document=max_document,
+                max_nodes=max_nodes,
+                max_matches=allowance.matches,
+                max_outputs=allowance.outputs,
+                max_work=allowance.work,
+                quiet=True,
+                read_only=read_only,
+                shared=shared,
+            )
     except ValueError as error:
         raise Failure(str(error)) from error
 

@@ -12,7 +12,7 @@ from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
-from join_stage.private import make_inside
+from join_stage.private import is_shared, make_inside
 from mmqjp.allowance import Allowance
 from mmqjp.batches import BYTES, DOCUMENTS
 from mmqjp.commands.errors import Failure
@@ -236,7 +236,7 @@ def stream(
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = checked(output)
     timing = Timing(lateness, idle_after, max_ahead)
-    session = start_session(master, shared=shared) if engine == "spark" else None
+    session = start_session(master, shared=shared or is_shared(state)) if engine == "spark" else None
     allowance = Allowance(max_matches, max_outputs, max_work)
     limited = open_engine(
         session or engine, None, plan, state, timing, allowance,
