@@ -201,9 +201,7 @@ def test_what_a_late_query_spends_is_what_it_would_have_spent():
 def test_work_without_outputs_is_bounded(size: int):
     with Engine("duckdb", max_work=60) as engine:
         engine.subscribe('S//a->x JOIN {x = y AND x = "nothing", INF} S//a->y PUBLISH vain; S//a PUBLISH other')
-        engine.subscribe(
-            "S//a->x JOIN {x = y AND starts-with(x, concat), INF} S/r[./concat->concat]//a->y PUBLISH in_vain"
-        )
+        engine.subscribe("S//a->x JOIN {x = y AND starts-with(x, z), INF} S/r[./z->z]//a->y PUBLISH in_vain")
         given = []
         for start in range(0, 20, size):
             batch = [Document(f"d{n}", "<r><z>!</z><a>v</a></r>", time=n) for n in range(start, start + size)]

@@ -172,7 +172,7 @@ def run(
     dead, target = DeadLetters(dead_letters_path), checked(output)
     allowance = Allowance(max_matches, max_outputs, max_work)
     with (
-        open_engine(engine, master, plan, state, Timing(lateness), allowance, shared=shared) as opened,
+        open_engine(engine, master, plan, state, Timing(lateness), allowance=allowance, shared=shared) as opened,
         ExitStack() as here,
     ):
         growing = state is not None
@@ -234,8 +234,8 @@ def open_engine(
     plan: str,
     state: Path | None = None,
     timing: Timing = UNLIMITED,
-    allowance: Allowance = ALLOWANCE,
     *,
+    allowance: Allowance = ALLOWANCE,
     max_document: int | None = None,
     max_nodes: int | None = None,
     read_only: bool = False,

@@ -239,7 +239,7 @@ def stream(
     session = start_session(master, shared=shared or is_shared(state)) if engine == "spark" else None
     allowance = Allowance(max_matches, max_outputs, max_work)
     limited = open_engine(
-        session or engine, None, plan, state, timing, allowance,
+        session or engine, None, plan, state, timing, allowance=allowance,
         max_document=max_document, max_nodes=max_nodes, shared=shared,
     )  # fmt: skip
     with limited as opened, stopping() as stop, hangups(stop) as reopening, ExitStack() as fetching:
