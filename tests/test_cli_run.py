@@ -355,3 +355,14 @@ def test_spark_writes_the_same_lines(spark, tmp_path):
     result = call("run", "--queries", queries, "--documents", documents, "--engine", "spark", "--batch-size", "2")
     assert (result.exit_code, lines(result.stdout)) == (0, LINES), result.stderr
     assert "1 dead letter" in result.stderr
+
+
+def test_a_run_that_can_take_in_no_document_has_failed(run, tmp_path):
+    result = run(documents=[BROKEN], name="bad.jsonl")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert lines(result.stderr)[-1].startswith("mmqjp: error: no document could be taken in; ")
+    assert run(documents=[BROKEN, *DOCUMENTS]).exit_code == 0
+    state = ("--state", tmp_path / "state")
+    assert run(*state).exit_code == 0
+    assert run(*state, documents=[BROKEN, *DOCUMENTS]).exit_code == 0  # those that were met before are no failure
+    assert run(documents=[], name="empty.jsonl").exit_code == 0
