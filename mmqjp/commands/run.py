@@ -229,7 +229,7 @@ def run(
     if report is not None:
         demand_some(report)
     if dead.count and not counters.documents and not counters.duplicates:
-        raise Failure("no document could be taken in; --dead-letters FILE writes them with the reasons")
+        raise Failure("no document could be taken in: all are dead letters")
 
 
 def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
