@@ -36,6 +36,9 @@ PLACED, CHAINED = 3, 4
 NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
 
+WRITTEN_AT_A_TIME = 10_000
+"""Outputs that are made rows together."""
+
 NUMBERS = "numbers"
 """The setting with the next docid, arrival and match: those that had the last ones may be gone."""
 
@@ -137,11 +140,12 @@ class Ledger:
         self._append("match_queries", users)
         self.next_match += len(rows)
 
-    def save_outputs(self, outputs: Iterable[Output]) -> None:
-        self._append(
-            "outputs",
-            [(o.query, o.t0, o.t1, o.documents, o.streams, _json(o.nodes), o.xml, self.batch) for o in outputs],
-        )
+    def save_outputs(self, outputs: Sequence[Output]) -> None:
+        """Writes outputs, some after the other: as rows they take far more room than as they are."""
+        for start in range(0, len(outputs), WRITTEN_AT_A_TIME):
+            some = outputs[start : start + WRITTEN_AT_A_TIME]
+            rows = [(o.query, o.t0, o.t1, o.documents, o.streams, _json(o.nodes), o.xml, self.batch) for o in some]
+            self._append("outputs", rows)
 
     def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
         """Writes of the batch, if it brought anything, when it was taken in, and that it is committed now."""
