@@ -90,6 +90,10 @@ def whole_batch(store: JoinEngine) -> Iterator[None]:
         raise
 
 
+class OtherSession(ValueError):
+    """A Spark session runs in this process that is not the one asked for."""
+
+
 class StoreError(RuntimeError):
     """A store cannot be opened, or was written by a program that this one does not understand."""
 

@@ -222,7 +222,7 @@ class Engine:
 
         They take the place of the queries that are registered under the names they PUBLISH, of which those with the
         same text stay as they are; with `add` all of these stay. `noting` is committed along.
-        Raises XsclErrors with every mistake in the text, and ValueError for a cycle of PUBLISHed names with queries
+        Raises XsclErrors with every mistake in the text, and PublishCycle for one with queries
         registered earlier; then nothing is registered.
         """
         script = parse_script(text)
@@ -239,21 +239,21 @@ class Engine:
             return self._subscribing.subscribe(script, how)
 
     def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
-        """Removes all queries of a name. Raises KeyError if there is none."""
+        """Removes all queries of a name. Raises UnknownQuery if there is none."""
         with self._batch():
             self._subscribing.unsubscribe(name, noting)
 
     def pause(self, name: str, reason: str = "asked to", *, noting: Noting = nothing_noted) -> None:
         """Lets all queries of a name rest: they give nothing, and will never see documents that arrive meanwhile.
 
-        Raises KeyError if there is none."""
+        Raises UnknownQuery if there is none."""
         with self._batch():
             self._subscribing.pause(name, reason, noting)
 
     def resume(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """Lets all queries of a name go on, also with the documents from before they were paused that are still kept.
 
-        Raises KeyError if there is none."""
+        Raises UnknownQuery if there is none."""
         with self._batch():
             self._subscribing.resume(name, noting)
 

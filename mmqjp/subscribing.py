@@ -8,6 +8,7 @@ from typing import Literal
 
 from feeds.document import Clock
 from join_stage.engine import JoinEngine, whole_batch
+from mmqjp.errors import PublishCycle, UnknownQuery
 from mmqjp.ledger import Ledger
 from mmqjp.notes import Notes
 from mmqjp.preparation import Preparation
@@ -66,7 +67,7 @@ class Subscribing:
         """Registers the queries of a script and returns their names.
 
         They see documents with ids greater than `since`: those that arrive from now on, if it is None. Raises
-        ValueError for a cycle of PUBLISHed names; then nothing is registered.
+        PublishCycle for a cycle of PUBLISHed names; then nothing is registered.
         """
         names, fresh, kept = self._sorted_out(script, how, since)
         gone = list(self._gone(script, how, kept))
@@ -75,7 +76,7 @@ class Subscribing:
         return names
 
     def unsubscribe(self, name: str, noting: Noting = nothing_noted) -> None:
-        """Removes all queries of a name. Raises KeyError if there is none."""
+        """Removes all queries of a name. Raises UnknownQuery if there is none."""
         gone = self._named(name)
         with whole_batch(self._store):
             self._ledger.queries.save_removals([s.qid for s in gone], self._now())
@@ -84,18 +85,18 @@ class Subscribing:
             self._registry.remove(subscription.qid)
 
     def pause(self, name: str, reason: str, noting: Noting = nothing_noted) -> None:
-        """Lets the queries of a name rest. Raises KeyError if there is none."""
+        """Lets the queries of a name rest. Raises UnknownQuery if there is none."""
         self._set_paused([s for s in self._named(name) if s.paused is None], reason, [name], noting)
 
     def resume(self, name: str, noting: Noting = nothing_noted) -> None:
         """Lets the queries of a name go on, with documents that arrive from now on and those from before they were
-        paused. Raises KeyError if there is none."""
+        paused. Raises UnknownQuery if there is none."""
         self._set_paused([s for s in self._named(name) if s.paused is not None], None, [name], noting)
 
     def _named(self, name: str) -> list[Subscription]:
         found = self._registry.named(name)
         if not found:
-            raise KeyError(f"no query is named {name!r}")
+            raise UnknownQuery(name)
         return found
 
     def _set_paused(
@@ -207,7 +208,7 @@ class Subscribing:
                     self._registry.activate(subscription)
 
     def _refuse_cycle(self, subscription: Subscription, gone: frozenset[Subscription]) -> None:
-        """Raises ValueError if a PUBLISHed stream would be made of itself, through queries registered earlier."""
+        """Raises PublishCycle if a PUBLISHed stream would be made of itself, through queries registered earlier."""
         if subscription.publishes and (cycle := self._registry.cycle_of(subscription.name, gone)):
             path = " -> ".join(cycle)
-            raise ValueError(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
+            raise PublishCycle(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")

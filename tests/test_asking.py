@@ -126,6 +126,8 @@ def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
 ):
     events, clock = Events(), Clock()
     chosen: Any = request.getfixturevalue("spark") if engine == "spark" else engine
+    if engine == "spark" and chosen.sparkContext.defaultParallelism < 2:
+        pytest.skip("on one core what has begun is waited for")
     with Engine(chosen, state=place.state) as opened:
         opened.subscribe(PAIRS)
         questions = asking(place, opened, events, clock)
@@ -137,7 +139,7 @@ def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
         service.run(None, StopAfter(10**9))
         assert opened.counters().documents == 3 and len(place.pairs()) == 3
         assert place.spool.take_answer(command) is None
-        second = place.ask(QUERY, sql="SELECT count(*) AS n FROM documents WHERE kind = 'external'")
+        second = place.ask(QUERY, sql="SELECT count(*) AS n FROM documents WHERE kind = 'external'")  # at the same time
         until(lambda: second.id not in {command.id for command in place.spool.asked(QUERY)}, questions.step)
         assert place.answer(second).result == {"columns": ["n"], "rows": [[3]]}
         clock.now = 31

@@ -46,7 +46,7 @@ class Case:
             for n in range(queries)
         }
         self.texts = {
-            f"{rng.choice('ab')}{n}": rng.choice((" x", "x ", "X", "x", "x  y", "X y", " Xy", "xY"))
+            f"{'ab'[n % 2]}{n}": rng.choice((" x", "x ", "X", "x", "x  y", "X y", " Xy", "xY"))
             for n in range(documents)
         }
         steps: Steps = [("subscribe", self._query(name)) for name in self.chains]

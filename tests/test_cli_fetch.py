@@ -63,6 +63,19 @@ def test_work_of_which_nothing_comes_has_failed(server, fetch):
     assert result.stderr.splitlines()[-1].startswith("mmqjp: error: none of the lists' addresses")
 
 
+def test_a_state_that_was_damaged_is_told_in_one_line(server, fetch, tmp_path):
+    assert fetch("--feeds", server.url("/a")).exit_code == 0
+    state = tmp_path / "crawl" / STATE_FILE
+    whole = state.read_bytes()
+    for damaged in (b"garbage", whole[:100], whole[:-2000], whole[:5000] + bytes(4000) + whole[9000:]):
+        state.write_bytes(damaged)
+        for command in (["fetch", "--out", tmp_path / "crawl"], ["feeds", "list", "--state", tmp_path / "crawl"]):
+            result = call(*command)
+            if result.exit_code:
+                assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1, result.stderr
+                assert "unexpected" not in result.stderr and "; " in result.stderr
+
+
 def test_failures_are_told_and_the_work_has_not_failed(server, fetch):
     urls = [option for n in range(5) for option in ("--feeds", server.url(f"/missing{n}"))]
     result = fetch("--feeds", server.url("/a"), *urls)

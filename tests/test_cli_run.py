@@ -283,7 +283,7 @@ def test_dead_letters_are_counted_and_named(run):
 
 
 def test_the_first_dead_letters_stand_for_many(run):
-    result = run(documents=[{**BROKEN, "id": f"bad{i}"} for i in range(5)])
+    result = run(documents=[DOCUMENTS[0], *({**BROKEN, "id": f"bad{i}"} for i in range(5))])
     shown = lines(result.stderr)
     assert shown[0].startswith("mmqjp: 5 dead letters")
     assert [line.split(":")[0] for line in shown[1:]] == ["  bad0", "  bad1", "  bad2", "  and 2 more"]
@@ -292,7 +292,7 @@ def test_the_first_dead_letters_stand_for_many(run):
 def test_dead_letters_of_this_run_go_to_a_file(run, tmp_path):
     target = tmp_path / "dead.jsonl"
     options = ("--dead-letters", target, "--state", tmp_path / "state", "--batch-size", "2")
-    assert run(*options, documents=[BROKEN]).exit_code == 0
+    assert run(*options, documents=[DOCUMENTS[0], BROKEN]).exit_code == 0
     (tmp_path / "raw.jsonl").write_bytes(b'{"id": "raw", "xml": "\xff"}\n')
     worse = write_documents(tmp_path / "worse.jsonl", [{**BROKEN, "id": "worse"}])
     result = run(*options, "--documents", worse, "--documents", tmp_path / "raw.jsonl")
@@ -310,7 +310,7 @@ def test_no_dead_letters_no_file_or_an_empty_one(run, tmp_path):
     target = tmp_path / "dead.jsonl"
     assert run("--dead-letters", target).exit_code == 0
     assert not target.exists()
-    assert run("--dead-letters", target, documents=[BROKEN]).exit_code == 0
+    assert run("--dead-letters", target, documents=[BROKEN]).exit_code == 1
     assert target.stat().st_size
     assert run("--dead-letters", target).exit_code == 0
     assert target.read_bytes() == b""
@@ -355,3 +355,14 @@ def test_spark_writes_the_same_lines(spark, tmp_path):
     result = call("run", "--queries", queries, "--documents", documents, "--engine", "spark", "--batch-size", "2")
     assert (result.exit_code, lines(result.stdout)) == (0, LINES), result.stderr
     assert "1 dead letter" in result.stderr
+
+
+def test_a_run_that_can_take_in_no_document_has_failed(run, tmp_path):
+    result = run(documents=[BROKEN], name="bad.jsonl")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert lines(result.stderr)[-1].startswith("mmqjp: error: no document could be taken in: ")
+    assert run(documents=[BROKEN, *DOCUMENTS]).exit_code == 0
+    state = ("--state", tmp_path / "state")
+    assert run(*state).exit_code == 0
+    assert run(*state, documents=[BROKEN, *DOCUMENTS]).exit_code == 0  # those that were met before are no failure
+    assert run(documents=[], name="empty.jsonl").exit_code == 0

@@ -102,6 +102,28 @@ def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(
     assert place.answer(command) == Answer(["all_a"])
 
 
+@pytest.mark.parametrize("do", ["subscribe", "unsubscribe", "pause", "resume", "show"])
+def test_a_command_without_its_arguments_is_answered(do: str, place: Directory):
+    command = place.ask(do, other=1)
+    with Engine("duckdb", state=place.state) as engine:
+        CommandQueue(place.spool).apply(engine, Events())
+    assert (place.answer(command).error or "").startswith("the command lacks its ")
+
+
+@pytest.mark.parametrize("fault", [ValueError, KeyError, TypeError])
+def test_a_fault_of_ours_is_no_mistake_of_who_asks(
+    place: Directory, fault: type[Exception], monkeypatch: pytest.MonkeyPatch
+):
+    def faulty(*given: object) -> None:
+        raise fault("a fault")
+
+    place.ask("subscribe", **ALL)
+    with Engine("duckdb", state=place.state) as engine:
+        monkeypatch.setattr(engine.registry, "add", faulty)
+        with pytest.raises(fault):
+            CommandQueue(place.spool).apply(engine, Events())
+
+
 def test_commands_on_spark(place: Directory, spark: SparkSession):
     place.drop("1.jsonl", range(4))
     asked = [place.ask("subscribe", text=PAIRS, add=False, backfill=False), place.ask("status")]

@@ -121,11 +121,8 @@ WRONG: dict[str, list[Operation]] = {
 """What went wrong once, by its cause."""
 
 
-MENDED_ELSEWHERE = [pytest.param(cause, marks=pytest.mark.xfail if cause[0] == "1" else ()) for cause in WRONG]
-
-
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("cause", MENDED_ELSEWHERE)
+@pytest.mark.parametrize("cause", WRONG)
 def test_what_went_wrong_once(cause: str, plan: str, tmp_path: Path):
     operations = [replace(o, plan=plan) if isinstance(o, Reopen) else o for o in WRONG[cause]]
     Live("duckdb", tmp_path, START).run(operations)

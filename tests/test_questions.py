@@ -159,6 +159,7 @@ SPARK = [
     "SELECT :a",
     "SELECT repeat('x', 2000000000)",
     "SELECT sequence(1, 1000000000)",
+    "SELECT * FROM range(0, 10, 1, 1000)",
 ]  # fmt: skip
 
 BOTH = [

@@ -113,7 +113,7 @@ def opened(request: pytest.FixtureRequest, engine: str) -> object:
     return request.getfixturevalue("spark") if engine == "spark" else engine
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
 def test_texts_are_parsed_when_something_is_delivered(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

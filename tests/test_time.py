@@ -108,7 +108,7 @@ def test_a_silent_stream_goes_on_with_the_clock():
         assert len(engine.process([doc(7191, "T")])) == 1
 
 
-@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("spread", [False, pytest.param(True, marks=pytest.mark.spark)])
 def test_silence_lets_go_of_state_without_a_document(spread: bool, tmp_path: Path, request: pytest.FixtureRequest):
     time, made = Time(), "S/a->x JOIN {x = y, 10} T/a->y PUBLISH P; P/match->p JOIN {p = q, 5} U/a->q"
     engine = request.getfixturevalue("spark") if spread else "duckdb"

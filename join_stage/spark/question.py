@@ -58,9 +58,16 @@ _PLAN, _ANALYSIS, _EXPRESSIONS = f"{_CATALYST}plans.logical.", f"{_CATALYST}anal
 
 _SETTINGS = {
     "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.files.minPartitionNum": "1",
     # Nobody asks about the plan of a question that is still running.
     "spark.sql.adaptive.enabled": "true",
 }
+
+_RANGE = 3
+"""The arguments of `range` but for the number of its parts, which would be one of tasks."""
+
+_TASKS = ("spark.sql.leafNodeDefaultParallelism", "spark.sql.shuffle.partitions", "spark.sql.files.maxPartitionNum")
+"""What says how many tasks a stage has."""
 
 
 class SparkQuestion:
@@ -108,10 +115,14 @@ class SparkQuestion:
 
 
 def _beside(session: SparkSession) -> SparkSession:
-    """A session with views and settings of its own."""
+    """A session with views and settings of its own, whose stages have no more tasks than half of the cores: a task that
+    has begun is not put aside for those of a batch."""
     other = session.newSession()
+    tasks = max(session.sparkContext.defaultParallelism // 2, 1)
     for key, value in _SETTINGS.items():
         other.conf.set(key, value)
+    for key in _TASKS:
+        other.conf.set(key, str(tasks))
     return other
 
 
@@ -139,6 +150,8 @@ def _judge(part: Mapping[str, Any], made: set[str]) -> None:
         _judge_function(_inner(part["nameParts"]), FUNCTIONS)
     elif name == "UnresolvedTableValuedFunction":
         _judge_function(_inner(part["name"]), TABLE_FUNCTIONS)
+        if _inner(part["name"]).lower() == "range" and len(part["functionArgs"]) > _RANGE:
+            raise Refused("range takes a start, an end and a step: in how many parts it is made is not said")
     elif name == "UnresolvedGenerator":
         _judge_function(part["name"]["funcName"], TABLE_FUNCTIONS)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from join_stage.engine import OtherSession
 from join_stage.spark.java import java_home
 
 LOCAL_MASTER = "local[*]"
@@ -25,7 +26,7 @@ def spark_session(master: str | None = None, *, warehouse: Path | None = None, a
     whoever started it and with whatever settings. Where spark-submit started this process, its settings are the
     session's.
 
-    Raises JavaNotFound when a Java must be started and none is usable, and ValueError when the session that runs has
+    Raises JavaNotFound when a Java must be started and none is usable, and OtherSession when the session that runs has
     another master or warehouse than those asked for.
     """
     running = SparkSession.getActiveSession()
@@ -125,7 +126,7 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 def _check(what: str, actual: str, wanted: str | None) -> None:
     if wanted is not None and actual != wanted:
-        raise ValueError(
+        raise OtherSession(
             f"a Spark session runs in this process already, with {what} {actual} and not {wanted}: "
             f"stop it first, or hand it to the engine as it is"
         )

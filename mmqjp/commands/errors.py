@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from feeds.errors import SourceError
-from join_stage.engine import StoreError
+from join_stage.engine import OtherSession, StoreError
 from join_stage.spark.java import JavaNotFound
 from mmqjp.service.client import CommandError
 from mmqjp.standard_output import flush_standard_output, reserve_standard_files
@@ -25,7 +25,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 DEBUG = "mmqjp.debug"
 """Where a context's `meta` says whether tracebacks are wanted."""
 
-_EXPECTED = (SourceError, StoreError, JavaNotFound, CommandError, StreamFailed)
+_EXPECTED = (SourceError, StoreError, OtherSession, JavaNotFound, CommandError, StreamFailed)
 _ADVICE = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
     errno.EACCES: "check the permissions",

@@ -22,7 +22,15 @@ from mmqjp.allowance import ALLOWANCE, Allowance
 from mmqjp.batches import BYTES, DOCUMENTS, batches
 from mmqjp.commands.console import counted
 from mmqjp.commands.errors import Failure, Interrupted
-from mmqjp.commands.fetching import DROPS, KEPT, FetchOptions, fetch_once, fetch_source_options, listed_feeds
+from mmqjp.commands.fetching import (
+    DROPS,
+    KEPT,
+    FetchOptions,
+    demand_some,
+    fetch_once,
+    fetch_source_options,
+    listed_feeds,
+)
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
@@ -39,6 +47,7 @@ from mmqjp.commands.options import (
 )
 from mmqjp.commands.sinks import DeadLetters, checked
 from mmqjp.engine import NOTHING, Engine
+from mmqjp.errors import PublishCycle
 from mmqjp.notes import Notes
 from mmqjp.opening import open_session
 from mmqjp.retention import ID_RETENTION
@@ -181,11 +190,11 @@ def run(
         outlet.attend()
         dead.begin()
         try:
-            drops = intake = None
+            drops = intake = report = None
             if lists:
                 fetched_into = make_inside(state, DROPS) if state else Path(here.enter_context(TemporaryDirectory()))
                 drops = Drops(fetched_into, keep_drops)
-                fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
+                report = fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 if script is not None and queries_path is not None:
                     for what in subscribe(opened, script, queries_path, "exact"):
@@ -217,15 +226,16 @@ def run(
             f"{dead.count:,} dead letters, {written:,} outputs",
             err=True,
         )
+    if report is not None:
+        demand_some(report)
+    if dead.count and not counters.documents and not counters.duplicates:
+        raise Failure("no document could be taken in: all are dead letters")
 
 
 def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
     """The session of Spark that the options describe."""
-    try:
-        with umask_of(shared=shared):
-            return open_session("spark", master)
-    except ValueError as error:
-        raise Failure(str(error)) from error
+    with umask_of(shared=shared):
+        return open_session("spark", master)
 
 
 def open_engine(
@@ -242,25 +252,22 @@ def open_engine(
     shared: bool = False,
 ) -> Engine:
     """The engine that the options describe; whoever has it tells of dead letters."""
-    try:
-        with umask_of(shared=shared or (state is not None and is_shared(state))):
-            return Engine(
-                engine,
-                state=state,
-                plan=plan,
-                master=master,
-                **asdict(timing),
-                max_document=max_document,
-                max_nodes=max_nodes,
-                max_matches=allowance.matches,
-                max_outputs=allowance.outputs,
-                max_work=allowance.work,
-                quiet=True,
-                read_only=read_only,
-                shared=shared,
-            )
-    except ValueError as error:
-        raise Failure(str(error)) from error
+    with umask_of(shared=shared or (state is not None and is_shared(state))):
+        return Engine(
+            engine,
+            state=state,
+            plan=plan,
+            master=master,
+            **asdict(timing),
+            max_document=max_document,
+            max_nodes=max_nodes,
+            max_matches=allowance.matches,
+            max_outputs=allowance.outputs,
+            max_work=allowance.work,
+            quiet=True,
+            read_only=read_only,
+            shared=shared,
+        )
 
 
 def subscribe(engine: Engine, script: Script, path: Path, how: How) -> list[str]:
@@ -268,7 +275,7 @@ def subscribe(engine: Engine, script: Script, path: Path, how: How) -> list[str]
     before = dict(engine.registry.subscriptions)
     try:
         names = set(engine.ensure(script, how))
-    except ValueError as error:
+    except PublishCycle as error:
         raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
     gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]
     ended, changed = (sorted(name for name in gone if (name in names) is again) for again in (False, True))

@@ -44,7 +44,7 @@ from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.metrics import LOOPBACK, Metrics
-from mmqjp.service.questions import QUERY, Questions
+from mmqjp.service.questions import AT_ONCE, QUERY, Questions
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.watermarks import Lateness, Timing, lateness_of
@@ -263,7 +263,9 @@ def stream(
 
         try:
             spool = Spool(state)
-            questions = Questions(opened, spool, metrics, question_timeout)
+            # On Spark one question may take half of the cores, and two would leave none.
+            at_once = 1 if session is not None else AT_ONCE
+            questions = Questions(opened, spool, metrics, question_timeout, at_once=at_once)
             parts = opened, sources, lines, CommandQueue(spool, beside=(QUERY,)), metrics
             rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening, questions.make_room)
             if session is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from feeds.document import Clock, now_us
 from mmqjp.engine import Engine
+from mmqjp.errors import BadCommand, MmqjpError, UnknownQuery
 from mmqjp.notes import Notes
 from mmqjp.service.asking import Asking, answered
 from mmqjp.service.log import Log
@@ -16,6 +17,7 @@ from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.service.status import status
 from mmqjp.subscribing import Noting
 from mmqjp.subscriptions import Subscription
+from xscl import XsclErrors
 
 SHELF_LIFE = 24 * 3600 * 1_000_000
 """How long, microseconds, an answer waits for whoever asked."""
@@ -50,16 +52,17 @@ def done(engine: Engine, command: Command) -> Answer:
         if (question := QUESTIONS.get(command.do)) is not None:
             return Answer(question(engine, command.arguments))
         if (change := CHANGES.get(command.do)) is None:
-            return Answer(error=f"no command is called {command.do!r}")
+            raise BadCommand(f"no command is called {command.do!r}")
         if (known := engine.answer_to(command.id)) is not None:
             return Answer.from_json(known)
         names: list[str] = []
         change(engine, command.arguments, partial(_noted, command, names))
         return Answer(names)
     except Exception as error:
-        if not isinstance(error, ValueError | KeyError | TypeError) and command.do not in {*QUESTIONS, QUERY}:
+        # A change that fails for a fault of ours, or of the store's, ends the service: what it left is not known.
+        if not isinstance(error, MmqjpError | XsclErrors) and command.do not in {*QUESTIONS, QUERY}:
             raise
-        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        text = str(error)
         return Answer(error=text.strip() or type(error).__name__)
 
 
@@ -77,19 +80,27 @@ def _told(arguments: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _subscribe(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
-    engine.subscribe(arguments["text"], add=arguments["add"], backfill=arguments["backfill"], noting=noting)
+    text, add, backfill = _text(arguments, "text"), bool(arguments.get("add")), bool(arguments.get("backfill"))
+    engine.subscribe(text, add=add, backfill=backfill, noting=noting)
 
 
 def _unsubscribe(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
-    engine.unsubscribe(arguments["name"], noting=noting)
+    engine.unsubscribe(_text(arguments, "name"), noting=noting)
 
 
 def _pause(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
-    engine.pause(arguments["name"], noting=noting)
+    engine.pause(_text(arguments, "name"), noting=noting)
 
 
 def _resume(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
-    engine.resume(arguments["name"], noting=noting)
+    engine.resume(_text(arguments, "name"), noting=noting)
+
+
+def _text(arguments: Mapping[str, Any], name: str) -> str:
+    """An argument that is a text. Raises BadCommand for one that is missing, or is none."""
+    if not isinstance(found := arguments.get(name), str):
+        raise BadCommand(f"the command lacks its {name}")
+    return found
 
 
 CHANGES: Mapping[str, Change] = {
@@ -115,10 +126,10 @@ def _summary(name: str, queries: list[Subscription]) -> dict[str, object]:
 
 
 def _show(engine: Engine, arguments: Mapping[str, Any]) -> object:
-    name = arguments["name"]
+    name = _text(arguments, "name")
     queries = engine.registry.named(name)
     if not queries:
-        raise KeyError(f"no query is named {name!r}")
+        raise UnknownQuery(name)
     return [
         {
             "name": name,

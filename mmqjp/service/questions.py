@@ -17,7 +17,7 @@ QUERY = "query"
 """The command that is a question in SQL."""
 
 AT_ONCE = 2
-"""So many questions are answered at a time; the others wait."""
+"""So many questions are answered at a time, if nothing else is said; the others wait."""
 
 GIVEN_UP = "nobody waits for the answer any longer"
 ENDING = "the service ends: ask again later"
@@ -29,9 +29,17 @@ class Questions:
     whatever it asks for (None: as long as it asks for). `log` must stand several threads."""
 
     def __init__(
-        self, engine: Engine, spool: Spool, log: Log, most: float | None = None, clock: Seconds = time.monotonic
+        self,
+        engine: Engine,
+        spool: Spool,
+        log: Log,
+        most: float | None = None,
+        clock: Seconds = time.monotonic,
+        *,
+        at_once: int = AT_ONCE,
     ) -> None:
         self._engine, self._spool, self._log, self._most, self._clock = engine, spool, log, most, clock
+        self._at_once = at_once
         self._running: dict[str, Asked] = {}
         self._stop = Event()
         self._thread = Thread(target=self._run, name="mmqjp questions", daemon=True)
@@ -60,7 +68,7 @@ class Questions:
             elif id not in waiting:
                 asked.end(GIVEN_UP)
         for id, command in waiting.items():
-            if id not in self._running and len(self._running) < AT_ONCE:
+            if id not in self._running and len(self._running) < self._at_once:
                 self._begin(command)
 
     def _begin(self, command: Command) -> None:
