@@ -62,8 +62,11 @@ class DuckDBReader(OnlyRead):
     def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
         return DuckDBQuestion(self._connection, sql, bounds)
 
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        return self.select(f"SELECT {', '.join(columns)} FROM {table}")
+    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        sql = f"SELECT {', '.join(columns)} FROM {table}"
+        if key is None:
+            return self.select(sql)
+        return self.select(f"{sql} WHERE key = (SELECT w.key FROM wanted w)", {"wanted": pa.table({"key": [key]})})
 
     def highest(self, table: str, column: str) -> int:
         (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()

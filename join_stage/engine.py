@@ -134,9 +134,9 @@ class JoinEngine(Protocol):
     def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> Question:
         """A question of somebody's, who may only read, over what is committed."""
 
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        """Some columns of one of `join_stage.tables.RECORDS`, all rows in no particular order, those of the current
-        batch included: for tables that are read whole, and sooner there than a query."""
+    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        """Some columns of one of `join_stage.tables.RECORDS`, all rows in no particular order, or those whose column
+        `key` has this value; those of the current batch included. It is sooner there than a query."""
 
     def highest(self, table: str, column: str) -> int:
         """The greatest number in a column of one of `join_stage.tables.RECORDS`, -1 if there is none: also sooner there

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
@@ -37,8 +36,7 @@ class Rows:
 
     def latest(self, table: str, key: str) -> Any:
         """The `value` of the highest batch in a table of keys; None if there is none of the key."""
-        rows = self._store.read(table, ["key", "value", "batch"])
-        found = rows.filter(pc.equal(rows["key"], key)).sort_by("batch")
+        found = self._store.read(table, ["value", "batch"], key).sort_by("batch")
         return found["value"][-1].as_py() if len(found) else None
 
 

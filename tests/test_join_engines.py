@@ -66,6 +66,24 @@ def add_setting(engine: JoinEngine, value: str | None, batch: int) -> None:
     engine.append("settings", table("settings", ("k", value, batch)))
 
 
+def test_the_rows_of_a_key_are_read_without_those_of_others(open_engine: Opener, tmp_path: Path):
+    engine = open_engine(tmp_path)
+    for batch, keys in enumerate((("k", "l"), ("it's", "k"), ("m",)), 1):
+        engine.begin()
+        engine.append("settings", table("settings", *((key, f"{key}{batch}", batch) for key in keys)))
+        if batch < 3:
+            engine.commit()
+
+    def of(key: str) -> list[tuple[str, int]]:
+        rows = engine.read("settings", ["value", "batch"], key).sort_by("batch")
+        assert rows.column_names == ["value", "batch"]
+        return list(zip(rows["value"].to_pylist(), rows["batch"].to_pylist(), strict=True))
+
+    assert of("k") == [("k1", 1), ("k2", 2)] and of("it's") == [("it's2", 2)] and of("none") == []
+    assert of("m") == [("m3", 3)]  # of the batch that is not committed
+    assert len(engine.read("settings", ["value"])) == 5
+
+
 def test_a_batch_is_seen_at_once_inside_and_kept_only_by_commit(open_engine: Opener, tmp_path: Path):
     engine = open_engine(tmp_path)
     engine.begin()

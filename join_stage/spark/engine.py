@@ -152,8 +152,8 @@ class SparkEngine:
     def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> SparkQuestion:
         return SparkQuestion(self._session, self._store.snapshot(), sql, bounds)
 
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        return self._store.read(table, pa.schema([TABLES[table].field(name) for name in columns]))
+    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        return self._store.read(table, pa.schema([TABLES[table].field(name) for name in columns]), key)
 
     def highest(self, table: str, column: str) -> int:
         found = self._store.highest(table, column)

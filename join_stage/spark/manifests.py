@@ -109,10 +109,11 @@ def _footer_start(end: bytes | memoryview, size: int) -> int:
     return size - _FOOTER_END - int.from_bytes(bytes(end[-_FOOTER_END:-4]), "little")
 
 
-def read_rows(path: Path | str, schema: pa.Schema) -> pa.Table:
-    """A file's rows; a column that is younger than the file is null."""
+def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa.Table:
+    """A file's rows, or those whose column `key` has this value; a column that is younger than the file is null."""
     file = pq.ParquetFile(path)
-    rows = file.read([name for name in file.schema_arrow.names if name in schema.names])
+    names = [name for name in file.schema_arrow.names if name in schema.names]
+    rows = file.read(names) if key is None else pq.read_table(path, columns=names, filters=[("key", "=", key)])
     columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema]
     return pa.table(columns, schema=schema)
 

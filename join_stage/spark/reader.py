@@ -35,9 +35,9 @@ class SparkReader(OnlyRead):
     def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> SparkQuestion:
         return SparkQuestion(self._session, self._files, sql, bounds)
 
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         schema = pa.schema([TABLES[table].field(name) for name in columns])
-        kept = (read_rows(path, schema) for path in self._files.paths(table))
+        kept = (read_rows(path, schema, key) for path in self._files.paths(table))
         return pa.concat_tables([schema.empty_table(), *kept])
 
     def highest(self, table: str, column: str) -> int:

@@ -123,11 +123,14 @@ class TableStore:
         """The files of a table, each of which is as it was written. Raises StoreError if one is not."""
         return [str(self._path(table, file)) for file in self.files[table]]
 
-    def read(self, table: str, schema: pa.Schema | None = None) -> pa.Table:
-        """A whole table, or only the columns of a schema, rows of the current batch included."""
+    def read(self, table: str, schema: pa.Schema | None = None, key: str | None = None) -> pa.Table:
+        """A whole table, or only the columns of a schema, or the rows of a key; those of the current batch included."""
         schema = TABLES[table] if schema is None else schema
-        kept = (read_rows(path, schema) for path in self.paths(table))
-        return pa.concat_tables([*kept, self.fresh(table).select(schema.names)])
+        kept = (read_rows(path, schema, key) for path in self.paths(table))
+        fresh = self.fresh(table)
+        if key is not None:
+            fresh = fresh.filter(pc.equal(fresh["key"], key))
+        return pa.concat_tables([*kept, fresh.select(schema.names)])
 
     def highest(self, table: str, column: str) -> int | None:
         """The greatest number in a column of a table, None if it has none. Of files only the footers are read."""
