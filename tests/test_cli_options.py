@@ -6,6 +6,7 @@ from importlib.metadata import version
 import click
 import pytest
 
+from join_stage.engine import OtherSession
 from mmqjp.cli import main
 from mmqjp.commands import check as check_module
 from mmqjp.commands import run as run_module
@@ -398,7 +399,7 @@ def test_debug_shows_where_a_mistake_was_found(files, tmp_path):
 
 def test_another_master_than_the_running_one(files, monkeypatch):
     def other(*arguments, **options):
-        raise ValueError("a Spark session runs in this process already")
+        raise OtherSession("a Spark session runs in this process already")
 
     monkeypatch.setattr(run_module, "Engine", other)
     result = call(*files, "--engine", "spark", "--master", "local[1]")
