@@ -84,7 +84,9 @@ def read_prolog(xml: bytes) -> Prolog:
         if "<!DOCTYPE".encode(encoding) not in xml:
             return _UNKNOWN
         xml = xml.decode(encoding, "replace").encode()
-    start = 3 if xml.startswith(codecs.BOM_UTF8) else 0
+    start = 0
+    while xml.startswith(codecs.BOM_UTF8, start):  # libxml2 passes over a second one in wide encodings
+        start += len(codecs.BOM_UTF8)
     misc = _MISC.match(xml, start)
     assert misc is not None, "nothing is enough for it"
     found = _DOCTYPE.match(xml, misc.end())

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def due(state: Path) -> None:
     """Makes all feeds due again."""
     with FetchStore(state / "drops" / STATE_FILE, write=True) as store:
         for feed in store.feeds():
-            store._database.execute("UPDATE feeds SET next_check = 0 WHERE url = ?", (feed.url,))
+            store.commit(replace(feed, next_check=0))
 
 
 def lines(text: str) -> int:

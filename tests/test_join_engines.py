@@ -130,7 +130,7 @@ def test_the_highest_number_is_told_of_what_is_committed_and_of_what_is_new(open
 def test_values_come_back_as_they_were(open_engine: Opener):
     texts = ["", None, "\x01\t\n\r", "Ωß🎈\u2028", "'quoted' \\ \"twice\""]
     numbers = [-(2**63), 2**63 - 1, 0]
-    row: tuple[object, ...] = (7, "ß", "S", 0, 0, "<a/>", "hidden", numbers, texts, [], ["S"], [], [1])
+    row: tuple[object, ...] = (7, "ß", "S", 0, 0, "<a/>", "hidden", numbers, texts, [], ["S"], [], [1], 3, [])
     engine = open_engine()
     engine.begin()
     engine.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +210,8 @@ def live(server: FeedServer, tmp_path: Path) -> dict[str, str]:
 def due(state: Path) -> None:
     """Makes all feeds due again."""
     with FetchStore(state / "drops" / STATE_FILE, write=True) as store:
-        store._database.execute("UPDATE feeds SET next_check = 0")
+        for feed in store.feeds():
+            store.commit(replace(feed, next_check=0))
 
 
 def test_live_feeds_are_fetched_and_read(session, server, live, tmp_path):
