@@ -168,7 +168,7 @@ class Answering:
 
     def _witnesses(self, records: list[Record], found: Evaluated | None) -> Witnesses:
         """What stage 1 finds in documents that have entered."""
-        if found is None:
+        if found is None or not records:
             return self._stage1.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
         # Of an entry of a feed it is settled only now when it was.
         times = {name: [getattr(record, name) for record in records] for name in R_DOCTS.names}
