@@ -38,6 +38,7 @@ def state_of(directory: Path) -> Path:
 def streamed(directory: Path, trigger: str, start: int, number: int, kill: tuple[str, int]) -> Run:
     """One process, which goes on from where the one before it was killed, or ended."""
     trail = directory.with_suffix(".trail")
+    directory.mkdir(exist_ok=True)
     now = max([start, *(moment for moment, _ in read_trail(trail))])
     agent = f"{directory.name}-{start}-{number}"
     before = committed(state_of(directory), start)
