@@ -45,7 +45,8 @@ class Moves:
         """Names are those below a directory."""
         self._source, self._directory = source, directory
         self._fits: dict[str, tuple[object, ...]] = {}
-        self._searched: dict[Path, tuple[object, ...]] = {}
+        self._searched: dict[Path, tuple[tuple[object, ...], list[Path]]] = {}
+        self._strange: dict[Path, tuple[int, ...]] = {}
 
     def found(self, present: Mapping[str, Path], known: Mapping[str, Offset]) -> list[Lines]:
         """How far the files of a source were read that are there. `known` is what was noted, by names. A file under a
@@ -64,7 +65,10 @@ class Moves:
                 fresh[name] = path
         self._fits = {name: fits for name, fits in self._fits.items() if name in kept}
         lost = [offset for name, offset in known.items() if name not in kept and offset.position > 0 and offset.mark]
-        moved = self._moved([*fresh.items(), *self._beside(lost, paths)], known.values())
+        beside = {path: (name, looks) for name, path, looks in self._beside(lost, paths)}
+        unjudged = [(name, path) for path, (name, looks) in beside.items() if self._strange.get(path) != looks]
+        moved = self._moved([*fresh.items(), *unjudged], known.values())
+        self._strange = {path: looks for path, (name, looks) in beside.items() if name not in moved}
         for name, path in fresh.items():
             if name in present:
                 kept[name] = Lines(name, path, self._beginning(name, path))
@@ -108,33 +112,50 @@ class Moves:
                 moved[name] = Lines(name, path, at, moved=True)
         return moved
 
-    def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path]]:
-        """The files in the directories of those that are lost which may be those, or copies: of the same inode, or
-        called by more than their name. Nothing where that was looked for in the directory as it is."""
+    def _beside(
+        self, lost: Iterable[Offset], paths: Container[str]
+    ) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
+        """The files in the directories of those that are lost which may be those, or copies, each with what tells
+        whether it has changed."""
         wanted: dict[Path, list[Offset]] = {}
         for offset in lost:
             wanted.setdefault((self._directory / offset.file).parent, []).append(offset)
         self._searched = {directory: seen for directory, seen in self._searched.items() if directory in wanted}
         for directory, offsets in wanted.items():
-            try:
-                found = directory.stat()
-                seen = (found.st_mtime_ns, *offsets)
-                if self._searched.get(directory) == seen:
-                    continue
-                entries = list(os.scandir(directory))
-            except OSError:
-                continue  # it has gone, or is told of where it is listed
-            if found.st_mtime_ns < time.time_ns() - RACY:
-                self._searched[directory] = seen
-            inodes = {mark.inode for offset in offsets if (mark := read_mark(offset.mark)) is not None}
-            stems = tuple(Path(offset.file).name for offset in offsets)
-            for entry in entries:
-                path = Path(entry.path)
+            for path in self._like(directory, offsets):
                 name = name_below(path, self._directory)
-                if name in paths or path.suffix in _PACKED:
-                    continue
-                if (entry.inode() in inodes or entry.name.startswith(stems)) and entry.is_file(follow_symlinks=False):
-                    yield name, path
+                if name not in paths and (looks := _looks(path)) is not None:
+                    yield name, path, looks
+
+    def _like(self, directory: Path, offsets: Sequence[Offset]) -> list[Path]:
+        """The files of a directory with the inode of a lost one, or that are called by more than its name. The
+        directory is listed when it or what is lost has changed."""
+        try:
+            found = directory.stat()
+            seen, like = self._searched.get(directory, ((), []))
+            if seen == (now := (found.st_mtime_ns, *offsets)):
+                return like
+            entries = list(os.scandir(directory))
+        except OSError:
+            return []  # it has gone, or is told of where it is listed
+        inodes = {mark.inode for offset in offsets if (mark := read_mark(offset.mark)) is not None}
+        stems = tuple(Path(offset.file).name for offset in offsets)
+        alike = (entry for entry in entries if entry.inode() in inodes or entry.name.startswith(stems))
+        like = [Path(entry.path) for entry in alike if entry.is_file(follow_symlinks=False)]
+        like = [path for path in like if path.suffix not in _PACKED]
+        if found.st_mtime_ns < time.time_ns() - RACY:
+            self._searched[directory] = now, like
+        return like
+
+
+def _looks(path: Path) -> tuple[int, ...] | None:
+    """What changes with a file; None if it has gone, and nothing that stays for one that has just changed."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    now = time.time_ns()
+    return found.st_ino, found.st_size, found.st_mtime_ns, 0 if found.st_ctime_ns < now - RACY else now
 
 
 def _is_file(path: Path) -> bool:

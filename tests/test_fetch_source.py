@@ -15,6 +15,7 @@ import pytest
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
 from feeds.fetch.state import STATE_FILE, FetchStore
+from feeds.offsets import ALL_READ, Offset
 from mmqjp import Engine
 from mmqjp.service.drops import FETCHED, HOUR, Drops
 from mmqjp.service.log import JsonLog, Silence
@@ -217,8 +218,9 @@ class Offsets:
     def __init__(self, *read: str) -> None:
         self.read = read
 
-    def offsets(self) -> dict[tuple[str, str], int]:
-        return {(FETCHED, name): -1 for name in self.read} | {("else", "x"): -1}
+    def offsets(self) -> dict[tuple[str, str], Offset]:
+        read = [*((FETCHED, name) for name in self.read), ("else", "x")]
+        return {(source, file): Offset(source, file, ALL_READ) for source, file in read}
 
 
 def test_versions_that_are_read_go_after_a_while_but_for_the_newest(fetching, server, tmp_path):

@@ -176,3 +176,26 @@ def test_a_store_that_was_written_without_marks_goes_on(tmp_path: Path):
     place.drop("1.jsonl", range(5))
     place.run()
     assert [json.loads(line)["documents"] for line in place.output.read_text().splitlines()] == [["d3"], ["d4"]]
+
+
+def test_what_was_found_elsewhere_is_found_until_it_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("feeds.moves.RACY", -(10**12))  # a directory seen once is not listed again
+    path = tmp_path / "1.jsonl"
+    path.write_text('{"id": "d0", "xml": "<a/>"}\n')
+    tail = Tail(tmp_path)
+    reader = Reader(tail)
+    assert [item.id for item in reader.read()] == ["d0"]
+    known = dict(reader.positions)
+    moved, copied = tmp_path / "1.jsonl.1", tmp_path / "1.jsonl.2"
+    path.rename(moved)
+    copied.touch()
+    with moved.open("a") as file:
+        file.write('{"id": "d1", "xml": "<a/>"}\n')
+    for _ in range(3):
+        assert [(w.file, w.reads, w.start.position > 0) for w in tail.waiting(known)] == [
+            ("1.jsonl.1", False, True),
+            ("1.jsonl.1", True, True),
+        ]
+    with copied.open("ab") as file:  # the copy is done later
+        file.write(moved.read_bytes())
+    assert {w.file for w in tail.waiting(known)} == {"1.jsonl.1", "1.jsonl.2"}

@@ -139,7 +139,8 @@ def read_manifest(path: Path) -> Manifest:
         content = json.loads(path.read_bytes())
         digest = content.pop("digest", None)
         if content["format"] not in (1, FORMAT):
-            raise StoreError(f"{path} has format {content['format']}; this version of mmqjp reads format {FORMAT}")
+            found = content["format"]
+            raise StoreError(f"{path} has format {found}; this version of mmqjp reads formats up to {FORMAT}")
         if content["format"] == FORMAT and digest != _digest(content):
             raise damaged(path)
         tables = content["tables"]
