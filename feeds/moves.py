@@ -112,9 +112,7 @@ class Moves:
                 moved[name] = Lines(name, path, at, moved=True)
         return moved
 
-    def _beside(
-        self, lost: Iterable[Offset], paths: Container[str]
-    ) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
+    def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
         """The files in the directories of those that are lost which may be those, or copies, each with what tells
         whether it has changed."""
         wanted: dict[Path, list[Offset]] = {}
