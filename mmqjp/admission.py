@@ -156,7 +156,7 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
             return DocumentError("the time is out of range")
         if (behind := watermark(document.stream) - document.t1) > 0:
             return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
-        if (behind := self._state.reach.late(document.stream, document.t1)) > 0:
+        if (behind := self._state.behind(document.stream, document.t1)) > 0:
             return DocumentError(f"late: {behind} µs behind what is still kept to be joined with it")
         max_ahead = self._watermarks.timing.max_ahead
         if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:

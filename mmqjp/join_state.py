@@ -63,8 +63,14 @@ class JoinState:
     def dropped(self, before: int) -> None:
         """Takes note that documents that begin before a time are dropped for good."""
         gap = Gap(before, self._registry.window)
-        joined = self._registry.sources_of(self._registry.joined_streams())
+        joined = self._registry.joined_streams()
         self.reach = replace(self.reach, dropped=opened(self.reach.dropped, gap), joined=joined)
+
+    def behind(self, stream: str, time: int) -> int:
+        """By how many microseconds a document of a stream from outside, which ends at `time`, is too old: it, or what
+        is published of it, could miss documents that were dropped. 0 if it is not."""
+        late = self.reach.late(time)
+        return late if late and stream in self._registry.sources_of(self.reach.joined) else 0
 
     # ------------------------------------------------------------ what comes back
 

@@ -31,8 +31,8 @@ Gaps = tuple[Gap, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What has left the join state, `evicted`, and what has left `documents`, `dropped`. `joined` are the streams from
-    outside whose documents were joined, by some way, when documents were dropped last."""
+    """What has left the join state, `evicted`, and what has left `documents`, `dropped`. `joined` are the streams whose
+    documents queries joined when documents were dropped last."""
 
     evicted: Gaps = ()
     dropped: Gaps = ()
@@ -52,12 +52,10 @@ class Reach:
         evicted, dropped = (tuple(Gap(*gap) for gap in noted[name]) for name in ("evicted", "dropped"))
         return Reach(evicted, dropped, frozenset(noted["joined"]))
 
-    def late(self, stream: str, time: int) -> int:
-        """By how many microseconds a document of a stream that ends at `time` is too old, so that it could miss
+    def late(self, time: int) -> int:
+        """By how many microseconds a document that ends at `time` is too old, if it is joined, so that it could miss
         documents that were dropped; 0 if it is not."""
-        if stream not in self.joined:
-            return 0
-        return max((gap.before + gap.window - time for gap in self.dropped), default=0)
+        return max((0, *(gap.before + gap.window - time for gap in self.dropped)))
 
 
 def opened(gaps: Gaps, gap: Gap) -> Gaps:

@@ -32,7 +32,7 @@ class Registry:
         self._windows: Counter[int] = Counter()
         self._joined: Counter[tuple[str, str]] = Counter()
         self._readers: Counter[str] = Counter()
-        self._sources: dict[str, frozenset[str]] = {}
+        self._sources: dict[frozenset[str], frozenset[str]] = {}
         self._joined_streams: frozenset[str] | None = None
         self._outside: frozenset[str] | None = None
         self._pending: dict[int, dict[int, Row]] = {}
@@ -57,28 +57,28 @@ class Registry:
     def outside(self) -> frozenset[str]:
         """The streams from outside that those are made of which queries read."""
         if self._outside is None:
-            self._outside = self.sources_of(self._readers)
+            self._outside = self.sources_of(frozenset(self._readers))
         return self._outside
 
     def sources(self, stream: str) -> frozenset[str]:
         """The streams from outside that a stream is made of: itself, unless it is PUBLISHed or hidden."""
-        found = self._sources.get(stream)
-        if found is None:
-            if stream not in self._readers and not self._made_of(stream):
-                return frozenset((stream,))  # of streams that nobody knows there may be any number
-            found = self._sources[stream] = self.sources_of((stream,))
-        return found
+        one = frozenset((stream,))
+        if one not in self._sources and stream not in self._readers and not self._made_of(stream):
+            return one  # of streams that nobody knows there may be any number
+        return self.sources_of(one)
 
-    def sources_of(self, streams: Iterable[str]) -> frozenset[str]:
-        """The streams from outside that some streams are made of, all together."""
-        made_of: dict[str, set[str]] = {}
-        waiting = list(streams)
-        while waiting:
-            stream = waiting.pop()
-            if stream not in made_of:
-                made_of[stream] = self._made_of(stream)
-                waiting += made_of[stream]
-        return frozenset(stream for stream, made in made_of.items() if not made)
+    def sources_of(self, streams: frozenset[str]) -> frozenset[str]:
+        """The streams from outside that some streams are made of, all together. Found once, until queries change."""
+        if (found := self._sources.get(streams)) is None:
+            made_of: dict[str, set[str]] = {}
+            waiting = list(streams)
+            while waiting:
+                stream = waiting.pop()
+                if stream not in made_of:
+                    made_of[stream] = self._made_of(stream)
+                    waiting += made_of[stream]
+            found = self._sources[streams] = frozenset(stream for stream, made in made_of.items() if not made)
+        return found
 
     def _forget_sources(self) -> None:
         self._sources.clear()

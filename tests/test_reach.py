@@ -124,6 +124,22 @@ def test_what_could_meet_documents_that_are_gone_is_late(tmp_path: Path):
         assert len(list(engine.dead_letters())) == 1
 
 
+def test_a_publisher_that_is_added_after_a_prune_is_late_with_what_could_meet_what_is_gone(tmp_path: Path):
+    with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        engine.subscribe(JOINED)
+        for hours in (0, 50, 100):
+            engine.process([doc(hours, "A"), doc(hours, "P")])
+        engine.mark_delivered()
+        engine.prune(10 * HOUR)  # documents that begin before hour 89 are gone
+        assert joined(engine.process([doc(1, "B")])) == [] and not list(engine.dead_letters())
+        engine.subscribe("B/r PUBLISH P; C/r PUBLISH Q")
+    with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        assert engine.process([doc(90.5, "B", "gone"), doc(1, "C")])
+        (dead,) = engine.dead_letters()
+        assert dead["id"] == "gone" and "still kept to be joined" in dead["reason"]
+        assert joined(engine.process([doc(98.5, "B")])) == [("A100", "B98.5")]
+
+
 def test_a_batch_that_fails_leaves_what_was_evicted_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
         engine.subscribe(WINDOW)
