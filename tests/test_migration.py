@@ -53,13 +53,13 @@ def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
         for path in store.paths(name):
             pq.write_table(rows, path)
     store.close()
-    for path in (directory / "manifests").glob("*.json"):  # format 1 has no digests
-        tables = json.loads(path.read_text())["tables"]
+    for manifest in (directory / "manifests").glob("*.json"):  # format 1 has no digests
+        tables = json.loads(manifest.read_text())["tables"]
         for name, files in tables.items():
             for file in files:
                 file["size"] = (directory / name / file["name"]).stat().st_size
                 del file["digest"], file["footer_digest"]
-        path.write_text(json.dumps({"format": 1, "tables": tables}))
+        manifest.write_text(json.dumps({"format": 1, "tables": tables}))
 
 
 def assert_goes_on(engine: Engine) -> None:
