@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from feeds.document import Document
+    from mmqjp.answers.output import Output
     from mmqjp.engine import Engine
-    from mmqjp.outputs import Output
     from xpath_stage.limits import Limits
     from xscl import XsclError, XsclErrors
 
@@ -18,7 +18,7 @@ _MODULES = {
     "Document": "feeds.document",
     "Engine": "mmqjp.engine",
     "Limits": "xpath_stage.limits",
-    "Output": "mmqjp.outputs",
+    "Output": "mmqjp.answers.output",
     "XsclError": "xscl",
     "XsclErrors": "xscl",
 }

@@ -20,24 +20,14 @@ from join_stage.only_read import Outdated
 from join_stage.private import share
 from join_stage.reading import UNBOUNDED, Bounds, Question
 from join_stage.views import CACHE_BYTES
-from mmqjp.admission import Admission, Found, warn_of
-from mmqjp.allowance import MATCHES, OUTPUTS, WORK, Allowance
-from mmqjp.answering import Answering, Passed, Pause
-from mmqjp.evaluated import EvaluatedRows
-from mmqjp.eviction import Eviction
-from mmqjp.join_state import JoinState
-from mmqjp.ledger import Ledger, Mark
-from mmqjp.notes import Notes
-from mmqjp.opening import directory_bytes, open_session, open_store
-from mmqjp.outputs import Output, sorted_outputs
-from mmqjp.ownership import Looking, Ownership
-from mmqjp.records import Records
-from mmqjp.registry import Registry
-from mmqjp.retention import ID_RETENTION, prune, prune_offsets
-from mmqjp.spending import Cut
-from mmqjp.subscribing import How, Noting, Subscribing, nothing_noted
-from mmqjp.subscriptions import Subscription
-from mmqjp.watermarks import (
+from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance
+from mmqjp.answers.output import Output, sorted_outputs
+from mmqjp.answers.spending import Cut
+from mmqjp.answers.step import Answering, Passed, Pause
+from mmqjp.documents.admission import Admission, Found, warn_of
+from mmqjp.documents.evaluated import EvaluatedRows
+from mmqjp.documents.records import Records
+from mmqjp.documents.watermarks import (
     EARLIEST,
     Lateness,
     Timing,
@@ -45,6 +35,16 @@ from mmqjp.watermarks import (
     by_stream,
     is_bounded,
 )
+from mmqjp.queries.changes import How, Noting, Subscribing, nothing_noted
+from mmqjp.queries.model import Subscription
+from mmqjp.queries.registry import Registry
+from mmqjp.state.eviction import Eviction
+from mmqjp.state.join_state import JoinState
+from mmqjp.state.ledger import Ledger, Mark
+from mmqjp.state.notes import Notes
+from mmqjp.state.opening import directory_bytes, open_session, open_store
+from mmqjp.state.ownership import Looking, Ownership
+from mmqjp.state.retention import ID_RETENTION, prune, prune_offsets
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -74,12 +74,12 @@ class Engine:
 
     `engine` is "duckdb", "spark", or a SparkSession. With `state`, a directory, everything is kept there and found
     again; without, it is gone at `close`. `lateness`, `idle_after` and `max_ahead`, in microseconds, say what is too
-    late, when a silent stream goes on, and what is from the future (see `mmqjp.watermarks.Timing`); `lateness` may be
-    a mapping of streams to their own, in which "*" is for all others. A document of more than `max_document` bytes, or
-    `max_nodes` elements and attributes, is a dead letter. A query is paused that would have more than `max_matches`
-    outputs for a document that arrives, or `max_outputs` for 10,000 of them, or would take more than `max_work` steps
-    for one (see `mmqjp.allowance`; None: no limit). `plan` is how the joins are done, one of
-    `join_stage.engine.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices that the plan "views"
+    late, when a silent stream goes on, and what is from the future (see `mmqjp.documents.watermarks.Timing`);
+    `lateness` may be a mapping of streams to their own, in which "*" is for all others. A document of more than
+    `max_document` bytes, or `max_nodes` elements and attributes, is a dead letter. A query is paused that would have
+    more than `max_matches` outputs for a document that arrives, or `max_outputs` for 10,000 of them, or would take more
+    than `max_work` steps for one (see `mmqjp.answers.allowance`; None: no limit). `plan` is how the joins are done, one
+    of `join_stage.engine.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices that the plan "views"
     keeps. `master` is a Spark master URL. `limits` bound what stage 1 keeps. With `quiet` the log hears nothing of dead
     letters. `now` is the clock, in microseconds. With `read_only` the state, which must be there, is only looked at,
     also by who may not write it, and nothing can be processed or changed. What is made in a state directory is its

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from feeds.document import Document
+from mmqjp.answers.output import Output
 from mmqjp.engine import Engine
-from mmqjp.outputs import Output
 from tests.oracle import OutputRow, comparable, evaluate
 from xscl import Script
 

@@ -17,9 +17,9 @@ from typing import Any
 from join_stage.duckdb_engine import DuckDBEngine
 from mmqjp import Engine
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.lines import GrowingFile
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
+from mmqjp.sinks.lines import GrowingFile
 from tests.service_support import Directory, StopAfter
 
 STEPS: list[tuple[Any, str]] = [

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mmqjp.service.places as places
+import mmqjp.sinks.places as places
 from join_stage.duckdb_engine import DuckDBEngine
 from mmqjp.cli import main as command
 from mmqjp.engine import Engine
-from mmqjp.service.lines import GrowingFile
-from mmqjp.service.outlet import Outlet
+from mmqjp.sinks.lines import GrowingFile
+from mmqjp.sinks.outlet import Outlet
 
 QUERIES = [
     "FROM S//a->x FOLLOWED BY {x = y, 10} S//a->y PUBLISH pairs",

@@ -9,12 +9,12 @@ from typing import Any
 
 from feeds.tail import Tail
 from mmqjp import Engine
+from mmqjp.documents.watermarks import Timing
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import Log
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Answer, Command, Spool
-from mmqjp.watermarks import Timing
+from mmqjp.sinks.lines import WRITTEN, open_lines
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
 
@@ -85,8 +85,8 @@ class Directory:
 def streaming(place: Directory, engine: Engine, session: Any, events: Events, **options: Any) -> Any:
     """The service on Spark over the same files."""
     from mmqjp.service.streaming import StreamingService
-    from mmqjp.streaming.files import FileSource, Place
-    from mmqjp.streaming.frames import streaming_frame
+    from mmqjp.spark.files import FileSource, Place
+    from mmqjp.spark.frames import streaming_frame
 
     named = {name: options.pop(name) for name in ("max_document", "grain") if name in options}
     sizes = {"most": options.get("batch_size", 5_000), "most_bytes": options.get("batch_bytes", 16 << 20)}

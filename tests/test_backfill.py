@@ -11,7 +11,7 @@ import pytest
 from feeds.document import Document
 from join_stage.engine import PLANS
 from mmqjp import Engine
-from mmqjp.outputs import Output
+from mmqjp.answers.output import Output
 from tests.agreement import Delivery, arranged
 from tests.oracle import evaluate
 from tests.strategies import random_case

@@ -12,7 +12,7 @@ import pytest
 from feeds.document import Document
 from join_stage.engine import PLANS
 from mmqjp import Engine
-from mmqjp.allowance import Steps, TooMuch
+from mmqjp.answers.allowance import Steps, TooMuch
 from tests.agreement import as_row
 from tests.cli_support import mmqjp
 from tests.oracle import comparable
@@ -72,9 +72,9 @@ def fresh(query: Watched) -> Watched:
 def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: int = 16) -> set[str]:
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
-    small.setattr("mmqjp.allowance.BLOCK", BLOCK)
-    small.setattr("mmqjp.spending.BLOCK", BLOCK)
-    small.setattr("mmqjp.spending.SUPERSEDED", 3)
+    small.setattr("mmqjp.answers.allowance.BLOCK", BLOCK)
+    small.setattr("mmqjp.answers.spending.BLOCK", BLOCK)
+    small.setattr("mmqjp.answers.spending.SUPERSEDED", 3)
     rng = random.Random(seed)
     matches, in_all = rng.choice([1, 2, 3, 5, 8]), rng.choice([3, 6, 10, 20, 1_000])
     model = Model(matches, in_all, BLOCK, UPSTREAM)

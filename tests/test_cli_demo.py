@@ -7,7 +7,7 @@ import pytest
 import mmqjp as package
 from feeds.document import Document
 from mmqjp.commands.demo import purposes
-from mmqjp.evidence import Evidence, JoinedValue
+from mmqjp.explain.why import Evidence, JoinedValue
 from tests.cli_support import mmqjp as call
 from xscl import parse_script
 from xscl.normal import Term

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from lxml import etree
 
-from mmqjp import residual
+from mmqjp.answers import residual
 from tests.saxon import saxon_of_document
 from xpath_stage.conditions import holds
 from xscl.pattern import PatternBuilder

@@ -8,7 +8,7 @@ import pytest
 from feeds.document import Document, Reject
 from join_stage.engine import DUCKDB_FILE, PLANS
 from mmqjp import Engine, XsclErrors
-from mmqjp.outputs import Output
+from mmqjp.answers.output import Output
 from tests.agreement import as_row
 from tests.oracle import comparable
 from tests.strategies import random_case

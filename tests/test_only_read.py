@@ -17,8 +17,8 @@ from feeds.document import Document
 from join_stage.engine import StoreError
 from join_stage.only_read import Outdated
 from mmqjp import Engine
-from mmqjp.ownership import OWNER, InUse, Looking, Ownership, is_held
 from mmqjp.service.client import Client
+from mmqjp.state.ownership import OWNER, InUse, Looking, Ownership, is_held
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory
 from tests.unprivileged import command_as_nobody, give_to_all, open_directory, take_back

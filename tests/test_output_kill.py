@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mmqjp import Engine
-from mmqjp.service.lines import WRITTEN, GrowingFile
+from mmqjp.sinks.lines import WRITTEN, GrowingFile
 from tests.service_support import PAIRS, Directory, StopAfter
 
 ROOT = Path(__file__).parent.parent

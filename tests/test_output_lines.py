@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mmqjp.outputs import Output
-from mmqjp.service.lines import GrowingFile, Pipe, WholeFile, open_lines
+from mmqjp.answers.output import Output
+from mmqjp.sinks.lines import GrowingFile, Pipe, WholeFile, open_lines
 
 
 def outputs(*numbers: int) -> list[Output]:

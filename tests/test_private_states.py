@@ -16,7 +16,7 @@ from feeds.fetch.state import FetchStore
 from join_stage.private import SHARED, make_inside, umask_of
 from mmqjp import Engine
 from mmqjp.commands import run
-from mmqjp.ownership import OWNER
+from mmqjp.state.ownership import OWNER
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory, stream
 from tests.unprivileged import as_nobody, command_as_nobody, open_directory

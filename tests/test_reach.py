@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from feeds.document import Document
 from join_stage.engine import PLANS
 from mmqjp import Engine
-from mmqjp.outputs import Output
-from mmqjp.reach import MOST_GAPS, Gap, Gaps, Reach, filled, missed_from, opened
+from mmqjp.answers.output import Output
+from mmqjp.state.reach import MOST_GAPS, Gap, Gaps, Reach, filled, missed_from, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from feeds.document import Document
 from join_stage.engine import StoreError
 from mmqjp import Engine
 from mmqjp.commands.interrupts import stopping
-from mmqjp.ownership import InUse, is_held
 from mmqjp.service.log import JsonLog, TextLog
+from mmqjp.state.ownership import InUse, is_held
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory, Events, StopAfter
 

@@ -11,9 +11,9 @@ import pytest
 
 from feeds.errors import SourceError
 from mmqjp.service.streaming import StreamingService
-from mmqjp.streaming.frames import ValueSource, streaming_frame
-from mmqjp.streaming.rows import ROWS
-from mmqjp.streaming.values import rows_frame
+from mmqjp.spark.frames import ValueSource, streaming_frame
+from mmqjp.spark.rows import ROWS
+from mmqjp.spark.values import rows_frame
 from tests.cli_support import mmqjp
 from tests.service_support import Directory, Events, stream
 

@@ -21,9 +21,9 @@ from mmqjp import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import HISTORY
-from mmqjp.service.lines import WRITTEN, GrowingFile, open_lines
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
+from mmqjp.sinks.lines import WRITTEN, GrowingFile, open_lines
 from tests.feed_server import START, Fetching, rss, running_server
 from tests.service_support import Events, StopAfter
 

@@ -16,8 +16,9 @@ from feeds.document import Document
 from feeds.history import History
 from feeds.offsets import Offset
 from feeds.tail import Tail, waiting_files
-from mmqjp import Engine, watermarks
-from mmqjp.retention import ID_RETENTION
+from mmqjp import Engine
+from mmqjp.documents import watermarks
+from mmqjp.state.retention import ID_RETENTION
 from tests.agreement import as_row
 from tests.oracle import comparable
 from tests.service_support import PAIRS, Directory, StopAfter
@@ -308,7 +309,7 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
 
 def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mmqjp.service.loop.PRUNED", 3)
-    monkeypatch.setattr("mmqjp.retention.SUPERSEDED", 0)
+    monkeypatch.setattr("mmqjp.state.retention.SUPERSEDED", 0)
     place = Directory(tmp_path)
     with Engine("duckdb", state=place.state, lateness=SECOND) as engine:
         engine.subscribe(PAIRS)

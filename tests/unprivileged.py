@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 _BECOME = """
 import os, sys
 import configparser, encodings.idna, fcntl, rich.table
-import join_stage.duckdb_reader, mmqjp, mmqjp.cli, mmqjp.explanation
+import join_stage.duckdb_reader, mmqjp, mmqjp.cli, mmqjp.explain.plan
 with mmqjp.Engine("duckdb") as engine:  # which loads what is loaded when it is needed
     engine.subscribe("S/a->x FOLLOWED BY {x = y, 1} S/a->y PUBLISH a")
     engine.process([mmqjp.Document("a", "<a/>", time=1)])

@@ -13,9 +13,9 @@ from mmqjp.commands.console import console
 from mmqjp.commands.errors import FAILED, Failure
 from mmqjp.commands.options import debug_option, read_script
 from mmqjp.engine import Engine
-from mmqjp.registry import Registry
-from mmqjp.subscriptions import HiddenStream, Subscription
-from mmqjp.terms import leaf_sides, names_of_others
+from mmqjp.explain.terms import leaf_sides, names_of_others
+from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.registry import Registry
 from xscl import Script
 
 COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")

@@ -20,13 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from feeds.sources import read_documents
+from mmqjp.answers.output import Output
 from mmqjp.commands.console import console
 from mmqjp.commands.options import debug_option, engine_option, plan_option, read_script
 from mmqjp.commands.run import open_engine
 from mmqjp.engine import Engine
-from mmqjp.evidence import Evidence, JoinedValue
-from mmqjp.outputs import Output
-from mmqjp.terms import term_text
+from mmqjp.explain.terms import term_text
+from mmqjp.explain.why import Evidence, JoinedValue
 from mmqjp.text import one_line
 from xscl import Script
 

@@ -13,8 +13,8 @@ from mmqjp.commands.errors import Failure
 from mmqjp.commands.options import debug_option, plan_option, read_script
 from mmqjp.commands.run import open_engine
 from mmqjp.engine import Engine
-from mmqjp.estimates import estimates
-from mmqjp.explanation import Known, explanation
+from mmqjp.explain.costs import estimates
+from mmqjp.explain.plan import Known, explanation
 
 SHOWN = 10
 """How many of a file's names an error lists."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from mmqjp.commands.options import duration
-from mmqjp.watermarks import OTHERS, Lateness
+from mmqjp.documents.watermarks import OTHERS, Lateness
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

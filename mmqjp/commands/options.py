@@ -11,7 +11,7 @@ import click
 
 from feeds.history import MOST_VERSIONS
 from join_stage.engine import DEFAULT_PLAN, PLANS
-from mmqjp.allowance import BLOCK, MATCHES, OUTPUTS, WORK
+from mmqjp.answers.allowance import BLOCK, MATCHES, OUTPUTS, WORK
 from mmqjp.commands.errors import DEBUG, Failure, ScriptFailure
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS

@@ -18,8 +18,7 @@ from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
 from join_stage.private import is_shared, make_inside, umask_of
-from mmqjp.allowance import ALLOWANCE, Allowance
-from mmqjp.batches import BYTES, DOCUMENTS, batches
+from mmqjp.answers.allowance import ALLOWANCE, Allowance
 from mmqjp.commands.console import counted
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.fetching import (
@@ -46,19 +45,20 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.commands.sinks import DeadLetters, checked
+from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
+from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.engine import NOTHING, Engine
 from mmqjp.errors import PublishCycle
-from mmqjp.notes import Notes
-from mmqjp.opening import open_session
-from mmqjp.retention import ID_RETENTION
+from mmqjp.queries.changes import How
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
-from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.loop import PRUNED, PRUNED_AT
-from mmqjp.service.outlet import Outlet
-from mmqjp.subscribing import How
+from mmqjp.sinks.lines import WRITTEN, open_lines
+from mmqjp.sinks.outlet import Outlet
+from mmqjp.state.notes import Notes
+from mmqjp.state.opening import open_session
+from mmqjp.state.retention import ID_RETENTION
 from mmqjp.text import one_line
-from mmqjp.watermarks import Lateness, Timing, lateness_of
 from xscl import Script
 from xscl.garbage import collector_spared
 

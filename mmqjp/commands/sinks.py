@@ -7,10 +7,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mmqjp.service.lines import is_stream, refuse_missing_directory
-from mmqjp.standard_output import standard_output
+from mmqjp.commands.standard_output import standard_output
+from mmqjp.sinks.lines import is_stream, refuse_missing_directory
+from mmqjp.state.whole_file import whole_file
 from mmqjp.text import json_line
-from mmqjp.whole_file import whole_file
 
 
 def checked(output: Path | None) -> Path | None:

@@ -13,8 +13,7 @@ from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
 from join_stage.private import is_shared, make_inside
-from mmqjp.allowance import Allowance
-from mmqjp.batches import BYTES, DOCUMENTS
+from mmqjp.answers.allowance import Allowance
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import hangups, stopping
@@ -36,18 +35,19 @@ from mmqjp.commands.options import (
 )
 from mmqjp.commands.run import open_engine, start_session, subscribe
 from mmqjp.commands.sinks import checked
+from mmqjp.documents.batches import BYTES, DOCUMENTS
+from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.engine import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import FETCHED, Drops
 from mmqjp.service.fetching import Fetching
-from mmqjp.service.lines import WRITTEN, open_lines
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.questions import AT_ONCE, QUERY, Questions
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
-from mmqjp.watermarks import Lateness, Timing, lateness_of
+from mmqjp.sinks.lines import WRITTEN, open_lines
 from xscl.garbage import collector_spared
 
 AVAILABLE_NOW = "available-now"
@@ -272,8 +272,8 @@ def stream(
                 service = Service(*parts, rules)
             else:
                 from mmqjp.service.streaming import StreamingService
-                from mmqjp.streaming.files import FileSource, Place
-                from mmqjp.streaming.frames import ValueSource, streaming_frame
+                from mmqjp.spark.files import FileSource, Place
+                from mmqjp.spark.frames import ValueSource, streaming_frame
 
                 places = [Place(path, feeds) for path in paths]
                 if drops is not None:

@@ -12,11 +12,11 @@ from typing import Any
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.only_read import Outdated
 from mmqjp.engine import Engine
-from mmqjp.ownership import InUse, Looking, is_held
 from mmqjp.service.commands import QUESTIONS, CommandQueue, done
 from mmqjp.service.log import Silence
 from mmqjp.service.questions import QUERY
 from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.state.ownership import InUse, Looking, is_held
 
 PAUSE = 0.05
 """Seconds between looks for the answer."""

@@ -9,14 +9,14 @@ from typing import Any
 from feeds.document import Clock, now_us
 from mmqjp.engine import Engine
 from mmqjp.errors import BadCommand, MmqjpError, UnknownQuery
-from mmqjp.notes import Notes
+from mmqjp.queries.changes import Noting
+from mmqjp.queries.model import Subscription
 from mmqjp.service.asking import Asking, answered
 from mmqjp.service.log import Log
 from mmqjp.service.questions import QUERY
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.service.status import status
-from mmqjp.subscribing import Noting
-from mmqjp.subscriptions import Subscription
+from mmqjp.state.notes import Notes
 from xscl import XsclErrors
 
 SHELF_LIFE = 24 * 3600 * 1_000_000

@@ -10,11 +10,11 @@ from feeds.history import History
 from feeds.offsets import Offset, Positions
 from feeds.reading import read_waiting
 from feeds.tail import Piece, Tail, Waiting, waiting_files
-from mmqjp.admission import Found
-from mmqjp.batches import size_of
+from mmqjp.documents.admission import Found
+from mmqjp.documents.batches import size_of
 from mmqjp.engine import Engine
-from mmqjp.notes import Notes
 from mmqjp.service.progress import Backlog
+from mmqjp.state.notes import Notes
 
 HISTORY = "history "
 """Begins the keys of the settings with what is known of the entries of each feed."""

@@ -11,16 +11,16 @@ from typing import Protocol
 from feeds.history import History
 from feeds.tail import Tail
 from join_stage.engine import OutOfMemory
-from mmqjp.batches import BYTES, DOCUMENTS
+from mmqjp.answers.output import Output
+from mmqjp.documents.batches import BYTES, DOCUMENTS
 from mmqjp.engine import Engine
-from mmqjp.notes import Notes
-from mmqjp.outputs import Output
-from mmqjp.retention import ID_RETENTION
 from mmqjp.service.intake import Intake, Taken
-from mmqjp.service.lines import Lines
 from mmqjp.service.log import Log
-from mmqjp.service.outlet import Outlet
 from mmqjp.service.progress import progress
+from mmqjp.sinks.lines import Lines
+from mmqjp.sinks.outlet import Outlet
+from mmqjp.state.notes import Notes
+from mmqjp.state.retention import ID_RETENTION
 
 POLL = 0.1
 """Seconds between looks for commands while there is nothing else to do."""

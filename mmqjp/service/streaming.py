@@ -26,11 +26,11 @@ from join_stage.engine import StoreError
 from join_stage.spark.tables import file_urls
 from mmqjp.engine import Engine
 from mmqjp.service.intake import Taken
-from mmqjp.service.lines import Lines
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
-from mmqjp.streaming.errors import StreamFailed
-from mmqjp.streaming.rows import numbered, pieces, readable, uncommitted
+from mmqjp.sinks.lines import Lines
+from mmqjp.spark.errors import StreamFailed
+from mmqjp.spark.rows import numbered, pieces, readable, uncommitted
 from mmqjp.text import one_line
 
 MICRO_BATCHES = "micro-batches"
@@ -42,7 +42,7 @@ class Stopped(Exception):
 
 
 class StreamingService(Service):
-    """A service whose documents come as rows of `mmqjp.streaming.rows.ROWS` in a streaming data frame.
+    """A service whose documents come as rows of `mmqjp.spark.rows.ROWS` in a streaming data frame.
 
     `checkpoint` is where Spark keeps the state of the query. `sources` are those whose offsets the rows have.
     """

@@ -1,0 +1,1 @@
+"""From new documents to outputs: both stages, matches, subscribers, output documents."""

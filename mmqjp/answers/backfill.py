@@ -1,0 +1,69 @@
+"""Answers new queries over the documents that are kept: what these hold for them, and all pairs among them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import pyarrow as pa
+
+from join_stage.duckdb_engine import DuckDBEngine
+from join_stage.engine import JoinEngine, Matches
+from join_stage.plan import TemplateTable
+from mmqjp.documents.records import Records
+from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.registry import Registry
+from mmqjp.state.join_state import JoinState, arriving
+from xpath_stage.evaluator import XPathStage
+
+
+class Backfill:
+    """Kept documents seen with the eyes of a few owners of rows, whose rows are joined apart from all others.
+
+    The pairs are found in a join engine of their own, in memory, whatever the store's is. What the documents hold for
+    the owners enters the store's join state too, so that documents to come meet it.
+    """
+
+    def __init__(
+        self,
+        owners: Collection[Subscription | HiddenStream],
+        registry: Registry,
+        state: JoinState,
+        records: Records,
+    ) -> None:
+        self._registry, self._state, self._records = registry, state, records
+        self._own_stage1, self._own_store = XPathStage(), DuckDBEngine()
+        targets = [target for owner in owners for target in owner.targets]
+        self._streams = sorted({stream for target in targets for stream in target.streams})
+        needs = registry.catalog.needs_of(target.row for target in targets)
+        self._own_stage1.add(needs)
+        for row in needs.rows:
+            self._own_store.put_rows(TemplateTable(row.template, registry.catalog.templates[row.template]), [row])
+
+    def matches(self) -> Iterator[Matches]:
+        """What the documents complete for the owners, some documents after the other."""
+        try:
+            for docids in self._state.kept(self._streams):
+                self._records.load(docids)
+                witnesses = self._own_stage1.evaluate(arriving(self._records[docid]) for docid in docids)
+                self._own_stage1.finish_batch(committed=True)
+                self._own_store.begin()
+                yield self._own_store.join(witnesses, docids[0], self._registry.scope)
+                self._own_store.commit()
+                sql = "SELECT w.docid, g.var1, g.var2, w.node1, w.node2 FROM w JOIN groups g ON w.grp = g.grp"
+                flat = self._own_store.select(sql, {"w": witnesses.r_bin})
+                self._state.extend(flat, witnesses.r_doc, witnesses.r_docts)
+                self._records.rest()
+        finally:
+            self._own_stage1.close()
+            self._own_store.close()
+
+
+def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:
+    """The tuples of hidden streams that are kept: their stream, parts, and what is bound, as (docid, node)."""
+    views = {"streams": pa.table({"stream": pa.array(sorted(streams), pa.string())})}
+    sql = (
+        "SELECT d.stream, d.parts, d.bound_docids, d.bound_nodes FROM documents d JOIN streams s ON d.stream = s.stream"
+    )
+    for row in store.select(sql, views).to_pylist():
+        nodes = ((node & 0xFFFFFFFF, node >> 32) for node in row["bound_nodes"])
+        yield row["stream"], tuple(row["parts"]), tuple(zip(row["bound_docids"], nodes, strict=True))

@@ -1,0 +1,123 @@
+"""Construction of output documents (thesis 6.2): the default pair of subtrees, SELECT items, element constructors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+from lxml import etree
+
+from mmqjp.documents.records import Record
+from xpath_stage.binder import Node
+from xscl.functions import derive
+from xscl.normal import NormalQuery
+from xscl.syntax import ElementConstructor, Hole
+
+
+@dataclass(frozen=True)
+class Value:
+    """A SELECT variable's node in the document that its block read, with derived-value functions to apply."""
+
+    record: Record
+    node: Node
+    functions: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        value = self.record.tree.string_value(*self.node)
+        for name in self.functions:
+            value = derive(name, value)
+        return value
+
+    def is_element(self) -> bool:
+        return not self.node[1] and not self.functions
+
+    def copy(self) -> etree._Element:
+        """A copy of the element with its subtree, without the text after it."""
+        copied = deepcopy(self.record.tree.elements[self.node[0]])
+        copied.tail = None
+        return copied
+
+    def json_id(self) -> int | str:
+        """The node's id as output lines write it."""
+        element, place = self.node
+        return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
+
+
+def construct(
+    query: NormalQuery, name: str, t0: int, t1: int, values: Mapping[str, Value | str], holes: Sequence[Value | str]
+) -> etree._Element:
+    """The output document's root. `values` are the SELECT entries in order (a str is a constant), `holes` those of an
+    element constructor in order of appearance."""
+    if query.constructor is not None:
+        return _Constructor(query, holes).build(query.constructor)
+    match = etree.Element("match", query=name, t0=str(t0), t1=str(t1))
+    for key, value in values.items():
+        if query.star and isinstance(value, Value):
+            match.append(_root_copy(value, key))
+            continue
+        item = etree.SubElement(match, _element_name(key))
+        if isinstance(value, Value) and value.is_element():
+            item.append(value.copy())
+        else:
+            item.text = value if isinstance(value, str) else value.text()
+    return match
+
+
+def _root_copy(value: Value, key: str) -> etree._Element:
+    """A default output's child: a copy of the element, an attribute under its name, a derived value under its key."""
+    if value.is_element():
+        return value.copy()
+    element, place = value.node
+    name = _element_name(key) if value.functions else value.record.tree.attribute(element, place)[0]
+    copied = etree.Element(name)
+    copied.text = value.text()
+    return copied
+
+
+def _element_name(key: str) -> str:
+    return key.replace("'", "_")
+
+
+class _Constructor:
+    def __init__(self, query: NormalQuery, holes: Sequence[Value | str]) -> None:
+        self._uris = dict(query.namespaces)
+        self._holes = iter(holes)
+
+    def build(self, constructor: ElementConstructor) -> etree._Element:
+        prefix = constructor.name.rpartition(":")[0]
+        nsmap = {prefix: self._uris[prefix]} if prefix and prefix != "xml" else None
+        element = etree.Element(self._name(constructor.name), nsmap=nsmap)
+        for name, parts in constructor.attributes:
+            element.set(self._name(name), "".join(self._text(part) for part in parts))
+        for child in constructor.children:
+            if isinstance(child, ElementConstructor):
+                element.append(self.build(child))
+            elif isinstance(child, str):
+                _append_text(element, child)
+            else:
+                value = next(self._holes)
+                if isinstance(value, Value) and value.is_element():
+                    element.append(value.copy())
+                else:
+                    _append_text(element, value if isinstance(value, str) else value.text())
+        return element
+
+    def _text(self, part: str | Hole) -> str:
+        if isinstance(part, str):
+            return part
+        value = next(self._holes)
+        return value if isinstance(value, str) else value.text()
+
+    def _name(self, name: str) -> str:
+        prefix, _, local = name.rpartition(":")
+        if prefix == "xml":
+            return f"{{http://www.w3.org/XML/1998/namespace}}{local}"
+        return f"{{{self._uris[prefix]}}}{local}" if prefix else local
+
+
+def _append_text(element: etree._Element, text: str) -> None:
+    if len(element):
+        element[-1].tail = (element[-1].tail or "") + text
+    else:
+        element.text = (element.text or "") + text

@@ -1,0 +1,207 @@
+"""Documents as the engine keeps them: external ones, published outputs, and the tuples of hidden streams."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from join_stage.engine import JoinEngine
+from join_stage.tables import TABLES
+from xpath_stage.binder import Node
+from xpath_stage.parse import ParsedDocument, parse_document
+
+DOCUMENTS, CHARACTERS = 5_000, 16 << 20
+"""Kept documents that are read at a time, and their text: all of them are in memory, parsed."""
+
+Kind = Literal["external", "published", "hidden"]
+
+BEFORE_ARRIVALS = 1 << 40
+"""More than there are documents in a store that did not know arrivals."""
+
+
+@dataclass
+class Record:
+    """A kept document. Times in UTC microseconds; `xml` is the document as read: comments and PIs gone.
+
+    `parts` are the documents that a chain's outputs are told apart by: the document itself, or for a tuple of a hidden
+    stream those of the blocks behind it; `part_ids` their ids with their streams. `sources` are the external
+    documents behind it, as (id, stream), left to right. `bound` has, for a tuple, the docid and node of each variable.
+
+    `arrival` is the latest arrival behind it (see `mmqjp.answers.allowance`). `appeared` tells for each part when it
+    came in, by the docid of that document from outside; one that a backfill published came with itself.
+    """
+
+    docid: int
+    id: str
+    stream: str
+    t0: int
+    t1: int
+    xml: str
+    kind: Kind
+    parts: tuple[int, ...]
+    part_ids: tuple[str, ...]
+    sources: tuple[tuple[str, str], ...]
+    bound: tuple[tuple[int, Node], ...] = ()
+    arrival: int = -1
+    appeared: tuple[int, ...] = ()
+
+    @cached_property
+    def tree(self) -> ParsedDocument:
+        return parse_document(self.xml.encode(), trusted=True)
+
+    def number(self, docid: int, arrival: int) -> None:
+        """Numbers it as it enters, one from outside as this arrival; also anew, when its batch is begun again."""
+        self.docid = docid
+        if self.kind != "hidden":
+            self.parts = (docid,)
+        if self.kind == "external":
+            self.arrival, self.appeared = arrival, (docid,)
+        elif not self.appeared:
+            self.appeared = (docid,)
+
+
+def own_part_id(stream: str, document_id: str) -> str:
+    return json.dumps([stream, document_id], ensure_ascii=False)
+
+
+class Records:
+    """Look-up of records by docid: those of the running batch, and earlier ones read back from the store.
+
+    Earlier ones are kept at hand up to `cached` characters of XML, the latest used last to go; a tree, which takes far
+    more memory than its text, lives as long as a batch.
+    """
+
+    def __init__(self, store: JoinEngine, cached: int = 16 << 20) -> None:
+        self._store = store
+        self._cached = cached
+        self._size = 0
+        self._records: OrderedDict[int, Record] = OrderedDict()
+        self._fresh: dict[int, Record] = {}
+        self._used: set[int] = set()
+        """Those that may have got a tree since all trees were let go of."""
+
+    def add(self, record: Record) -> None:
+        """Takes in a document of the running batch."""
+        self._fresh[record.docid] = record
+
+    def __getitem__(self, docid: int) -> Record:
+        found = self._fresh.get(docid) or self._records.get(docid)
+        self._used.add(docid)
+        if found is None:
+            self.load([docid])
+            found = self._records[docid]
+        return found
+
+    def load(self, docids: Iterable[int]) -> None:
+        """Brings documents to hand, those that are missing by one query."""
+        wanted = {docid for docid in docids if docid not in self._fresh}
+        for docid in wanted & self._records.keys():
+            self._records.move_to_end(docid)
+        missing = sorted(wanted - self._records.keys())
+        if not missing:
+            return
+        columns = ", ".join(f"d.{name}" for name in TABLES["documents"].names)
+        sql = f"SELECT {columns} FROM documents d JOIN wanted w ON d.docid = w.docid"
+        rows = self._store.select(sql, {"wanted": pa.table({"docid": pa.array(missing, pa.int64())})})
+        for row in rows.to_pylist():
+            self._keep(_record(row))
+        self._shrink(len(wanted))
+
+    def flush(self) -> None:
+        """Writes the running batch's documents to the store, and lets go of what only the batch needed."""
+        self._store.append("documents", _table(list(self._fresh.values())))
+        for record in self._fresh.values():
+            self._keep(record)
+        self._used |= self._fresh.keys()
+        self._fresh.clear()
+        self.rest()
+
+    def rest(self) -> None:
+        """Lets go of what was only needed to work with the documents at hand."""
+        self._shrink(0)
+        for docid in self._used & self._records.keys():
+            self._records[docid].__dict__.pop("tree", None)
+        self._used.clear()
+
+    def forget(self, first: int) -> None:
+        """Drops the documents from docid `first` on: their batch is rolled back."""
+        self._fresh.clear()
+        for docid in [docid for docid in self._records if docid >= first]:
+            self._size -= len(self._records.pop(docid).xml)
+
+    def _keep(self, record: Record) -> None:
+        self._records[record.docid] = record
+        self._size += len(record.xml)
+
+    def _shrink(self, needed: int) -> None:
+        """Drops the records that were used longest ago, but not the `needed` last ones."""
+        while self._size > self._cached and len(self._records) > needed:
+            self._size -= len(self._records.popitem(last=False)[1].xml)
+
+
+def kept_documents(store: JoinEngine, streams: Collection[str], condition: str = "true") -> Iterator[list[int]]:
+    """The kept documents of some streams that a condition of SQL holds for, oldest first, a few at a time."""
+    sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
+WHERE {condition} ORDER BY d.docid"""
+    docids: list[int] = []
+    size = 0
+    for row in store.select(sql, {"streams": pa.table({"stream": sorted(streams)})}).to_pylist():
+        docids.append(row["docid"])
+        size += row["size"]
+        if len(docids) >= DOCUMENTS or size >= CHARACTERS:
+            yield docids
+            docids, size = [], 0
+    if docids:
+        yield docids
+
+
+def _table(records: Sequence[Record]) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "docid": [r.docid for r in records],
+        "id": [r.id for r in records],
+        "stream": [r.stream for r in records],
+        "t0": [r.t0 for r in records],
+        "t1": [r.t1 for r in records],
+        "xml": [r.xml for r in records],
+        "kind": [r.kind for r in records],
+        "parts": [r.parts for r in records],
+        "part_ids": [r.part_ids for r in records],
+        "source_ids": [[s[0] for s in r.sources] for r in records],
+        "source_streams": [[s[1] for s in r.sources] for r in records],
+        "bound_docids": [[docid for docid, _ in r.bound] for r in records],
+        "bound_nodes": [[element | place << 32 for _, (element, place) in r.bound] for r in records],
+        "arrival": [r.arrival for r in records],
+        "appeared": [r.appeared for r in records],
+    }
+    return pa.table(columns, schema=TABLES["documents"])
+
+
+def _record(row: dict[str, Any]) -> Record:
+    bound = zip(row["bound_docids"], row["bound_nodes"], strict=True)
+    return Record(
+        row["docid"],
+        row["id"],
+        row["stream"],
+        row["t0"],
+        row["t1"],
+        row["xml"],
+        row["kind"],
+        tuple(row["parts"]),
+        tuple(row["part_ids"]),
+        tuple(zip(row["source_ids"], row["source_streams"], strict=True)),
+        tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in bound),
+        arrival_of(row["docid"], row["arrival"]),
+        tuple(row["parts"] if row["appeared"] is None else row["appeared"]),
+    )
+
+
+def arrival_of(docid: int, arrival: int | None) -> int:
+    """The arrival of a document as it is kept; None is that of a store that did not know arrivals: they are before all
+    others, in the order of the docids."""
+    return docid - BEFORE_ARRIVALS if arrival is None else arrival

@@ -1,0 +1,244 @@
+"""What `explain` prints: each query from its text to the SQL that answers it (thesis 6.2 to 6.4), in 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from join_stage.costs import Cost
+from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
+from mmqjp.explain.costs import Estimates
+from mmqjp.explain.layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
+from mmqjp.explain.terms import definition_text, names_of_others, owner_text, stream_text, term_text, window_text
+from mmqjp.queries.model import HiddenStream, Subscription, Target
+from mmqjp.queries.registry import Registry
+from templates.catalog import INFINITE
+from templates.conjunctive import conjunctive_query
+from templates.minor import Minor
+from templates.template import Shape
+from xscl import parse_script, to_xscl
+from xscl.normal import NormalQuery, Side, Term
+from xscl.syntax import ElementConstructor
+
+ARRAY = "[{}]"
+"""DuckDB's array constructor; Spark's is `array({})`, and nothing else differs."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of costs: estimates, and what a plan took the last time, by template."""
+
+    estimates: Estimates | None
+    measured: tuple[str, Mapping[int, Cost]] | None
+
+
+def explanation(registry: Registry, names: Container[str], plan: str, known: Known) -> Iterator[str]:
+    """The lines that explain the queries of some names, joined by a plan."""
+    chosen = [s for s in registry.subscriptions.values() if s.name in names]
+    writer = _Explanation(registry, plan, known)
+    for subscription in chosen:
+        yield from writer.query(subscription)
+        yield ""
+    if any(target.conjunct.joins for target in writer.explained):
+        yield from _heading("value pairs, shared by all templates")
+        yield from wrapped("R_vj of a batch: the pairs of nodes of two documents with equal string values.", 2)
+        statement = value_pairs_statement(NEW_RIGHT, registry.window)
+        yield from chain.from_iterable(wrapped_sql(line, 4) for line in statement.splitlines())
+        text = f"Where documents came before, also {NEW_LEFT.pairs}: {NEW_LEFT.left} on the left, {NEW_LEFT.right} on "
+        yield from wrapped(text + "the right; the templates' statements run over it in the same way.", 2)
+
+
+class _Explanation:
+    """Explains one query after another; a template is spelt out where it is met first."""
+
+    def __init__(self, registry: Registry, plan: str, known: Known) -> None:
+        self._registry, self._plan, self._known = registry, plan, known
+        self._spelt: dict[int, str] = {}
+        self.explained: list[Target] = []
+        self._users: dict[int, list[Target]] = {}
+        for owner in registry.owners():
+            for target in owner.targets:
+                self._users.setdefault(target.template, []).append(target)
+
+    def query(self, subscription: Subscription) -> Iterator[str]:
+        yield from _heading(f"query {subscription.name}")
+        yield from query_lines(parse_script(subscription.text), 2)
+        yield ""
+        yield from _normal_form(subscription.normal, subscription.publishes)
+        yield from self._targets(subscription, 2)
+
+    def _targets(self, owner: Subscription | HiddenStream, indent: int) -> Iterator[str]:
+        for number, target in enumerate(owner.targets, 1):
+            if len(owner.targets) > 1:
+                yield from indented(["", f"disjunct {number} of {len(owner.targets)}"], indent)
+            yield from indented(self._target(target), indent)
+            for side in target.conjunct.sides():
+                if side.hidden is not None:
+                    yield from indented(self._hidden(side), indent)
+
+    def _hidden(self, side: Side) -> Iterator[str]:
+        """The inner join behind a side, further in."""
+        assert side.hidden is not None
+        hidden = side.hidden
+        yield ""
+        yield f"inner join {stream_text(hidden.stream)}, whose tuples are read above"
+        yield f"  {hidden.op} within {window_text(hidden.window)}"
+        handed = [
+            f"{inner} is {child.var}" for inner, child in zip(hidden.variables, side.pattern.children, strict=True)
+        ]
+        if handed:
+            yield from wrapped(f"above, its {', '.join(handed)}", 2)
+        yield from self._targets(self._registry.hidden(hidden.stream), 4)
+
+    def _target(self, target: Target) -> Iterator[str]:
+        """One conjunctive query."""
+        self.explained.append(target)
+        conjunct, placement = target.conjunct, target.placement
+        shape = self._registry.catalog.templates[placement.template]
+        yield ""
+        yield "join graph" if conjunct.joins else "pattern"
+        for label, side in zip(("left", "right"), conjunct.sides(), strict=False):
+            what = "inner join" if side.hidden else "stream"
+            yield f"  {f'{label}, ' if conjunct.joins else ''}{what} {stream_text(side.stream)}"
+            yield from indented(tree(side.pattern), 4)
+        for title, lines in (
+            ("value joins", [f"{term_text(a)} = {term_text(b)}" for a, b in conjunct.joins]),
+            ("residual predicates, on each match of the joins", list(map(to_xscl, conjunct.residual))),
+        ):
+            if lines:
+                yield f"  {title}"
+                yield from chain.from_iterable(wrapped(line, 4) for line in lines)
+        yield ""
+        yield f"minor, as template {placement.template} numbers its nodes"
+        nodes = _minor_nodes(target)
+        for line, (*_, definition) in zip(aligned([node[:-1] for node in nodes]), nodes, strict=True):
+            yield f"  {line}"
+            yield from wrapped(definition, 6)
+        yield from wrapped(f"structure {_structure(shape)}", 2)
+        yield ""
+        yield f"row of R_T{placement.template}"
+        sharers = list(self._registry.of_row(placement.row))
+        widest = max(other.window for other in sharers)
+        values = [f"var{i} = {variable}" for i, variable in enumerate(target.catalog.variables_of(target.row), 1)]
+        values = [f"qid = {placement.row}", *values, f"wl = {_microseconds(widest)}"]
+        yield from wrapped(", ".join(values), 2)
+        yield from wrapped(f"shared with {names_of_others(sharers, [target.owner]) or 'no other query'}", 2)
+        yield from self._template(target, shape)
+
+    def _template(self, target: Target, shape: Shape) -> Iterator[str]:
+        number = target.template
+        yield ""
+        yield f"template {number}"
+        others = names_of_others(self._users[number], [target.owner])
+        yield from wrapped(f"shared with {others or 'no other query'}", 2)
+        yield from self._costs(target, shape)
+        if number in self._spelt:
+            yield f"  its Datalog and SQL stand above, at {self._spelt[number]}"
+            return
+        self._spelt[number] = owner_text(target.owner)
+        datalog = conjunctive_query(shape, f"T{number}").datalog()
+        sql = template_statement(TemplateTable(number, shape), NEW_RIGHT, ARRAY)
+        yield "  Datalog"
+        yield from chain.from_iterable(wrapped(line, 4) for line in datalog.splitlines())
+        yield "  SQL, as DuckDB gets it"
+        yield from chain.from_iterable(wrapped_sql(line, 4) for line in sql.splitlines())
+
+    def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
+        """What the row and its template are expected to cost, and what the template did."""
+        number, variables_of = target.template, self._registry.catalog.variables_of
+        yield f"  plan {self._plan}"
+        guess = self._known.estimates
+        if not shape.joins:
+            text = "one look at each match of the pattern"
+        elif guess is None:
+            text = "no documents are kept (--state DIR names a store with some)"
+        else:
+            row = guess.of_row(shape, variables_of(target.row))
+            rows = {other.row for other in self._users[number]}
+            total = guess.of_rows(shape, map(variables_of, rows))
+            text = (
+                f"for a document like the {guess.documents:,} kept, {row[0] if row else 0:,.1f} pairs of equal nodes "
+            )
+            text += f"for this row's rarest join, {total:,.1f} for the {len(rows):,} rows of the template"
+        yield from wrapped(f"estimated cost: {text}", 2)
+        plan, costs = self._known.measured or (self._plan, {})
+        if number in costs:
+            cost = costs[number]
+            others = [str(other) for other in cost.templates if other != number]
+            text = f"{cost.seconds * 1e3:,.1f} ms for {cost.matches:,} matches of a batch, in the plan {plan}"
+            text += f", together with template{'s' * (len(others) > 1)} {', '.join(others)}" if others else ""
+        else:
+            text = "no batch has matched it yet"
+        yield from wrapped(f"last measured cost: {text}", 2)
+
+
+def _heading(text: str) -> list[str]:
+    return [text, "=" * len(text)]
+
+
+def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
+    yield "  normal form"
+    kind = f"{normal.op} within {window_text(normal.window)}" if normal.op else "a filter: each match is an output"
+    if len(normal.conjuncts) > 1:
+        kind += f"; {len(normal.conjuncts)} disjuncts, whose matches are united"
+    yield f"    {kind}"
+    entries = [_entry(entry.key, entry.value) for entry in normal.entries]
+    root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
+    yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
+    if any(isinstance(e.value, Term) and e.value.var.startswith("#") for e in normal.entries):
+        yield "    (#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)"
+    if publishes:
+        yield "    its outputs are documents of the stream of its name"
+
+
+def _entry(key: str, value: Term | str) -> str:
+    if isinstance(value, str):
+        return f'"{value}" AS {key}'
+    text = term_text(value)
+    return key if text == key else f"{text} AS {key}"
+
+
+def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
+    """The minor's nodes by the template's numbering: node, side, shared variable, name in the query, definition."""
+    rows = {}
+    ids = target.catalog.variables_of(target.row)
+    for label, side, minor, slots in zip(
+        ("left", "right"), target.conjunct.sides(), target.placement.minors, target.placement.slots, strict=False
+    ):
+        for index, slot in enumerate(slots):
+            rows[slot] = (f"var{slot + 1}", label, _node_name(side, minor, index), minor.nodes[index].definition)
+    table: list[tuple[str, ...]] = []
+    for slot, number in enumerate(ids):
+        name, label, here, definition = rows[slot]
+        table.append((name, label, f"variable {number}", here, definition_text(definition)))
+    return table
+
+
+def _node_name(side: Side, minor: Minor, index: int) -> str:
+    """What the query calls a node of K: the value-join term it carries, its variable, else its test."""
+    for term, node in minor.node_of.items():
+        if node == index:
+            return term_text(term)
+    pattern = side.pattern
+    for child in minor.nodes[index].path:
+        pattern = pattern.children[child]
+    return pattern.var or f"({pattern.test})"
+
+
+def _structure(shape: Shape) -> str:
+    """The template's trees, children in parentheses, and its value joins."""
+    children: dict[int | None, list[int]] = {}
+    for node, parent in enumerate(shape.parents):
+        children.setdefault(parent, []).append(node)
+
+    def text(node: int) -> str:
+        below = ", ".join(map(text, children.get(node, [])))
+        return f"var{node + 1}({below})" if below else f"var{node + 1}"
+
+    joins = ", ".join(f"var{left + 1} = var{right + 1}" for left, right in shape.joins)
+    return "; ".join([*map(text, children[None]), *([joins] if joins else [])])
+
+
+def _microseconds(window: int) -> str:
+    return "INF" if window == INFINITE else f"{window} ({window_text(window)})"

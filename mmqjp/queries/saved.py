@@ -1,0 +1,208 @@
+"""What a store keeps of its queries: their texts, and where these stand in the catalog, so that none is parsed again.
+
+A query of an earlier run is registered by its rows of R_T. Its text is parsed when something is delivered to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from join_stage.engine import JoinEngine, StoreError
+from mmqjp.queries.model import Owner, Ready, Standing, Subscription, width
+from mmqjp.queries.prepared import Preparation, Written
+from mmqjp.queries.registry import Registry
+from mmqjp.state.rows import Rows
+from templates.catalog import Catalog, Step
+from templates.shared_rows import RowKey
+from templates.template import Shape
+from xscl.pattern_json import from_json, to_json
+
+_STANDING = "place template variables op window_us streams"
+
+_Rows = list[tuple[object, ...]]
+
+
+class KeptQueries:
+    """Writes and reads the tables of queries. Callers begin and commit batches."""
+
+    def __init__(self, store: JoinEngine) -> None:
+        self._store, self._rows = store, Rows(store)
+        self._removed = {qid for (qid,) in self._rows.tuples("removed_queries", "qid")}
+        self._all_names = dict(self._rows.tuples("added_queries", "qid name"))
+        self.next_qid = max(self._all_names, default=-1) + 1
+        self._variables = list(self._rows.tuples("variables", "var parent stream definition node", "var"))
+        self._saved_steps = max((var for var, *_ in self._variables), default=-1) + 1
+        self._saved_templates = self._saved_chains = 0
+        # Variables that nobody used when the store was made a newer format: it has no patterns for them.
+        with_node = {var for var, *_, node in self._variables if node is not None}
+        self._without_node = {var for var, *_ in self._variables} - with_node
+
+    # ------------------------------------------------------------ to read
+
+    def catalog(self) -> Catalog:
+        """A catalog that hands out the ids that earlier runs did."""
+        shapes = [
+            Shape(left, tuple(parents), tuple(zip(joins[::2], joins[1::2], strict=True)))
+            for _, left, parents, joins in self._rows.tuples(
+                "templates", "template left_nodes parents joins", "template"
+            )
+        ]
+        self._saved_templates = len(shapes)
+        steps = {(stream, parent, definition): var for var, parent, stream, definition, _ in self._variables}
+        chains = [tuple(functions) for _, functions in self._rows.tuples("chains", "chain functions", "chain")]
+        self._saved_chains = len(chains)
+        return Catalog(known_steps=steps, next_step=self._saved_steps, known_templates=shapes, known_chains=chains)
+
+    def restore(self, registry: Registry, preparation: Preparation) -> None:
+        """Registers the queries that were added and not removed. Raises StoreError if the tables do not agree."""
+        try:
+            self._restore(registry, preparation)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise StoreError(f"the store's tables of queries do not agree: {error!r}; take an older copy") from error
+
+    def _restore(self, registry: Registry, preparation: Preparation) -> None:
+        own, inner = self._standing("placements", "qid"), self._standing("inner_placements", "qid stream")
+        keys = [(template, tuple(variables)) for *_, template, variables, _, _, _ in (*own, *inner)]
+        numbers, change = registry.catalog.restore(
+            self._steps((variables for _, variables in keys), registry.catalog), keys
+        )
+        registry.restored(change)
+        of_query: dict[int, list[Standing]] = {}
+        for qid, *rest in own:
+            of_query.setdefault(qid, []).append(_read(numbers, *rest))
+        of_inner: dict[int, dict[str, list[Standing]]] = {}
+        for qid, stream, *rest in inner:
+            of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, *rest))
+        for subscription in self._subscriptions(cache(lambda text: Written(text, preparation))):
+            registry.restore(subscription, of_query[subscription.qid], of_inner.get(subscription.qid, {}))
+
+    def place_anew(self, registry: Registry, preparation: Preparation) -> None:
+        """Registers the queries that were added and not removed by their texts, and writes where they stand: for a
+        store of a format in which that was not written, or was something else. `save_catalog` is to follow."""
+        for subscription in self._subscriptions(preparation.of_text):
+            registry.add(subscription)
+        self._store.drop_before("placements", "qid", self.next_qid)
+        self._save_standing(list(registry.subscriptions.values()), registry)
+        self._without_node |= {var for var, *_ in self._variables}
+
+    def _standing(self, table: str, owner: str) -> list[tuple[Any, ...]]:
+        rows = self._rows.tuples(table, f"{owner} {_STANDING}", "qid place")
+        return [row for row in rows if row[0] not in self._removed]
+
+    def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, Step]]:
+        """The steps down to some variables, with their definitions, parents before children."""
+        known = {var: rest for var, *rest in self._variables if rest[-1] is not None}
+        live: set[int] = set()
+        for variables in needed:
+            for variable in variables:
+                var: int | None = variable
+                while var is not None and var not in live:
+                    live.add(var)
+                    var = known[var][0]
+        node_of = cache(from_json)
+        found = []
+        for var in sorted(live):
+            parent, stream, definition, node = known[var]
+            pattern = node_of(node)
+            found.append((definition, Step(var, stream, parent, pattern, catalog.chain(pattern.functions))))
+        return found
+
+    def _subscriptions(self, ready: Callable[[str], Ready]) -> Iterator[Subscription]:
+        """The queries that were added and not removed."""
+        pauses = self._pauses()
+        for row in self._rows.tuples("added_queries", "qid name text occurrence since", "qid"):
+            qid, name, text, occurrence, since = row
+            if qid in self._removed:
+                continue
+            subscription = Subscription(qid, name, text, occurrence, since, ready(text))
+            for docid, reason in pauses.get(qid, ()):
+                if reason is None:
+                    subscription.resume(docid)
+                else:
+                    subscription.pause(docid, reason)
+            yield subscription
+
+    def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
+        """When queries were paused, with the reason, and resumed, with none: the documents behind which, in order."""
+        pauses: dict[int, list[tuple[int, str | None]]] = {}
+        for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
+            pauses.setdefault(qid, []).append((docid, reason))
+        return pauses
+
+    def take_names(self) -> list[str]:
+        """The names of all queries ever added; what was read to open the store is let go of."""
+        names = list(self._all_names.values())
+        self._all_names.clear()
+        self._variables.clear()
+        self._removed.clear()
+        return names
+
+    def added_at(self, qid: int) -> int:
+        """When a query was added, microseconds."""
+        return next(
+            int(row["added_at"]) for row in self._rows.of(f"SELECT added_at FROM added_queries WHERE qid = {qid}")
+        )
+
+    # ------------------------------------------------------------ to write
+
+    def save(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
+        """Writes queries, where they stand, and the variables and templates that are new with them."""
+        queries: _Rows = []
+        for s in subscriptions:
+            templates = sorted({target.template for target in s.targets})
+            queries.append((s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, now, s.since))
+        self._rows.append("added_queries", queries)
+        self._save_standing(subscriptions, registry)
+        self.save_catalog(registry.catalog)
+
+    def saved(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
+        """Takes note that what `save` wrote is committed."""
+        self.next_qid += len(subscriptions)
+        self._saved_steps = catalog.next_step
+        self._saved_templates, self._saved_chains = len(catalog.templates), len(catalog.chains)
+        if self._without_node:  # there are very many steps
+            self._without_node -= catalog.steps.keys()
+
+    def save_removals(self, qids: Iterable[int], now: int) -> None:
+        self._rows.append("removed_queries", [(qid, now) for qid in qids])
+
+    def _save_standing(self, subscriptions: Sequence[Subscription], registry: Registry) -> None:
+        def rows(owner: Owner, window: int | None) -> _Rows:
+            variables_of = registry.catalog.variables_of
+            return [(t.template, variables_of(t.row), window, t.place, t.op, t.streams) for t in owner.targets]
+
+        own = [(s.qid, *row) for s in subscriptions for row in rows(s, s.normal.window)]
+        inner = [
+            (s.qid, h.stream, *row)
+            for s in subscriptions
+            for h in registry.inner_joins(s)
+            for row in rows(h, h.hidden.window)
+        ]
+        self._rows.append("placements", own)
+        self._rows.append("inner_placements", inner)
+
+    def save_catalog(self, catalog: Catalog) -> None:
+        """Writes the variables, templates and chains of functions that are new in a catalog."""
+        numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]
+        steps = [catalog.steps[number] for number in numbers if number in catalog.steps]
+        rows = [(step.id, step.parent, step.stream, str(step.node), to_json(step.node)) for step in steps]
+        self._rows.append("variables", rows)
+        fresh = list(enumerate(catalog.templates))[self._saved_templates :]
+        joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
+        self._rows.append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
+        chains = [(number, functions) for functions, number in catalog.chains.items() if number > self._saved_chains]
+        self._rows.append("chains", chains)
+
+
+def _read(
+    numbers: dict[RowKey, int],
+    place: int,
+    template: int,
+    variables: list[int],
+    op: Any,
+    window: Any,
+    streams: list[str],
+) -> Standing:
+    return Standing(place, numbers[template, tuple(variables)], template, op, width(op, window), tuple(streams))

@@ -1,0 +1,1 @@
+"""Where output lines go, each once."""

@@ -1,0 +1,181 @@
+"""What executors make of a micro-batch: a row for each document, reject or mere offset, in the order of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from feeds.document import Document, Reject
+from feeds.offsets import ALL_READ, Offset, Positions
+from feeds.parts import Part
+from feeds.sightings import Listed, SeenEntry, from_json, to_json
+from feeds.tail import Piece
+from mmqjp.documents.batches import size_refusal
+
+ROWS = pa.schema(
+    [
+        ("place", pa.int64()),
+        ("source", pa.string()),
+        ("file", pa.string()),
+        ("known", pa.int64()),
+        ("position", pa.int64()),
+        ("id", pa.string()),
+        ("stream", pa.string()),
+        ("t0", pa.int64()),
+        ("t1", pa.int64()),
+        ("xml", pa.binary()),
+        ("reason", pa.string()),
+        ("raw", pa.binary()),
+        ("seen", pa.string()),
+        ("mark", pa.string()),
+        ("before", pa.string()),
+    ]
+)
+"""`place` is the row's in the micro-batch. `source`, `file`, `position` and `mark` are the offset that is reached with
+it; `known` and `before` are the position and the mark that the file had when the micro-batch was planned. A document
+has `xml`; a reject `reason` and `raw`; a row without `id` is an offset alone, or, where the position is UNREAD, the
+`reason` why a file cannot be read further. What a fetch of a feed shows is judged by this process: `seen` is what it
+needs."""
+
+_XML, _RAW = ROWS.names.index("xml"), ROWS.names.index("raw")
+
+NEVER = -2
+"""No position of a file."""
+
+UNREAD = -3
+"""In place of the position of a file that could not be read."""
+
+ROWS_AT_ONCE = 1_000
+BYTES_AT_ONCE = 4 << 20
+
+
+def row_of(
+    place: int, known: int, piece: Piece, max_document: int | None, before: str | None = None
+) -> tuple[Any, ...]:
+    """The row of a piece; a document of more than `max_document` bytes is a reject."""
+    offset, item = piece.offset, piece.item
+    where = (place, offset.source, offset.file, known, offset.position)
+    if isinstance(item, Document) and (reason := size_refusal(item, max_document)):
+        item = Reject(item.id, item.stream, item.t0, reason, item.xml)
+    seen = to_json(item) if isinstance(item, SeenEntry | Listed) else None
+    marks = offset.mark or None, before or None
+    if isinstance(item, Document):
+        return (*where, item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None, seen, *marks)
+    if isinstance(item, Reject):
+        raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
+        return (*where, item.id, item.stream, item.time, None, None, item.reason, raw, seen, *marks)
+    return (*where, *[None] * 8, *marks)
+
+
+def unread_row(place: int, part: Part, reason: str, feed: str) -> tuple[Any, ...]:
+    """The row that says that a file cannot be read further, and why; "" for one that is another by now. It is a version
+    of the feed with that address; "" if none is known."""
+    where = (place, part.source, part.file, part.known, UNREAD)
+    return (*where, None, None, None, None, None, reason, None, feed, None, part.before or None)
+
+
+def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow's, some at a time."""
+    waiting: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        waiting.append(row)
+        size += len(row[_XML] or row[_RAW] or b"")
+        if len(waiting) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield _batch(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), ROWS, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=ROWS)
+
+
+def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
+    """The rows behind what is committed of their files: a micro-batch that comes again may be done in part."""
+    names = ("source", "file", "known", "before", "position")
+    stays = [
+        not _is_done(known, before or "", position, positions.get((source, file)))
+        for source, file, known, before, position in zip(*(rows[name].to_pylist() for name in names), strict=True)
+    ]
+    return rows.filter(pa.array(stays, pa.bool_()))
+
+
+def _is_done(known: int, before: str, position: int, committed: Offset | None) -> bool:
+    """Whether an offset is behind what is committed. A file that was written anew begins again before it."""
+    now = (0, "") if committed is None else (committed.position, committed.mark)
+    if now == (known, before):
+        return False
+    return now[0] == ALL_READ or ALL_READ != position <= now[0]
+
+
+def readable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
+    """The rows, in their order, of files as far as they could be read, and why others could not, by source and file; ""
+    for those that are others by now. What a feed shows behind a fetch that could not be read waits for that."""
+    failed: dict[tuple[str, str], str] = {}
+    if pc.min(rows["position"]).as_py() != UNREAD:
+        return rows, failed
+    feeds = {""}
+    stays: list[bool] = []
+    names = ("source", "file", "position", "reason", "seen")
+    for source, file, position, reason, seen in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        if position == UNREAD:
+            failed.setdefault((source, file), reason)
+            feeds.add(seen)
+        elif seen is not None and len(feeds) > 1 and from_json(seen, "x", "").fetch.feed in feeds:
+            failed.setdefault((source, file), "")
+        stays.append((source, file) not in failed)
+    return rows.filter(pa.array(stays, pa.bool_())), failed
+
+
+def numbered(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
+    """Rows of a source that tells no offsets: each has its number in the micro-batch, under these names."""
+    count = len(rows)
+    offsets = {
+        "source": pa.repeat(pa.scalar(source), count),
+        "file": pa.repeat(pa.scalar(file), count),
+        "known": pa.repeat(pa.scalar(NEVER), count),
+        "position": pa.array(range((batch << 32) + 1, (batch << 32) + 1 + count), pa.int64()),
+        "mark": pa.nulls(count, pa.string()),
+        "before": pa.nulls(count, pa.string()),
+    }
+    for name, column in offsets.items():
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+    return rows
+
+
+def pieces(rows: pa.Table) -> Iterator[Piece]:
+    """The pieces that rows are of, as stage 1 on executors left them: with `text`, the document as it was read, or
+    `unread`, the bytes of one that could not be."""
+    names = (
+        "source",
+        "file",
+        "position",
+        "mark",
+        "id",
+        "stream",
+        "t0",
+        "t1",
+        "reason",
+        "raw",
+        "seen",
+        "text",
+        "unread",
+    )
+    for source, file, position, mark, id, stream, t0, t1, reason, raw, seen, text, unread in zip(
+        *(rows[name].to_pylist() for name in names), strict=True
+    ):
+        offset = Offset(source, file, position, mark or "")
+        if id is None:
+            yield Piece(None, offset)
+        elif seen is not None:
+            yield Piece(from_json(seen, id, unread if text is None else text), offset)
+        elif reason is not None:
+            yield Piece(Reject(id, stream, t0, reason, raw), offset)
+        else:
+            yield Piece(Document(id, unread if text is None else text, stream, (t0, t1)), offset)

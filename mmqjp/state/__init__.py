@@ -1,0 +1,1 @@
+"""What a state directory holds, who holds it, and what leaves it."""
