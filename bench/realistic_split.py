@@ -34,7 +34,7 @@ class Split:
         self._wrap(parts._stage1, "stage 1", "evaluate", "finish_batch")
         self._wrap(parts._answering, "delivery", "_deliver")
         self._wrap(parts._records, "store", "load", "flush")
-        self._wrap(parts._ledger, "store", "save_matches", "save_outputs")
+        self._wrap(parts._outbox, "store", "save_matches", "save_outputs")
         self._wrap(store, "store", "append", "select", "evict", "begin", "commit")
         self._wrap_join(store)
 

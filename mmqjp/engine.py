@@ -21,6 +21,7 @@ from join_stage.private import share
 from join_stage.reading import UNBOUNDED, Bounds, Question
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance
+from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.output import Output, sorted_outputs
 from mmqjp.answers.spending import Cut
 from mmqjp.answers.step import Answering, Passed, Pause
@@ -33,18 +34,23 @@ from mmqjp.documents.watermarks import (
     Timing,
     Watermarks,
     by_stream,
+    greatest_times,
     is_bounded,
+    noted_watermarks,
 )
 from mmqjp.queries.changes import How, Noting, Subscribing, nothing_noted
 from mmqjp.queries.model import Subscription
+from mmqjp.queries.prepared import Preparation
 from mmqjp.queries.registry import Registry
+from mmqjp.queries.saved import KeptQueries
 from mmqjp.state.eviction import Eviction
 from mmqjp.state.join_state import JoinState
-from mmqjp.state.ledger import Ledger, Mark
-from mmqjp.state.notes import Notes
+from mmqjp.state.migration import migrate
 from mmqjp.state.opening import directory_bytes, open_session, open_store
 from mmqjp.state.ownership import Looking, Ownership
 from mmqjp.state.retention import ID_RETENTION, prune, prune_offsets
+from mmqjp.tables.ledger import Ledger, Mark
+from mmqjp.tables.notes import Notes
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -130,7 +136,7 @@ class Engine:
             raise
         try:
             self._open(session, limits, max_nodes, read_only=read_only)
-            greatest = self._ledger.greatest_times() if is_bounded(lateness) else {}
+            greatest = greatest_times(self._store, self._ledger) if is_bounded(lateness) else {}
             timing = Timing(lateness, idle_after, max_ahead)
             self._watermarks = Watermarks(timing, greatest, now())
             self._records = Records(self._store)
@@ -139,11 +145,13 @@ class Engine:
             self._store.close()
             self._disown()
             raise
-        parts = self._store, self._watermarks, self._registry, self._state
-        self._admission = Admission(*parts, now, max_document, max_nodes)
+        self._admission = Admission(
+            self._store, self._watermarks, self._registry.sources, self._state.behind, now, max_document, max_nodes
+        )
         allowance = Allowance(max_matches, max_outputs, max_work)
+        self._outbox = Outbox(self._store, self._ledger)
         self._answering = Answering(
-            self._stage1, self._store, self._ledger, self._registry, self._records, self._state, allowance
+            self._stage1, self._store, self._ledger, self._registry, self._records, self._state, self._outbox, allowance
         )
         self._counters = Counters()
         self._eviction = Eviction(self._store, self._ledger, self._registry, self._watermarks, self._state, now)
@@ -163,8 +171,13 @@ class Engine:
                 if session is None
                 else SparkStage(session, groups, spread=spread_past(session), limits=limits, max_nodes=max_nodes)
             )
-            self._registry = Registry(self._ledger.queries.catalog(), self._stage1, self._store)
-            self._subscribing = Subscribing(self._store, self._ledger, self._registry, self._now)
+            self._saved, preparation = KeptQueries(self._store), Preparation()
+            self._registry = Registry(self._saved.catalog(), self._stage1, self._store)
+            if not migrate(self._store, self._ledger, self._saved, self._registry, preparation):
+                self._saved.restore(self._registry, preparation)
+            self._subscribing = Subscribing(
+                self._store, self._ledger, self._saved, self._registry, preparation, self._now
+            )
 
     def __enter__(self) -> Engine:
         return self
@@ -291,7 +304,7 @@ class Engine:
             outputs, pauses[:] = self._answering.backfill(subscriptions, self._admission.fresh, cuts)
             self._records.flush()
             self._save_pauses(pauses)
-            self._ledger.save_outputs(outputs)
+            self._outbox.save_outputs(outputs)
             count = len(outputs)
             self._ledger.save_batch(taken_at, 0, 0, count)
             self._state.note()
@@ -309,7 +322,7 @@ class Engine:
 
     def _save_pauses(self, pauses: Iterable[Pause]) -> None:
         for pause in pauses:
-            self._ledger.save_pauses([pause.query.qid], pause.docid, pause.reason, self._now())
+            self._subscribing.save_pauses([pause.query.qid], pause.docid, pause.reason)
 
     def _set_paused(self, pauses: Iterable[Pause]) -> None:
         """Lets queries rest whose pauses are committed."""
@@ -327,7 +340,7 @@ class Engine:
 
     def added_at(self, qid: int) -> int:
         """When a query was registered, microseconds."""
-        return self._ledger.queries.added_at(qid)
+        return self._saved.added_at(qid)
 
     def answer_to(self, command: str) -> str | None:
         """What a command was answered that is done; None if it is not."""
@@ -376,7 +389,7 @@ class Engine:
             self._records.flush()
             self._save_pauses(pauses)
             self._store.append("dead_letters", admitted.dead_letters)
-            self._ledger.save_outputs(outputs)
+            self._outbox.save_outputs(outputs)
             self._ledger.save_notes(notes)
             arrived = admitted.greatest()
             greatest = self._watermarks.after(arrived, self._registry.outside(), self._now())
@@ -471,11 +484,11 @@ class Engine:
 
     def undelivered(self) -> Iterator[Output]:
         """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
-        return self._ledger.undelivered()
+        return self._outbox.undelivered()
 
     def outputs_after(self, batch: int) -> Iterator[list[Output]]:
         """The outputs of the batches after one, each list as `process` returned it, oldest first."""
-        return self._ledger.outputs_after(batch)
+        return self._outbox.outputs_after(batch)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""
@@ -495,7 +508,7 @@ class Engine:
         if is_bounded(self._watermarks.timing.lateness):
             return self._watermarks.by_stream()
         if self._noted is None:
-            self._noted = by_stream(*self._ledger.noted_watermarks())
+            self._noted = by_stream(*noted_watermarks(self._ledger))
         return self._noted
 
     def horizon(self) -> tuple[int | None, int | None]:
@@ -522,7 +535,7 @@ class Engine:
 
     def mark_delivered(self) -> None:
         """Notes that all outputs so far have reached their reader."""
-        self._ledger.mark_delivered()
+        self._outbox.mark_delivered()
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """All dead letters of the store, in no particular order."""

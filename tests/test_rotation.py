@@ -13,7 +13,7 @@ from feeds.document import Document, Reject
 from feeds.offsets import Offset
 from feeds.tail import Tail
 from mmqjp import Engine
-from mmqjp.state.notes import Notes
+from mmqjp.tables.notes import Notes
 from tests.rotating import Rotating
 from tests.service_support import Directory, Events, StopAfter
 from tests.test_feeds_tail import Reader

@@ -16,13 +16,14 @@ from mmqjp.answers.allowance import Allowance
 from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.backfill import Backfill, known_tuples
 from mmqjp.answers.expand import Delivery, Match
+from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.output import Output
 from mmqjp.answers.spending import Accounts, Cut, Cuts, Spending
 from mmqjp.documents.records import Record, Records
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState
-from mmqjp.state.ledger import Ledger
+from mmqjp.tables.ledger import Ledger
 from templates.witness import PLAIN, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 
@@ -61,10 +62,11 @@ class Answering:
         registry: Registry,
         records: Records,
         state: JoinState,
+        outbox: Outbox,
         allowance: Allowance,
     ) -> None:
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
-        self._registry, self._records, self._allowance = registry, records, allowance
+        self._registry, self._records, self._outbox, self._allowance = registry, records, outbox, allowance
         self._spending = Spending(store, ledger.next_arrival)
         self._arrivals = Arrivals()
 
@@ -216,5 +218,5 @@ class Answering:
                     (number, template, match.docid1, match.docid2, *times, [node & PLAIN for node in match.nodes])
                 )
                 users += [(number, s.name, s.qid) for s in queries.values()]
-        self._ledger.save_matches(rows, users)
+        self._outbox.save_matches(rows, users)
         return published

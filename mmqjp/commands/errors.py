@@ -14,8 +14,8 @@ import click
 from feeds.errors import SourceError
 from join_stage.engine import OtherSession, StoreError
 from join_stage.spark.java import JavaNotFound
-from mmqjp.commands.standard_output import flush_standard_output, reserve_standard_files
 from mmqjp.service.client import CommandError
+from mmqjp.sinks.standard_output import flush_standard_output, reserve_standard_files
 from mmqjp.spark.errors import StreamFailed
 from mmqjp.text import one_line
 from xscl import XsclErrors

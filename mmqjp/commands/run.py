@@ -55,9 +55,9 @@ from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNED, PRUNED_AT
 from mmqjp.sinks.lines import WRITTEN, open_lines
 from mmqjp.sinks.outlet import Outlet
-from mmqjp.state.notes import Notes
 from mmqjp.state.opening import open_session
 from mmqjp.state.retention import ID_RETENTION
+from mmqjp.tables.notes import Notes
 from mmqjp.text import one_line
 from xscl import Script
 from xscl.garbage import collector_spared

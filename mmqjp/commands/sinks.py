@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mmqjp.commands.standard_output import standard_output
 from mmqjp.sinks.lines import is_stream, refuse_missing_directory
+from mmqjp.sinks.standard_output import standard_output
 from mmqjp.state.whole_file import whole_file
 from mmqjp.text import json_line
 

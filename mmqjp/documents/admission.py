@@ -16,9 +16,7 @@ from join_stage.tables import TABLES
 from mmqjp.documents.batches import size_refusal
 from mmqjp.documents.records import Record, own_part_id
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
-from mmqjp.queries.registry import Registry
-from mmqjp.state.join_state import JoinState
-from mmqjp.state.rows import rows_table
+from mmqjp.tables.rows import rows_table
 from mmqjp.text import one_line
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError, ParsedDocument
@@ -76,15 +74,16 @@ class Admission:
         self,
         store: JoinEngine,
         watermarks: Watermarks,
-        registry: Registry,
-        state: JoinState,
+        sources: Callable[[str], Iterable[str]],
+        behind: Callable[[str, int], int],
         now: Clock,
         max_document: int | None = None,
         max_nodes: int | None = None,
     ) -> None:
-        """A document has at most `max_document` bytes, and `max_nodes` elements and attributes; None: as many as can be
-        parsed."""
-        self._store, self._watermarks, self._registry, self._state = store, watermarks, registry, state
+        """`sources` tells of which streams from outside a stream is made; `behind` by how many microseconds a document
+        of a stream that ends at a time is too old for what is still kept, 0 if it is not. A document has at most
+        `max_document` bytes, and `max_nodes` elements and attributes; None: as many as can be parsed."""
+        self._store, self._watermarks, self._sources, self._behind = store, watermarks, sources, behind
         self._now = now
         self._most, self._most_nodes = max_document, max_nodes
 
@@ -134,7 +133,7 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
         """The documents that are not known, by their places: parsed, or why they do not enter."""
         read: dict[int, ParsedDocument | Text | DocumentError] = {}
         waiting: dict[int, Document] = {}
-        watermark = cache(lambda stream: self._watermarks.of(self._registry.sources(stream)))
+        watermark = cache(lambda stream: self._watermarks.of(self._sources(stream)))
         for place, item in enumerate(items):
             if isinstance(item, Document) and (item.stream, item.id) not in known:
                 if refusal := self._refusal(item, watermark):
@@ -156,7 +155,7 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
             return DocumentError("the time is out of range")
         if (behind := watermark(document.stream) - document.t1) > 0:
             return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
-        if (behind := self._state.behind(document.stream, document.t1)) > 0:
+        if (behind := self._behind(document.stream, document.t1)) > 0:
             return DocumentError(f"late: {behind} µs behind what is still kept to be joined with it")
         max_ahead = self._watermarks.timing.max_ahead
         if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from join_stage.engine import JoinEngine
 from join_stage.tables import TABLES
+from mmqjp.tables.ledger import BEFORE_ARRIVALS
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
 
@@ -20,9 +21,6 @@ DOCUMENTS, CHARACTERS = 5_000, 16 << 20
 """Kept documents that are read at a time, and their text: all of them are in memory, parsed."""
 
 Kind = Literal["external", "published", "hidden"]
-
-BEFORE_ARRIVALS = 1 << 40
-"""More than there are documents in a store that did not know arrivals."""
 
 
 @dataclass

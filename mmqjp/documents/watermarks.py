@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from join_stage.engine import JoinEngine
+from mmqjp.tables.ledger import Ledger
+
 EARLIEST, LATEST = -(2**61), 2**61
 """Times further away, microseconds, would overflow in the arithmetic of windows."""
 
@@ -100,6 +103,20 @@ def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> int:
     """The watermark of a stream of this greatest time; EARLIEST if it has none."""
     late = lateness_of(lateness, stream)
     return EARLIEST if greatest is None or late is None else greatest - late
+
+
+def noted_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
+    """The lateness and the greatest times that a store has noted last."""
+    return from_setting(ledger.setting(WATERMARKS))
+
+
+def greatest_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
+    """The greatest time met on each stream from outside, as a store knows it."""
+    sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
+    greatest = noted_watermarks(ledger)[1]
+    for row in store.select(sql).to_pylist():
+        greatest[row["stream"]] = max(row["t1"], greatest.get(row["stream"], row["t1"]))
+    return greatest
 
 
 def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:

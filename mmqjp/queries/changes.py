@@ -12,8 +12,9 @@ from mmqjp.errors import PublishCycle, UnknownQuery
 from mmqjp.queries.model import NUMBERED, Subscription
 from mmqjp.queries.prepared import Preparation
 from mmqjp.queries.registry import Registry
-from mmqjp.state.ledger import Ledger
-from mmqjp.state.notes import Notes
+from mmqjp.queries.saved import KeptQueries
+from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.notes import Notes
 from templates.witness import NO_WITNESSES
 from xscl import Script
 
@@ -43,17 +44,27 @@ def nothing_done(subscriptions: list[Subscription]) -> None:
 class Subscribing:
     """The registered queries of a store, changed."""
 
-    def __init__(self, store: JoinEngine, ledger: Ledger, registry: Registry, now: Clock) -> None:
-        """Registers the queries that the store has."""
-        self._store, self._ledger, self._registry, self._now = store, ledger, registry, now
-        self._preparation = Preparation()
-        if not ledger.migrate(registry, self._preparation):
-            ledger.queries.restore(registry, self._preparation)
+    def __init__(
+        self,
+        store: JoinEngine,
+        ledger: Ledger,
+        saved: KeptQueries,
+        registry: Registry,
+        preparation: Preparation,
+        now: Clock,
+    ) -> None:
+        """The queries of the store are registered."""
+        self._store, self._ledger, self._saved, self._registry, self._now = store, ledger, saved, registry, now
+        self._preparation = preparation
         for subscription in registry.subscriptions.values():
             if subscription.paused is not None:
                 registry.deactivate(subscription)
-        numbers = map(NUMBERED.fullmatch, ledger.queries.take_names())
+        numbers = map(NUMBERED.fullmatch, saved.take_names())
         self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
+
+    def save_pauses(self, qids: Iterable[int], docid: int, reason: str | None) -> None:
+        """Writes, within a batch, that queries rest for a reason from behind a document on, or, for None, go on."""
+        self._saved.save_pauses(qids, docid, reason, self._now(), self._ledger.batch)
 
     def subscribe(
         self,
@@ -79,7 +90,7 @@ class Subscribing:
         """Removes all queries of a name. Raises UnknownQuery if there is none."""
         gone = self._named(name)
         with whole_batch(self._store):
-            self._ledger.queries.save_removals([s.qid for s in gone], self._now())
+            self._saved.save_removals([s.qid for s in gone], self._now())
             self._ledger.save_notes(noting([name]))
         for subscription in gone:
             self._registry.remove(subscription.qid)
@@ -106,7 +117,7 @@ class Subscribing:
         with whole_batch(self._store):
             if reason is None:
                 self._store.extend(NO_WITNESSES)  # what plans hold of older documents may lack what nobody asked for
-            self._ledger.save_pauses([s.qid for s in subscriptions], docid, reason, self._now())
+            self.save_pauses([s.qid for s in subscriptions], docid, reason)
             self._ledger.save_notes(noting(names))
         for subscription in subscriptions:
             if reason is None:
@@ -148,7 +159,7 @@ class Subscribing:
             name = query.publish or f"q{max(place, highest + 1)}"
             if query.publish is None:
                 highest = int(name[1:])
-            qid = self._ledger.queries.next_qid + len(fresh)
+            qid = self._saved.next_qid + len(fresh)
             fresh.append(Subscription(qid, name, text, occurrence, last if since is None else since, ready))
             names.append(name)
         return names, fresh, kept
@@ -178,8 +189,8 @@ class Subscribing:
             if within is not nothing_done:
                 self._registry.flush()  # rows of R_T that are put within the batch would go with it
             with whole_batch(self._store):
-                self._ledger.queries.save(fresh, self._registry, self._now())
-                self._ledger.queries.save_removals([s.qid for s in gone], self._now())
+                self._saved.save(fresh, self._registry, self._now())
+                self._saved.save_removals([s.qid for s in gone], self._now())
                 note()
                 self._silence(gone)
                 within(fresh)
@@ -188,7 +199,7 @@ class Subscribing:
             for subscription in added:
                 self._registry.remove(subscription.qid)
             raise
-        self._ledger.queries.saved(fresh, self._registry.catalog)
+        self._saved.saved(fresh, self._registry.catalog)
         for subscription in gone:
             self._registry.remove(subscription.qid)
 

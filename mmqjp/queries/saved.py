@@ -13,7 +13,7 @@ from join_stage.engine import JoinEngine, StoreError
 from mmqjp.queries.model import Owner, Ready, Standing, Subscription, width
 from mmqjp.queries.prepared import Preparation, Written
 from mmqjp.queries.registry import Registry
-from mmqjp.state.rows import Rows
+from mmqjp.tables.rows import Rows
 from templates.catalog import Catalog, Step
 from templates.shared_rows import RowKey
 from templates.template import Shape
@@ -167,6 +167,10 @@ class KeptQueries:
 
     def save_removals(self, qids: Iterable[int], now: int) -> None:
         self._rows.append("removed_queries", [(qid, now) for qid in qids])
+
+    def save_pauses(self, qids: Iterable[int], docid: int, reason: str | None, now: int, batch: int) -> None:
+        """Writes that queries rest for a reason from behind a document on, or, for None, go on."""
+        self._rows.append("pauses", [(qid, docid, reason, now, batch) for qid in qids])
 
     def _save_standing(self, subscriptions: Sequence[Subscription], registry: Registry) -> None:
         def rows(owner: Owner, window: int | None) -> _Rows:

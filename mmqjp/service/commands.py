@@ -16,7 +16,7 @@ from mmqjp.service.log import Log
 from mmqjp.service.questions import QUERY
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.service.status import status
-from mmqjp.state.notes import Notes
+from mmqjp.tables.notes import Notes
 from xscl import XsclErrors
 
 SHELF_LIFE = 24 * 3600 * 1_000_000

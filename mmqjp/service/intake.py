@@ -14,7 +14,7 @@ from mmqjp.documents.admission import Found
 from mmqjp.documents.batches import size_of
 from mmqjp.engine import Engine
 from mmqjp.service.progress import Backlog
-from mmqjp.state.notes import Notes
+from mmqjp.tables.notes import Notes
 
 HISTORY = "history "
 """Begins the keys of the settings with what is known of the entries of each feed."""

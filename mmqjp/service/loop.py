@@ -19,8 +19,8 @@ from mmqjp.service.log import Log
 from mmqjp.service.progress import progress
 from mmqjp.sinks.lines import Lines
 from mmqjp.sinks.outlet import Outlet
-from mmqjp.state.notes import Notes
 from mmqjp.state.retention import ID_RETENTION
+from mmqjp.tables.notes import Notes
 
 POLL = 0.1
 """Seconds between looks for commands while there is nothing else to do."""

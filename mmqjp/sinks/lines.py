@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from mmqjp.answers.output import Output
-from mmqjp.commands.standard_output import standard_output
 from mmqjp.sinks.places import NOWHERE, Left, Place
+from mmqjp.sinks.standard_output import standard_output
 from mmqjp.state.whole_file import sync_directory, whole_file
 from mmqjp.text import json_line
 

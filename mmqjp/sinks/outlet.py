@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
+from mmqjp.answers.outbox import DELIVERED
 from mmqjp.answers.output import Output
 from mmqjp.engine import Engine
 from mmqjp.sinks.lines import WRITTEN, Lines
-from mmqjp.state.ledger import DELIVERED
-from mmqjp.state.notes import Notes
+from mmqjp.tables.notes import Notes
 
 
 class Outlet:

@@ -9,8 +9,8 @@ from join_stage.engine import JoinEngine
 from mmqjp.documents.watermarks import EARLIEST, WATERMARKS, Watermarks, is_bounded, to_setting
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState
-from mmqjp.state.ledger import Ledger
-from mmqjp.state.notes import Notes
+from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.notes import Notes
 from templates.catalog import INFINITE
 
 LOOKS = 60

@@ -11,9 +11,9 @@ from join_stage.engine import JoinEngine
 from mmqjp.documents.records import Record, Records, kept_documents
 from mmqjp.documents.watermarks import EARLIEST
 from mmqjp.queries.registry import Registry
-from mmqjp.state.ledger import Ledger
-from mmqjp.state.notes import Notes
 from mmqjp.state.reach import REACH, Gap, Reach, filled, missed_from, opened
+from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.notes import Notes
 from templates.witness import R_BIN, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import Arriving

@@ -9,9 +9,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from join_stage.engine import JoinEngine
+from join_stage.engine import JoinEngine, whole_batch
 from join_stage.tables import RECORDS
 from mmqjp.documents.records import Records, kept_documents
+from mmqjp.queries.prepared import Preparation
+from mmqjp.queries.registry import Registry
+from mmqjp.queries.saved import KeptQueries
+from mmqjp.tables.ledger import Ledger
 from templates.catalog import Catalog, Edge
 from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
@@ -23,6 +27,35 @@ _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
 _JOINED = "d.docid IN (SELECT docid FROM r_docts)"
 """Of a document: it is in the join state."""
+
+
+PLACED, CHAINED = 3, 4
+"""The formats since which it is written where queries stand, and the numbers of chains are."""
+
+
+def migrate(
+    store: JoinEngine, ledger: Ledger, saved: KeptQueries, registry: Registry, preparation: Preparation
+) -> bool:
+    """Brings a store of an older format up to date, in a batch of its own: whether there was need to. The queries are
+    registered by the way.
+
+    What a format has more, tables and columns, the store has made already; what it keeps otherwise, it has rewritten.
+    """
+    if ledger.is_current:
+        return False
+    with whole_batch(store):
+        if ledger.version < PLACED:
+            saved.place_anew(registry, preparation)
+        else:
+            saved.restore(registry, preparation)
+        if 0 < ledger.version < CHAINED:
+            derive_anew(store, registry.catalog, registry.stage1)
+        saved.save_catalog(registry.catalog)
+        ledger.save_version()
+    registry.stage1.finish_batch(committed=True)
+    saved.saved((), registry.catalog)
+    ledger.batch += 1
+    return True
 
 
 def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None:

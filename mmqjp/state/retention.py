@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from join_stage.engine import JoinEngine
 from mmqjp.documents.watermarks import EARLIEST
-from mmqjp.state.ledger import Ledger
+from mmqjp.tables.ledger import Ledger
 
 ID_RETENTION = 30 * 24 * 3600 * 1_000_000
 """How long, microseconds of stream time, the ids of documents are known where nothing else is said."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +13,8 @@ from feeds.document import Clock, now_us
 from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.engine import JoinEngine, StoreError, whole_batch
-from mmqjp.answers.output import Output, sorted_outputs
-from mmqjp.documents.records import BEFORE_ARRIVALS
-from mmqjp.documents.watermarks import WATERMARKS, Lateness, from_setting
-from mmqjp.queries.prepared import Preparation
-from mmqjp.queries.registry import Registry
-from mmqjp.queries.saved import KeptQueries
-from mmqjp.state.migration import derive_anew
-from mmqjp.state.notes import Notes
-from mmqjp.state.rows import Rows
+from mmqjp.tables.notes import Notes
+from mmqjp.tables.rows import Rows
 from templates.catalog import Edge
 
 SCHEMA_VERSION = 4
@@ -30,14 +22,11 @@ SCHEMA_VERSION = 4
 stand in the catalog; since 4 the numbers of chains of functions are, and documents have arrivals. A version that finds
 another normal form, or other templates, for a query has a new format."""
 
-PLACED, CHAINED = 3, 4
-"""The formats since which it is written where queries stand, and the numbers of chains are."""
-
 NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
 
-WRITTEN_AT_A_TIME = 10_000
-"""Outputs that are made rows together."""
+BEFORE_ARRIVALS = 1 << 40
+"""Documents of a store from before their arrivals were noted came before all others, in the order of their docids."""
 
 NUMBERS = "numbers"
 """The setting with the next docid, arrival and match: those that had the last ones may be gone."""
@@ -47,9 +36,6 @@ _PLACES = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "matc
 Mark = tuple[int, int, int]
 """The next docid, arrival and match."""
 
-DELIVERED = "delivered"
-"""The setting with the last batch whose outputs have reached their reader."""
-
 
 class Ledger:
     """Reads and appends the rows that are not join state. Callers begin and commit batches, except where said."""
@@ -58,7 +44,7 @@ class Ledger:
         """Raises StoreError for a store of a newer format."""
         self._store, self._now, self._table = store, now, Rows(store)
         self._append, self._rows = self._table.append, self._table.of
-        self._version = version = int(self._setting("schema_version") or 0)
+        self.version = version = int(self._setting("schema_version") or 0)
         if version > SCHEMA_VERSION:
             raise StoreError(
                 f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
@@ -68,12 +54,11 @@ class Ledger:
         noted = json.loads(self._setting(NUMBERS) or "[0, 0, 0]")
         kept = (store.highest(*place) + 1 for place in _PLACES)
         self.next_docid, self.next_arrival, self.next_match = map(max, kept, noted)
-        self.queries = KeptQueries(store)
 
     @property
     def is_current(self) -> bool:
         """Whether the store has the format that this version writes."""
-        return self._version == SCHEMA_VERSION
+        return self.version == SCHEMA_VERSION
 
     def mark(self) -> Mark:
         """What is numbered next."""
@@ -90,88 +75,17 @@ class Ledger:
             groups.setdefault(number, set()).add((edge[0], edge[1]))
         return ((number, frozenset(edges)) for number, edges in groups.items())
 
-    # ------------------------------------------------------------ queries
-
-    def migrate(self, registry: Registry, preparation: Preparation) -> bool:
-        """Brings a store of an older format up to date, in a batch of its own: whether there was need to. The queries
-        are registered by the way.
-
-        What a format has more, tables and columns, the store has made already; what it keeps otherwise, it has
-        rewritten.
-        """
-        if self.is_current:
-            return False
-        with whole_batch(self._store):
-            if self._version < PLACED:
-                self.queries.place_anew(registry, preparation)
-            else:
-                self.queries.restore(registry, preparation)
-            if 0 < self._version < CHAINED:
-                derive_anew(self._store, registry.catalog, registry.stage1)
-            self.queries.save_catalog(registry.catalog)
-            self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
-        registry.stage1.finish_batch(committed=True)
-        self.queries.saved((), registry.catalog)
-        self.batch += 1
-        return True
-
-    def save_pauses(self, qids: Iterable[int], docid: int, reason: str | None, now: int) -> None:
-        """Writes that queries rest for a reason from behind a document on, or, for None, go on."""
-        self._append("pauses", [(qid, docid, reason, now, self.batch) for qid in qids])
-
-    def noted_watermarks(self) -> tuple[Lateness, dict[str, int]]:
-        """The lateness and the greatest times that were noted last."""
-        return from_setting(self._setting(WATERMARKS))
-
-    def greatest_times(self) -> dict[str, int]:
-        """The greatest time met on each stream from outside."""
-        tops = self._rows("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
-        greatest = self.noted_watermarks()[1]
-        for row in tops:
-            greatest[row["stream"]] = max(row["t1"], greatest.get(row["stream"], row["t1"]))
-        return greatest
-
     # ------------------------------------------------------------ what comes out
 
-    def save_matches(self, rows: list[tuple[object, ...]], users: list[tuple[object, ...]]) -> None:
-        """Matches as (match, template, docid1, docid2, t0, t1, bindings), and the queries (match, query, qid) that
-        they were delivered to."""
-        self._append("match_rows", rows)
-        self._append("match_queries", users)
-        self.next_match += len(rows)
-
-    def save_outputs(self, outputs: Sequence[Output]) -> None:
-        """Writes outputs, some after the other: as rows they take far more room than as they are."""
-        for start in range(0, len(outputs), WRITTEN_AT_A_TIME):
-            some = outputs[start : start + WRITTEN_AT_A_TIME]
-            rows = [(o.query, o.t0, o.t1, o.documents, o.streams, _json(o.nodes), o.xml, self.batch) for o in some]
-            self._append("outputs", rows)
+    def save_version(self) -> None:
+        """Notes, within a batch, that the store has the format that this version writes."""
+        self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
 
     def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
         """Writes of the batch, if it brought anything, when it was taken in, and that it is committed now."""
         if documents or dead_letters or outputs:
             row = (self.batch, taken_at, self._now(), documents, dead_letters, outputs)
             self._append("batches", [row])
-
-    def undelivered(self) -> Iterator[Output]:
-        """The outputs that were committed but not marked as delivered, in the order of output lines."""
-        delivered = self._setting(DELIVERED) or "-1"
-        sql = f"SELECT * FROM outputs WHERE batch > {delivered} ORDER BY t1, query, documents"
-        outputs = (_output(row) for row in self._rows(sql))
-        for _, group in groupby(outputs, key=lambda o: (o.t1, o.query, o.documents)):
-            yield from sorted_outputs(group)
-
-    def mark_delivered(self) -> None:
-        """Notes, in a batch of its own, that all outputs so far have reached their reader."""
-        with whole_batch(self._store):
-            self._append("settings", [(DELIVERED, str(self.batch - 1), self.batch)])
-        self.batch += 1
-
-    def outputs_after(self, batch: int) -> Iterator[list[Output]]:
-        """The outputs of the batches after one, as each batch returned them."""
-        sql = f"SELECT DISTINCT batch FROM outputs WHERE batch > {batch} ORDER BY batch"
-        for batch in [row["batch"] for row in self._rows(sql)]:
-            yield sorted_outputs(map(_output, self._rows(f"SELECT * FROM outputs WHERE batch = {batch}")))
 
     # ------------------------------------------------------------ what a service notes
 
@@ -281,8 +195,3 @@ WHERE kind = 'external' AND coalesce(arrival, docid - {BEFORE_ARRIVALS}) >= {arr
 
 def _json(nodes: object) -> str:
     return json.dumps(nodes, ensure_ascii=False)
-
-
-def _output(row: dict[str, Any]) -> Output:
-    documents, streams = tuple(row["documents"]), tuple(row["streams"])
-    return Output(row["query"], row["t0"], row["t1"], documents, streams, json.loads(row["nodes"]), row["xml"])
