@@ -33,7 +33,7 @@ from templates.catalog import Catalog, Change
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
 from xscl import parse_script
-from xscl.normal import normalize
+from xscl.lower import normalize
 
 ROUNDS, BATCH = 5, 500
 LIMITS = {"default": DEFAULT, "small": Limits(states=1000, classes=1000, emissions=1000, shapes=100)}

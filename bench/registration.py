@@ -27,7 +27,7 @@ from bench.workload import channel, items, queries
 from mmqjp import Engine
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
-from xscl.normal import Conjunct
+from xscl.algebra.normal import Conjunct
 
 DISTINCT, SUBSCRIPTIONS = 5_000, 100_000
 _MORE = 20

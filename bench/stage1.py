@@ -40,7 +40,7 @@ from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import Limits
 from xpath_stage.parse import StreamDocument, parse_document
-from xscl.normal import Conjunct
+from xscl.algebra.normal import Conjunct
 
 SIZES, QUICK_SIZES = [10, 100, 1000, 5000, 50_000], [10, 100, 5000]
 MIXES, QUICK_MIXES = ((0.0, 0.0), (0.4, 0.0), (0.4, 0.1)), ((0.0, 0.0), (0.4, 0.1))

@@ -11,7 +11,7 @@ from lxml import etree
 from bench.stage1_workload import LARGE, xpaths
 from bench.timing import Way
 from xpath_stage.parse import xml_parser
-from xscl.normal import Conjunct
+from xscl.algebra.normal import Conjunct
 
 _PARSER = xml_parser(trusted=False)
 

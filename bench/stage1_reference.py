@@ -9,9 +9,9 @@ from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses, node_id, plain_node
 from xpath_stage.binder import bindings
 from xpath_stage.parse import StreamDocument
-from xscl.functions import derive
-from xscl.normal import Conjunct
-from xscl.pattern import PatternNode
+from xscl.algebra.functions import derive
+from xscl.algebra.normal import Conjunct
+from xscl.algebra.pattern import PatternNode
 
 Edge = tuple[int, int]
 Row = tuple[int, int]

@@ -12,8 +12,8 @@ import numpy as np
 from join_stage.plan import TemplateTable
 from templates.catalog import INFINITE, Catalog, Edge, Placement, Row
 from templates.template import Shape, canonical_shape
-from xscl.normal import Conjunct, Side, Term
-from xscl.pattern import PatternNode, Test
+from xscl.algebra.normal import Conjunct, Side, Term
+from xscl.algebra.pattern import PatternNode, Test
 
 ROOT = "item"
 

@@ -66,7 +66,7 @@ RECORDS = {
         qid=_INT, stream=_TEXT, template=_INT, variables=_INTS, window_us=_INT, place=_INT, op=_TEXT, streams=_TEXTS
     ),
     "removed_queries": _schema(qid=_INT, removed_at=_INT),
-    # `node` is the definition's last step as `xscl.pattern_json` writes it. Of several rows of a variable one has it.
+    # `node` is the definition's last step as `xscl.algebra.pattern_json` writes it. One row of a variable has it.
     "variables": _schema(var=_INT, parent=_INT, stream=_TEXT, definition=_TEXT, node=_TEXT),
     # The chains of functions whose numbers stand in the ids of nodes of the join state.
     "chains": _schema(chain=_INT, functions=_TEXTS),

@@ -16,8 +16,8 @@ from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
 from templates.template import Shape, bound, canonical_shape, shape_of
 from templates.witness import MOST_CHAINS
-from xscl.normal import Conjunct
-from xscl.pattern import PatternNode
+from xscl.algebra.normal import Conjunct
+from xscl.algebra.pattern import PatternNode
 
 __all__ = ["INFINITE", "Catalog", "Change", "Edge", "Placement", "Row", "Step"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from xscl.normal import Term
-from xscl.pattern import PatternNode, Test
+from xscl.algebra.normal import Term
+from xscl.algebra.pattern import PatternNode, Test
 
 _SELF = Test("element", "*", "*")
 

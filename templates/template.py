@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import chain
 
 from templates.minor import Minor
-from xscl.normal import Term
+from xscl.algebra.normal import Term
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from xscl import parse_script
-from xscl.normal import Conjunct, Hidden, normalize
+from xscl.algebra.normal import Conjunct, Hidden
+from xscl.lower import normalize
 from xscl.syntax import Script
 
 

@@ -10,10 +10,9 @@ from lxml import etree
 
 from tests.generate_documents import NAMESPACE, chance
 from tests.oracle_match import Matcher, Node, Tree
-from xscl.syntax import (
+from xscl.algebra.expressions import (
     And,
     Axis,
-    Block,
     Call,
     Compare,
     CompareOp,
@@ -27,6 +26,7 @@ from xscl.syntax import (
     Step,
     String,
 )
+from xscl.syntax import Block
 
 LITERALS = ("1", "2", "u", "10", "")
 NUMBERS = ("1", "2", "10", "1.5", "-1")

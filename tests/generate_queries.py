@@ -10,31 +10,11 @@ from feeds.document import Document
 from tests.generate_blocks import LITERALS, NUMBERS, OPERATORS, PATTERNS, BlockMaker, Name, flat_and, flat_or
 from tests.generate_documents import NAMESPACE, PUBLISHED, SECOND, STREAMS, chance, document_xml
 from tests.oracle import evaluate
-from xscl import functions
+from xscl.algebra import functions
+from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Hole, Number, Operand, String, VarPath
+from xscl.algebra.normal import JoinOp
 from xscl.printer import to_xscl
-from xscl.syntax import (
-    Block,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    Hole,
-    Input,
-    Join,
-    JoinOp,
-    Number,
-    Operand,
-    Query,
-    Script,
-    Select,
-    SelectItem,
-    SelectItems,
-    SelectStar,
-    String,
-    SubQuery,
-    VarPath,
-    Window,
-)
+from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
 
 DERIVED = ("normalize-space", "lower-case", "upper-case", "canonical-url", "normalize-space", "host")
 WINDOWS = (8 * SECOND, None, 8 * SECOND, 5 * SECOND, None, 8 * SECOND, 2 * SECOND, 1_500_000, 0)

@@ -16,27 +16,8 @@ from lxml import etree
 
 from tests.oracle_match import Matcher, Node, Tree
 from tests.oracle_values import DERIVED, STRING_TESTS, compare, number, number_text
-from xscl.syntax import (
-    And,
-    Block,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    Hole,
-    Input,
-    Join,
-    Number,
-    Or,
-    Query,
-    Script,
-    Select,
-    SelectItems,
-    SelectStar,
-    String,
-    SubQuery,
-    VarPath,
-)
+from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Hole, Number, Or, String, VarPath
+from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItems, SelectStar, SubQuery
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 ROOTS = "*"

@@ -9,7 +9,7 @@ from itertools import chain, product
 from lxml import etree
 
 from tests.oracle_values import STRING_TESTS, compare, normalize_space, number, number_text
-from xscl.syntax import And, Axis, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
+from xscl.algebra.expressions import And, Axis, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
 
 Bindings = tuple[tuple[str, "Node"], ...]
 Embedding = tuple["Node | None", Bindings]

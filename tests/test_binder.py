@@ -14,7 +14,8 @@ from tests.oracle_match import Matcher, Node, Tree
 from xpath_stage.binder import bindings
 from xpath_stage.parse import ParsedDocument, parse_document
 from xscl import parse_script, to_xscl
-from xscl.pattern import PatternBuilder, PatternNode
+from xscl.algebra.pattern import PatternNode
+from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block
 
 

@@ -20,7 +20,7 @@ from tests.oracle_bounds import Model, Watched
 from xpath_stage.binder import Part, each_binding
 from xpath_stage.parse import parse_document
 from xscl import parse_script
-from xscl.pattern import PatternBuilder
+from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from templates.catalog import INFINITE, Catalog, Change, Placement
 from tests.conjuncts import conjunct, conjuncts_of
 from tests.strategies import cases
 from xpath_stage.evaluator import XPathStage
-from xscl.normal import Conjunct
+from xscl.algebra.normal import Conjunct
 from xscl.syntax import Script
 
 Q1 = "S//book[./author->a][./title->t] JOIN {a = b AND t = u, 1 h} S//blog[./author->b][./title->u]"

@@ -10,7 +10,7 @@ from mmqjp.commands.demo import purposes
 from mmqjp.explain.why import Evidence, JoinedValue
 from tests.cli_support import mmqjp as call
 from xscl import parse_script
-from xscl.normal import Term
+from xscl.algebra.normal import Term
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from lxml import etree
 from mmqjp.answers import residual
 from tests.saxon import saxon_of_document
 from xpath_stage.conditions import holds
-from xscl.pattern import PatternBuilder
-from xscl.syntax import And, Call, Compare, CompareOp, Expr, NameTest, Not, Number, Or, Rel, Step, String
+from xscl.algebra.expressions import And, Call, Compare, CompareOp, Expr, NameTest, Not, Number, Or, Rel, Step, String
+from xscl.lower_paths import PatternBuilder
 
 OPERATORS: tuple[CompareOp, ...] = ("=", "!=", "<", "<=", ">", ">=")
 VALUES: tuple[str, ...] = (

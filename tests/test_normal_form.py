@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from xscl import parse_script, to_xscl
-from xscl.normal import Conjunct, Hidden, NormalQuery, Term, normalize
-from xscl.syntax import ElementConstructor, Script, Window
+from xscl.algebra.expressions import ElementConstructor
+from xscl.algebra.normal import Conjunct, Hidden, NormalQuery, Term
+from xscl.lower import normalize
+from xscl.syntax import Script, Window
 
 CASE, HALF = "\n====\n", "\n----\n"
 FILES = sorted(Path(__file__).with_name("data").joinpath("normal").glob("*.txt"))

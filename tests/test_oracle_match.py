@@ -16,7 +16,8 @@ from tests.oracle_cases import answers
 from tests.oracle_match import Matcher, Node, Tree
 from tests.oracle_values import number_text
 from xscl import to_xscl
-from xscl.syntax import And, Block, Expr, Rel, Step
+from xscl.algebra.expressions import And, Expr, Rel, Step
+from xscl.syntax import Block
 
 ONE_BLOCK = [
     # script, document, nodes of the outputs

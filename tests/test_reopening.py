@@ -22,7 +22,7 @@ from tests.conjuncts import conjuncts_of
 from tests.oracle import comparable
 from tests.strategies import cases, random_case
 from xscl import Script, parse_script, to_xscl
-from xscl.pattern_json import from_json, to_json
+from xscl.algebra.pattern_json import from_json, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from tests.witnessed import Stage
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import Limits
 from xpath_stage.parse import StreamDocument, parse_document
-from xscl.normal import Conjunct
+from xscl.algebra.normal import Conjunct
 
 SEEDS = range(8)
 PAIRS = 20_000

@@ -25,7 +25,7 @@ from tests.join_cases import as_table
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import StreamDocument, parse_document
 from xscl import parse_script
-from xscl.normal import normalize
+from xscl.lower import normalize
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

@@ -7,7 +7,7 @@ from random import Random
 import ada_url
 
 from tests import oracle_values
-from xscl.functions import derive
+from xscl.algebra.functions import derive
 
 SCHEMES = ("http", "https", "HTTP", "Https")
 USERS = ("", "", "", "u@", "u:p@")

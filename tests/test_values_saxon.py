@@ -12,9 +12,10 @@ import pytest
 from tests import oracle_regex, oracle_values
 from tests.generate_regexes import CHARACTERS, RegexMaker, random_text
 from tests.saxon import saxon
-from xscl import charsets, functions
-from xscl.regex_syntax import PatternError
-from xscl.syntax import CompareOp
+from xscl.algebra import functions
+from xscl.algebra.expressions import CompareOp
+from xscl.algebra.regex import charsets
+from xscl.algebra.regex.syntax import PatternError
 
 Case = Sequence[str]
 INVALID = "error FORX0002"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from xscl.functions import (
+from xscl.algebra.expressions import CompareOp
+from xscl.algebra.functions import (
     DERIVED,
     compare,
     contains,
@@ -20,9 +21,8 @@ from xscl.functions import (
     starts_with,
     xpath_number,
 )
-from xscl.regex import MAX_WORK, PatternLimit, compile_pattern
-from xscl.regex_syntax import MAX_DEPTH, MAX_PATTERN, MAX_SIZE, PatternError
-from xscl.syntax import CompareOp
+from xscl.algebra.regex.search import MAX_WORK, PatternLimit, compile_pattern
+from xscl.algebra.regex.syntax import MAX_DEPTH, MAX_PATTERN, MAX_SIZE, PatternError
 
 # ---------------------------------------------------------------- numbers and comparisons
 

@@ -5,29 +5,24 @@ from __future__ import annotations
 import pytest
 
 from xscl import Query, parse_script, to_xscl
-from xscl.script import split_script
-from xscl.syntax import (
+from xscl.algebra.expressions import (
     And,
-    Block,
     Call,
     Compare,
     ElementConstructor,
     Expr,
     Hole,
-    Join,
     NameTest,
     Not,
     Number,
     Or,
     Rel,
-    SelectItem,
-    SelectItems,
-    SelectStar,
     Step,
     String,
-    SubQuery,
     VarPath,
 )
+from xscl.script import split_script
+from xscl.syntax import Block, Join, SelectItem, SelectItems, SelectStar, SubQuery
 
 
 def query(text: str) -> Query:

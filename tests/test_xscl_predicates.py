@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xscl.algebra.expressions import And, Compare, Expr, Or, String, VarPath
 from xscl.predicates import TooManyDisjuncts, disjuncts
-from xscl.syntax import And, Compare, Expr, Or, String, VarPath
 
 A, B, C, D = (Compare("=", VarPath(name), String("1")) for name in "abcd")
 

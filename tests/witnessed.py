@@ -9,7 +9,7 @@ from templates.catalog import Catalog, Placement
 from templates.witness import CHAIN_SHIFT, plain_node
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import StreamDocument
-from xscl.normal import Conjunct
+from xscl.algebra.normal import Conjunct
 
 
 class Stage:

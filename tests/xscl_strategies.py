@@ -6,35 +6,25 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from xscl.syntax import (
+from xscl.algebra.expressions import (
     And,
-    Block,
     Call,
     Compare,
     CompareOp,
     ElementConstructor,
     Expr,
     Hole,
-    Input,
-    Join,
-    JoinOp,
     NameTest,
     Not,
     Number,
     Or,
-    Query,
     Rel,
-    Script,
-    Select,
-    SelectItem,
-    SelectItems,
-    SelectStar,
     Step,
     String,
-    SubQuery,
     VarPath,
-    Window,
 )
+from xscl.algebra.normal import JoinOp
+from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
 
 Draw = st.DrawFn
 

@@ -24,7 +24,7 @@ from xpath_stage.names import Memo, Tags, Vocabulary
 from xpath_stage.parts import Parts, walk_over
 from xpath_stage.states import DOCUMENT, Approach, Approaches, Context, Label, Outcome, State, Way
 from xpath_stage.steps import Above, Below, StepIndex
-from xscl.syntax import NodeKind
+from xscl.algebra.expressions import NodeKind
 
 MOST_PARTS = 8
 """Parts that begin at one node: steps with more different filters on values are one part."""

@@ -14,7 +14,7 @@ from itertools import chain, product
 
 from xpath_stage.conditions import holds
 from xpath_stage.parse import ParsedDocument
-from xscl.pattern import PatternNode
+from xscl.algebra.pattern import PatternNode
 
 Node = tuple[int, int]
 """(element, place of the attribute or 0)"""

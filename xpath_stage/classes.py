@@ -20,7 +20,7 @@ from xpath_stage.conditions import holds
 from xpath_stage.filters import AtName, FilterBank
 from xpath_stage.masks import bits
 from xpath_stage.names import Memo, Vocabulary
-from xscl.syntax import NodeKind
+from xscl.algebra.expressions import NodeKind
 
 
 @dataclass(frozen=True, slots=True)

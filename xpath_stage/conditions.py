@@ -9,11 +9,11 @@ from functools import lru_cache
 from lxml import etree
 
 from xpath_stage.parse import text_of
-from xscl.functions import compare, ends_with, matches, number_string, xpath_number
-from xscl.pattern import EXTENSION_PREFIX
-from xscl.regex import PatternLimit
-from xscl.regex_syntax import PatternError
-from xscl.syntax import CompareOp
+from xscl.algebra.expressions import CompareOp
+from xscl.algebra.functions import compare, ends_with, matches, number_string, xpath_number
+from xscl.algebra.pattern import EXTENSION_PREFIX
+from xscl.algebra.regex.search import PatternLimit
+from xscl.algebra.regex.syntax import PatternError
 
 _Value = list[etree._Element | str] | str | float
 

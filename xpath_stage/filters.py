@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from xpath_stage.masks import Bits, MaskIndex, mask_of
 from xpath_stage.names import Tags, Vocabulary, decrease, owner_test
-from xscl.pattern import PatternNode, Test
-from xscl.syntax import NodeKind
+from xscl.algebra.expressions import NodeKind
+from xscl.algebra.pattern import PatternNode, Test
 
 T = TypeVar("T")
 

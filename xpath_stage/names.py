@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from xscl.pattern import Test
+from xscl.algebra.pattern import Test
 
 K = TypeVar("K")
 T = TypeVar("T")

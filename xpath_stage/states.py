@@ -8,7 +8,7 @@ from typing import Protocol
 from xpath_stage.classes import NodeClass
 from xpath_stage.masks import MaskIndex
 from xpath_stage.steps import Above
-from xscl.syntax import NodeKind
+from xscl.algebra.expressions import NodeKind
 
 Label = str | NodeClass
 """What a state's node is told apart from its siblings by: its tag, or with filters its class."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from templates.catalog import Step
 from xpath_stage.masks import Bits, MaskIndex
 from xpath_stage.names import decrease, owner_test, split_name
-from xscl.pattern import Test
-from xscl.syntax import NodeKind
+from xscl.algebra.expressions import NodeKind
+from xscl.algebra.pattern import Test
 
 Above = int | None
 """A step, or None for the document."""

@@ -9,7 +9,7 @@ import numpy as np
 from templates.witness import node_id
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import ITS_OWN, OTHERS, Derivation, Emissions, Ints, Walk
-from xscl.functions import derive
+from xscl.algebra.functions import derive
 
 
 @dataclass(frozen=True, slots=True)

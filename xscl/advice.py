@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from lark import UnexpectedInput, UnexpectedToken
 
+from xscl.algebra.expressions import Span
 from xscl.errors import Problem
-from xscl.syntax import Span
 
 KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
 

@@ -10,36 +10,27 @@ from typing import Any, cast
 
 from lark import Token, Transformer
 
-from xscl.errors import Problem
-from xscl.syntax import (
-    DEFAULT_STREAM,
+from xscl.algebra.expressions import (
     And,
     Axis,
-    Block,
     Call,
     Compare,
     ElementConstructor,
     Expr,
     Hole,
-    Input,
-    Join,
-    JoinOp,
     NameTest,
     Not,
     Number,
     Or,
-    Query,
     Rel,
-    SelectItem,
-    SelectItems,
-    SelectStar,
     Span,
     Step,
     String,
-    SubQuery,
     VarPath,
-    Window,
 )
+from xscl.algebra.normal import JoinOp
+from xscl.errors import Problem
+from xscl.syntax import DEFAULT_STREAM, Block, Input, Join, Query, SelectItem, SelectItems, SelectStar, SubQuery, Window
 
 UNITS = {
     "us": 1,

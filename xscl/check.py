@@ -6,34 +6,27 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from xscl.errors import Problem, XsclError
-from xscl.expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
-from xscl.predicates import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
-from xscl.publishing import check_publishing
-from xscl.scope import Kind, blocks, operand_kind, star, visible
-from xscl.syntax import (
+from xscl.algebra.expressions import (
     And,
-    Block,
     Call,
     Compare,
     ElementConstructor,
     Expr,
     Hole,
-    Input,
-    Join,
     NodeKind,
     Not,
     Or,
-    Query,
     Rel,
-    Script,
-    SelectItem,
-    SelectItems,
     Span,
     Step,
-    SubQuery,
     VarPath,
 )
+from xscl.errors import Problem, XsclError
+from xscl.expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
+from xscl.predicates import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
+from xscl.publishing import check_publishing
+from xscl.scope import Kind, blocks, operand_kind, star, visible
+from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
 
 MAX_VALUE_JOINS = 16
 """Most equalities between the two inputs in one disjunct of a join predicate."""

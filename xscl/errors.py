@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from xscl.syntax import Span
+from xscl.algebra.expressions import Span
 
 LINE_WIDTH = 110
 """Longest part of a source line that a rendering shows."""

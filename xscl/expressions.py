@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Number, Or, Rel, Span, String, VarPath
+from xscl.algebra.functions import DERIVED
+from xscl.algebra.regex.search import compile_pattern
+from xscl.algebra.regex.syntax import PatternError
 from xscl.errors import Problem
-from xscl.functions import DERIVED
-from xscl.regex import compile_pattern
-from xscl.regex_syntax import PatternError
-from xscl.syntax import And, Call, Compare, Expr, Not, Number, Or, Rel, Span, String, VarPath
 
 BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2}
 """The conditions, of filters and of predicates, and how many arguments they take."""

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from xscl.algebra.expressions import ElementConstructor, Number, Span, String
 from xscl.builder import unquoted, window_us
 from xscl.errors import Problem
-from xscl.syntax import ElementConstructor, Number, Query, Span, String, Window
+from xscl.syntax import Query, Window
 
 MAX_SKELETONS = 5_000
 """Most skeletons that are remembered; past it they are forgotten."""

@@ -12,6 +12,7 @@ from lark import Lark, UnexpectedInput
 from lark.utils import TextSlice
 
 from xscl.advice import explain
+from xscl.algebra.expressions import ElementConstructor, Hole, Span
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
 from xscl.errors import Problem, XsclError, XsclErrors
@@ -19,7 +20,7 @@ from xscl.garbage import collector_paused
 from xscl.lifting import Lifted
 from xscl.publishing import check_publishing
 from xscl.script import Statement, split_script
-from xscl.syntax import ElementConstructor, Hole, Query, Script, Span
+from xscl.syntax import Query, Script
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import product
 
-from xscl.syntax import And, Expr, Or
+from xscl.algebra.expressions import And, Expr, Or
 
 MAX_DISJUNCTS = 64
 """Most disjuncts that a join predicate may have."""

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import re
 
-from xscl.builder import UNITS
-from xscl.syntax import (
+from xscl.algebra.expressions import (
     And,
-    Block,
     Call,
     Compare,
     ElementConstructor,
     Expr,
     Hole,
-    Input,
-    Join,
     NameTest,
     Not,
     Number,
     Or,
-    Query,
     Rel,
-    Script,
-    Select,
-    SelectItem,
-    SelectItems,
-    SelectStar,
     Step,
     String,
-    SubQuery,
     VarPath,
-    Window,
 )
+from xscl.builder import UNITS
+from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
 
 Node = Script | Query | Select | SelectItem | Input | Window | Expr | Step | NameTest | Hole
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
+from xscl.algebra.expressions import Span
 from xscl.errors import Problem
 from xscl.scope import blocks
-from xscl.syntax import Query, Script, Span
+from xscl.syntax import Query, Script
 
 _NUMBERED = re.compile(r"q[0-9]+")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from xscl.syntax import And, Block, Call, Expr, Input, Join, Rel, SelectItems, Step, SubQuery, VarPath
+from xscl.algebra.expressions import And, Call, Expr, Rel, Step, VarPath
+from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
 Kind = Literal["element", "attribute", "value", "constant"]
 """What a name stands for: a node, a value derived from a node, or a constant."""

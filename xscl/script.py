@@ -6,8 +6,8 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from xscl.algebra.expressions import Span
 from xscl.errors import Problem
-from xscl.syntax import Span
 
 MAX_DEPTH = 50
 """Deepest nesting of brackets, and of elements in a constructor: deeper text would exhaust the stack later on."""

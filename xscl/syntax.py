@@ -8,65 +8,12 @@ and parentheses without a SELECT are only grouping.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+
+from xscl.algebra.expressions import ElementConstructor, Expr, Span, Step, nowhere
+from xscl.algebra.normal import JoinOp
 
 DEFAULT_STREAM = "S"
-
-Axis = Literal["/", "//"]
-NodeKind = Literal["element", "attribute"]
-CompareOp = Literal["=", "!=", "<", "<=", ">", ">="]
-JoinOp = Literal["FOLLOWED BY", "JOIN"]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Half-open range of character offsets in the script."""
-
-    start: int
-    end: int
-
-
-NOWHERE = Span(0, 0)
-
-
-def _span() -> Span:
-    return field(default=NOWHERE, compare=False, repr=False)
-
-
-# ---------------------------------------------------------------- paths
-
-
-@dataclass(frozen=True, slots=True)
-class NameTest:
-    """What a step accepts: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name`, `@*`.
-
-    `prefix` is None for no prefix and "*" for any namespace; `local` is "*" for any name.
-    """
-
-    kind: NodeKind
-    local: str
-    prefix: str | None = None
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a path: axis, test, filters (all must hold) and at most one binding."""
-
-    axis: Axis
-    test: NameTest
-    filters: tuple[Expr, ...] = ()
-    var: str | None = None
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class Rel:
-    """A path relative to the filtered node; no steps at all is `.`, the node itself."""
-
-    steps: tuple[Step, ...] = ()
-    span: Span = _span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,73 +22,8 @@ class Block:
 
     stream: str
     steps: tuple[Step, ...]
-    span: Span = _span()
+    span: Span = nowhere()
 
-
-# ---------------------------------------------------------------- expressions
-# One family serves filters (leaves: Rel) and join predicates and SELECT (leaves: VarPath).
-
-
-@dataclass(frozen=True, slots=True)
-class VarPath:
-    """A variable, or with steps a path on it: `x1`, `x1/title`."""
-
-    var: str
-    steps: tuple[Step, ...] = ()
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class String:
-    value: str
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number literal, as written."""
-
-    text: str
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A function call: of a filter, of a predicate (`contains`...), or a derived value (`host`...)."""
-
-    name: str
-    args: tuple[Expr, ...]
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    op: CompareOp
-    left: Expr
-    right: Expr
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    args: tuple[Expr, ...]
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    args: tuple[Expr, ...]
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    arg: Expr
-    span: Span = _span()
-
-
-Expr = Rel | VarPath | String | Number | Call | Compare | And | Or | Not
-Operand = VarPath | String | Number | Call
 
 # ---------------------------------------------------------------- SELECT
 
@@ -152,37 +34,18 @@ class SelectItem:
 
     operand: Expr
     name: str
-    span: Span = _span()
+    span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class SelectStar:
-    span: Span = _span()
+    span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class SelectItems:
     items: tuple[SelectItem, ...]
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """`{operand}` in an element constructor; `text` is what stood between the braces, stripped."""
-
-    operand: Expr
-    text: str = field(default="", compare=False)
-    span: Span = _span()
-
-
-@dataclass(frozen=True, slots=True)
-class ElementConstructor:
-    """`<name attr="text {hole}">text {hole} <child/></name>`; `name` and attribute names may be `p:local`."""
-
-    name: str
-    attributes: tuple[tuple[str, tuple[str | Hole, ...]], ...] = ()
-    children: tuple[str | Hole | ElementConstructor, ...] = ()
-    span: Span = _span()
+    span: Span = nowhere()
 
 
 Select = SelectStar | SelectItems | ElementConstructor
@@ -195,7 +58,7 @@ class Window:
     """A window in microseconds; None is INF."""
 
     us: int | None
-    span: Span = _span()
+    span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +70,7 @@ class Join:
     right: Input
     pred: Expr
     window: Window
-    span: Span = _span()
+    span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +79,7 @@ class SubQuery:
 
     select: SelectStar | SelectItems
     source: Input
-    span: Span = _span()
+    span: Span = nowhere()
 
 
 Input = Block | Join | SubQuery
@@ -229,7 +92,7 @@ class Query:
     source: Input
     select: Select | None = None
     publish: str | None = None
-    span: Span = _span()
+    span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from lxml import etree
 
 from mmqjp.documents.records import Record
 from xpath_stage.binder import Node
-from xscl.functions import derive
-from xscl.normal import NormalQuery
-from xscl.syntax import ElementConstructor, Hole
+from xscl.algebra.expressions import ElementConstructor, Hole
+from xscl.algebra.functions import derive
+from xscl.algebra.normal import NormalQuery
 
 
 @dataclass(frozen=True)

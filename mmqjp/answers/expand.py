@@ -20,8 +20,8 @@ from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from templates.witness import plain_node
 from xpath_stage.binder import HELD, Node, Part, each_binding
-from xscl.normal import Side, Term
-from xscl.pattern import PatternNode
+from xscl.algebra.normal import Side, Term
+from xscl.algebra.pattern import PatternNode
 
 SideBinding = Mapping[str, Node]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xscl.functions import (
+from xscl.algebra.expressions import Call, Compare, Expr, Number, String, VarPath
+from xscl.algebra.functions import (
     DERIVED,
     compare,
     contains,
@@ -14,9 +15,8 @@ from xscl.functions import (
     number_string,
     starts_with,
 )
-from xscl.regex import PatternLimit
-from xscl.regex_syntax import PatternError
-from xscl.syntax import Call, Compare, Expr, Number, String, VarPath
+from xscl.algebra.regex.search import PatternLimit
+from xscl.algebra.regex.syntax import PatternError
 
 _TESTS = {"contains": contains, "starts-with": starts_with, "ends-with": ends_with, "matches": matches}
 

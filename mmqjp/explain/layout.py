@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from xscl import Query, Script, to_xscl
-from xscl.pattern import PatternNode
-from xscl.syntax import And, Input, Join, Or
+from xscl.algebra.expressions import And, Or
+from xscl.algebra.pattern import PatternNode
+from xscl.syntax import Input, Join
 
 WIDTH = 100
 

@@ -18,8 +18,8 @@ from templates.conjunctive import conjunctive_query
 from templates.minor import Minor
 from templates.template import Shape
 from xscl import parse_script, to_xscl
-from xscl.normal import NormalQuery, Side, Term
-from xscl.syntax import ElementConstructor
+from xscl.algebra.expressions import ElementConstructor
+from xscl.algebra.normal import NormalQuery, Side, Term
 
 ARRAY = "[{}]"
 """DuckDB's array constructor; Spark's is `array({})`, and nothing else differs."""

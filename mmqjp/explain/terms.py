@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from templates.catalog import INFINITE
 from xscl import to_xscl
-from xscl.normal import Conjunct, Side, Term
-from xscl.pattern import PatternNode
+from xscl.algebra.normal import Conjunct, Side, Term
+from xscl.algebra.pattern import PatternNode
 from xscl.syntax import Window
 
 SHOWN = 10

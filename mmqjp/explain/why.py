@@ -14,7 +14,7 @@ from mmqjp.documents.records import Record
 from mmqjp.engine import Engine
 from mmqjp.explain.terms import leaf_sides
 from xpath_stage.binder import Node, bindings
-from xscl.normal import Conjunct, NormalQuery, Side, Term
+from xscl.algebra.normal import Conjunct, NormalQuery, Side, Term
 
 _Place = Mapping[str, tuple[Record, Node]]
 

@@ -10,8 +10,7 @@ from typing import NamedTuple, Protocol
 
 from join_stage.engine import StoreError
 from templates.catalog import INFINITE, Catalog, Placement
-from xscl.normal import Conjunct, Hidden, NormalQuery
-from xscl.syntax import JoinOp
+from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 
 NUMBERED = re.compile(r"q([0-9]+)")
 """The names of queries that PUBLISH none."""

@@ -6,7 +6,8 @@ from functools import cached_property
 
 from join_stage.engine import StoreError
 from xscl import Query, Script, XsclErrors, parse_script, to_xscl
-from xscl.normal import Conjunct, Hidden, NormalQuery, normalize
+from xscl.algebra.normal import Conjunct, Hidden, NormalQuery
+from xscl.lower import normalize
 
 MAX_PREPARED = 20_000
 """Most queries that are kept; past it they are forgotten."""

@@ -12,8 +12,7 @@ from mmqjp.queries.model import HiddenStream, Owner, Standing, Subscription, Tar
 from mmqjp.queries.prepared import inner_join
 from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
-from xscl.normal import Conjunct, Hidden
-from xscl.syntax import JoinOp
+from xscl.algebra.normal import Conjunct, Hidden, JoinOp
 
 
 class Registry:

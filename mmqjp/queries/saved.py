@@ -17,7 +17,7 @@ from mmqjp.tables.rows import Rows
 from templates.catalog import Catalog, Step
 from templates.shared_rows import RowKey
 from templates.template import Shape
-from xscl.pattern_json import from_json, to_json
+from xscl.algebra.pattern_json import from_json, to_json
 
 _STANDING = "place template variables op window_us streams"
 

@@ -9,8 +9,8 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from xscl.functions import DERIVED
-from xscl.pattern import Condition, PatternNode, Test
+from xscl.algebra.functions import DERIVED
+from xscl.algebra.pattern import Condition, PatternNode, Test
 
 _AXES = ("/", "//", ".")
 _KINDS = ("element", "attribute")

@@ -1,4 +1,4 @@
-"""Value-join normal form (thesis 6.2): a query as conjunctive queries over tree patterns, value joins and residuals.
+"""Lowers a checked query to its value-join normal form (thesis 6.2), which `xscl.algebra.normal` defines.
 
 `normalize` resolves names, splits a chain into joins of two inputs, brings each predicate into disjunctive normal form,
 turns a path on a variable into a branch of that disjunct's pattern, and sorts the comparisons into value joins and
@@ -7,118 +7,38 @@ residual predicates. A join that is an input of another join becomes a `Hidden` 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from xscl.functions import DERIVED, derive, number_string
-from xscl.pattern import Condition, PatternBuilder, PatternNode, Test, attach, transform
-from xscl.predicates import disjuncts
-from xscl.syntax import (
-    And,
-    Block,
+from xscl.algebra.normal import (
+    JoinOp,
+    TUPLE_TEST,
+    Term,
+    Side,
+    Conjunct,
+    Hidden,
+    SelectEntry,
+    NormalQuery,
+    as_term,
+    constant_text,
+    variables_of,
+    hole_key,
+)
+from xscl.algebra.expressions import (
     Call,
     Compare,
     ElementConstructor,
     Expr,
     Hole,
-    Input,
-    Join,
-    JoinOp,
-    Not,
-    Number,
-    Or,
-    Query,
-    SelectItems,
     String,
-    SubQuery,
     VarPath,
 )
-
-TUPLE_TEST = Test("element", "", "tuple")
-"""Root of a hidden stream's virtual documents; its children are v0, v1, ... one for each variable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A variable's string value, with derived-value functions applied, the innermost first."""
-
-    var: str
-    functions: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One input of a conjunctive query: a tree pattern over a stream.
-
-    Only the variables that someone needs keep their names. For a hidden stream the pattern is that of its tuples.
-    """
-
-    stream: str
-    pattern: PatternNode
-    hidden: Hidden | None = None
-
-    def variables(self) -> tuple[str, ...]:
-        return tuple(node.var for node in self.pattern.walk() if node.var)
-
-
-@dataclass(frozen=True, slots=True)
-class Conjunct:
-    """A conjunctive query: `right` is None for a filter; joins pair a term of the left with one of the right."""
-
-    left: Side
-    right: Side | None
-    joins: tuple[tuple[Term, Term], ...] = ()
-    residual: tuple[Expr, ...] = ()
-
-    def sides(self) -> tuple[Side, ...]:
-        return (self.left,) if self.right is None else (self.left, self.right)
-
-
-@dataclass(frozen=True, slots=True)
-class Hidden:
-    """An inner join as a stream of tuples, one for each distinct joint binding of `variables` (and documents).
-
-    `side` tells which input of the outer join it is: the tuples of two equal inputs are different documents.
-    """
-
-    op: JoinOp
-    window: int | None
-    conjuncts: tuple[Conjunct, ...]
-    variables: tuple[str, ...]
-    side: Literal["left", "right"]
-
-    @property
-    def stream(self) -> str:
-        """A name that equal inner joins share, whatever their variables were called."""
-        return "#" + hashlib.sha256(repr(self).encode()).hexdigest()[:24]
-
-
-@dataclass(frozen=True, slots=True)
-class SelectEntry:
-    """One SELECT variable: its key in `nodes` (also its element's name) and its value, or a constant's text."""
-
-    key: str
-    value: Term | str
-
-
-@dataclass(frozen=True, slots=True)
-class NormalQuery:
-    """A query in normal form. `op` is None for a filter, `window` in microseconds, None for INF.
-
-    `star` tells a default output (roots keep their own names); `constructor` is set for an element constructor, whose
-    holes stand in `holes` in order of appearance.
-    """
-
-    op: JoinOp | None
-    window: int | None
-    conjuncts: tuple[Conjunct, ...]
-    entries: tuple[SelectEntry, ...]
-    star: bool
-    constructor: ElementConstructor | None = None
-    holes: tuple[Term | str, ...] = ()
-    namespaces: tuple[tuple[str, str], ...] = ()
+from xscl.algebra.normal import JoinOp
+from xscl.algebra.pattern import Condition, PatternNode, Test, attach, transform
+from xscl.lower_paths import PatternBuilder
+from xscl.predicates import disjuncts
+from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,50 +234,6 @@ class _Normalizer:
 
 
 # ---------------------------------------------------------------- terms and expressions
-
-
-def as_term(expr: Expr) -> Term | None:
-    """A variable under derived-value functions as a term; None for anything else."""
-    match expr:
-        case VarPath(var=var, steps=()):
-            return Term(var)
-        case Call(name=name, args=(arg,)) if name in DERIVED:
-            term = as_term(arg)
-            return term and Term(term.var, (*term.functions, name))
-    return None
-
-
-def constant_text(expr: Expr) -> str | None:
-    """The text of an operand without variables; None if it has one."""
-    match expr:
-        case String(value=value):
-            return value
-        case Call(name=name, args=(arg,)) if name in DERIVED:
-            inner = constant_text(arg)
-            return None if inner is None else derive(name, inner)
-        case Number(text=text):
-            return number_string(text)
-    return None
-
-
-def variables_of(expr: Expr) -> Iterator[str]:
-    """The variables of a residual predicate, with repetitions."""
-    match expr:
-        case VarPath(var=var):
-            yield var
-        case Call(args=args) | And(args=args) | Or(args=args):
-            for arg in args:
-                yield from variables_of(arg)
-        case Compare(left=left, right=right):
-            yield from variables_of(left)
-            yield from variables_of(right)
-        case Not(arg=arg):
-            yield from variables_of(arg)
-
-
-def hole_key(hole: Hole) -> str:
-    """A constructor hole's key in `nodes`: a variable's name, else the text between the braces."""
-    return hole.operand.var if isinstance(hole.operand, VarPath) and not hole.operand.steps else hole.text
 
 
 def _expression(term: Term) -> Expr:

@@ -3,7 +3,7 @@
 A pattern tells few sets of characters apart, so each text is first written in the symbols of a small alphabet, one for
 all the characters that the pattern treats alike. In these symbols RE2 searches, which never tries twice, whatever the
 pattern. So neither Unicode's tables nor the syntax of RE2 have a part in what matches; only back-references are beyond
-it (`xscl.regex_references`).
+it (`xscl.algebra.regex.references`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from functools import lru_cache
 
 import re2
 
-from xscl.charsets import CharSet
-from xscl.regex_references import Program
-from xscl.regex_syntax import (
+from xscl.algebra.regex.charsets import CharSet
+from xscl.algebra.regex.references import Program
+from xscl.algebra.regex.syntax import (
     Chars,
     Choice,
     Edge,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from xscl import charsets
-from xscl.charsets import CharSet
+from xscl.algebra.regex import charsets
+from xscl.algebra.regex.charsets import CharSet
 
 MAX_PATTERN = 500
 """Longest regular expression, in characters."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xscl.charsets import CharSet
-from xscl.regex_syntax import Chars, Choice, Edge, Group, Reference, Regex, Repeat, Sequence
+from xscl.algebra.regex.charsets import CharSet
+from xscl.algebra.regex.syntax import Chars, Choice, Edge, Group, Reference, Regex, Repeat, Sequence
 
 MAX_STEPS = 200_000
 """How many steps a search may take: about a fifth of a second."""

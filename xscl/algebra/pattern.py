@@ -1,0 +1,87 @@
+"""Tree patterns: what a query block looks for in one document, with names resolved and filters sorted out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from xscl.algebra.expressions import NodeKind
+
+EXTENSION_PREFIX = "mmqjp"
+"""Prefix of our own functions in the XPath text of a condition: `ends-with` and `matches`, which XPath 1.0 lacks, and
+`number`, `string` and `compare` (of numbers), which libxml2 has otherwise: to it 1e3 is a number, 1e+12 a string."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Test:
+    """A name test with its namespace: `uri` is "" for none and "*" for any, `local` is "*" for any name."""
+
+    kind: NodeKind
+    uri: str
+    local: str
+
+    def accepts(self, name: str) -> bool:
+        """Whether a node of this kind with the name `local` or `{uri}local` passes."""
+        uri, local = name[1:].rsplit("}", 1) if name.startswith("{") else ("", name)
+        return self.uri in ("*", uri) and self.local in ("*", local)
+
+    def __str__(self) -> str:
+        name = self.local if self.uri == "" or self.uri == self.local == "*" else f"{{{self.uri}}}{self.local}"
+        return f"@{name}" if self.kind == "attribute" else name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Condition:
+    """A condition on a node: its string value equals `literal`, or the boolean XPath 1.0 expression `xpath` holds."""
+
+    literal: str | None = None
+    xpath: str | None = None
+
+    def __str__(self) -> str:
+        return f". = {quoted(self.literal)}" if self.literal is not None else str(self.xpath)
+
+
+@dataclass(frozen=True, slots=True)
+class PatternNode:
+    """A node of a tree pattern. `axis` leads to it from its parent; "." is the self axis, whose node may carry
+    the derived-value `functions` to apply to the string value, the innermost first."""
+
+    axis: str
+    test: Test
+    conditions: tuple[Condition, ...] = ()
+    children: tuple[PatternNode, ...] = ()
+    var: str | None = None
+    functions: tuple[str, ...] = ()
+
+    def walk(self) -> Iterator[PatternNode]:
+        """This node and all below it, in pre-order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def __str__(self) -> str:
+        functions = "".join(f"[{name}]" for name in self.functions)
+        head = f".{functions}" if self.axis == "." else f"{self.axis}{self.test}"
+        arrow = f"->{self.var}" if self.var else ""
+        conditions = "".join(f"[{condition}]" for condition in self.conditions)
+        return head + arrow + conditions + "".join(f"[.{child}]" for child in self.children)
+
+
+def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -> PatternNode:
+    """The pattern with `change` applied to every node, children first."""
+    return change(replace(node, children=tuple(transform(child, change) for child in node.children)))
+
+
+def attach(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:
+    """The pattern with one more child below the node bound to `var`."""
+    return transform(pattern, lambda n: replace(n, children=(*n.children, branch)) if n.var == var else n)
+
+
+def quoted(text: str) -> str:
+    """An XPath 1.0 string expression for `text`, by concat() where it holds both kinds of quotes."""
+    if '"' not in text:
+        return f'"{text}"'
+    if "'" not in text:
+        return f"'{text}'"
+    parts = [f'"{part}"' for part in text.split('"')]
+    return "concat(" + ", '\"', ".join(parts) + ")"
