@@ -138,7 +138,7 @@ def test_derived_values_of_a_store_of_format_3_are_found_anew_on_spark(spark: Sp
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_duckdb(tmp_path / "state")
     with monkeypatch.context() as patched:
-        patched.setattr("mmqjp.tables.ledger.whole_batch", lambda store: 1 / 0)
+        patched.setattr("mmqjp.state.migration.whole_batch", lambda store: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Engine("duckdb", state=tmp_path / "state")
     with Engine("duckdb", state=tmp_path / "state") as engine:
