@@ -1,4 +1,4 @@
-"""The command line `mmqjp`."""
+"""The command line `mmqjp`: its commands by name, each imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -6,24 +6,37 @@ from pathlib import Path
 
 import click
 
-from mmqjp.commands.bench import bench
-from mmqjp.commands.check import check
 from mmqjp.commands.configuration import NAME, configured
-from mmqjp.commands.demo import demo
+from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import MISUSED, CommandLine
-from mmqjp.commands.explain import explain
-from mmqjp.commands.feeds import feeds
-from mmqjp.commands.fetch import fetch
-from mmqjp.commands.live import list_queries, pause, query, resume, show, subscribe, unsubscribe
-from mmqjp.commands.options import debug_option
-from mmqjp.commands.run import run
-from mmqjp.commands.status import status
-from mmqjp.commands.stream import stream
+from mmqjp.commands.lazy import Lazy, LazyCommands
+
+COMMANDS = LazyCommands(
+    {
+        "run": Lazy("mmqjp.commands.run:run", "Answer queries over documents that are there."),
+        "stream": Lazy("mmqjp.commands.stream:stream", "Answer queries over documents as they come."),
+        "subscribe": Lazy("mmqjp.commands.live:subscribe", "Register the queries of a file."),
+        "unsubscribe": Lazy("mmqjp.commands.live:unsubscribe", "Remove the queries of a name."),
+        "pause": Lazy("mmqjp.commands.live:pause", "Pause the queries of a name."),
+        "resume": Lazy("mmqjp.commands.live:resume", "Resume the queries of a name."),
+        "list": Lazy("mmqjp.commands.live:list_queries", "List the registered queries."),
+        "show": Lazy("mmqjp.commands.live:show", "Show the queries of a name."),
+        "query": Lazy("mmqjp.commands.live:query", "Query a store in SQL."),
+        "status": Lazy("mmqjp.commands.status:status", "Show the state of a store."),
+        "fetch": Lazy("mmqjp.commands.fetch:fetch", "Fetch the feeds that are due."),
+        "feeds": Lazy("mmqjp.commands.feeds:feeds", "Show the health of fetched feeds."),
+        "check": Lazy("mmqjp.commands.check:check", "Check query files for mistakes."),
+        "explain": Lazy("mmqjp.commands.explain:explain", "Explain how queries are run, and what they share."),
+        "demo": Lazy("mmqjp.commands.demo:demo", "Run the packaged example."),
+        "bench": Lazy("mmqjp.commands.bench:bench", "Run a benchmark."),
+    }
+)
 
 
 @click.group(
     "mmqjp",
     cls=CommandLine,
+    commands=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -49,9 +62,3 @@ def main(context: click.Context, config: Path | None) -> None:
         click.echo(context.get_help(), err=True)
         context.exit(MISUSED)
     context.default_map = configured(main, config)
-
-
-LIVE = (subscribe, unsubscribe, pause, resume, list_queries, show, query, status)
-
-for command in (run, stream, *LIVE, fetch, feeds, check, explain, demo, bench):
-    main.add_command(command)

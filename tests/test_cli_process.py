@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.cli_support import write_documents, write_queries
+from mmqjp.cli import main
+from tests.cli_support import mmqjp, write_documents, write_queries
 
 INTERRUPTED_WHILE_LOADING = """
 import os, signal, sys
@@ -21,7 +23,7 @@ class Finder:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())
-sys.argv = ["mmqjp", "--version"]
+sys.argv = ["mmqjp", "stream", "--help"]
 from mmqjp.__main__ import main
 main()
 """
@@ -47,3 +49,25 @@ def test_output_is_utf_8_whatever_the_locale(encoding: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.decode().splitlines()
     assert json.loads(line)["documents"] == ["é…"] and "ß 書 \U0001f600" in json.loads(line)["xml"]
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_what_prints_only_loads_only_what_it_needs(option: str):
+    code = (
+        "import sys\n"
+        "from mmqjp.cli import main\n"
+        "try:\n"
+        f"    main([{option!r}])\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "heavy = {'pyspark', 'duckdb', 'numpy', 'pyarrow', 'lxml', 'lark', 'feeds', 'xscl', 'join_stage'}\n"
+        "sys.exit(repr(heavy & sys.modules.keys()) if heavy & sys.modules.keys() else 0)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_help_has_each_command_with_a_line_of_its_own():
+    shown = mmqjp("--help").stdout.partition("Commands:\n")[2]
+    assert [line.split()[0] for line in shown.splitlines()] == sorted(main.commands)
+    assert "..." not in shown and all(isinstance(command, click.Command) for command in main.commands.values())

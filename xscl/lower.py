@@ -11,20 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from xscl.algebra.normal import (
-    JoinOp,
-    TUPLE_TEST,
-    Term,
-    Side,
-    Conjunct,
-    Hidden,
-    SelectEntry,
-    NormalQuery,
-    as_term,
-    constant_text,
-    variables_of,
-    hole_key,
-)
 from xscl.algebra.expressions import (
     Call,
     Compare,
@@ -34,7 +20,20 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.algebra.normal import JoinOp
+from xscl.algebra.normal import (
+    TUPLE_TEST,
+    Conjunct,
+    Hidden,
+    JoinOp,
+    NormalQuery,
+    SelectEntry,
+    Side,
+    Term,
+    as_term,
+    constant_text,
+    hole_key,
+    variables_of,
+)
 from xscl.algebra.pattern import Condition, PatternNode, Test, attach, transform
 from xscl.lower_paths import PatternBuilder
 from xscl.predicates import disjuncts

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mmqjp.commands.console import console
+from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import FAILED, Failure
-from mmqjp.commands.options import debug_option, read_script
+from mmqjp.commands.options import read_script
 from mmqjp.engine import Engine
 from mmqjp.explain.terms import leaf_sides, names_of_others
 from mmqjp.queries.model import HiddenStream, Subscription

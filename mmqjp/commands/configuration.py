@@ -19,8 +19,6 @@ from typing import Any
 
 import click
 
-from mmqjp.commands.lateness import Allowed
-
 NAME = "mmqjp.toml"
 
 DefaultMap = dict[str, Any]
@@ -129,8 +127,9 @@ def _parameters(command: click.Command) -> dict[str, _Setting]:
 
 
 def _value(path: Path, key: str, option: click.Option, value: Any) -> Any:
-    """A value as if it had been written on the command line."""
-    if isinstance(option.type, Allowed):
+    """A value as if it had been written on the command line. A type with `takes_table` may have a table, whose entries
+    are written as NAME=VALUE."""
+    if getattr(option.type, "takes_table", False):
         entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
         value = entries if isinstance(entries, list) else [entries]
     values = value if isinstance(value, list) else [value]

@@ -22,7 +22,8 @@ from rich.text import Text
 from feeds.sources import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.commands.console import console
-from mmqjp.commands.options import debug_option, engine_option, plan_option, read_script
+from mmqjp.commands.debug import debug_option
+from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.commands.run import open_engine
 from mmqjp.engine import Engine
 from mmqjp.explain.terms import term_text

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import errno
-import sqlite3
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from feeds.errors import SourceError
-from join_stage.engine import OtherSession, StoreError
-from join_stage.spark.java import JavaNotFound
-from mmqjp.service.client import CommandError
+from mmqjp.commands.lazy import LazyCommands
 from mmqjp.sinks.standard_output import flush_standard_output, reserve_standard_files
-from mmqjp.spark.errors import StreamFailed
 from mmqjp.text import one_line
-from xscl import XsclErrors
+
+if TYPE_CHECKING:
+    from xscl import XsclErrors
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 DEBUG = "mmqjp.debug"
 """Where a context's `meta` says whether tracebacks are wanted."""
 
-_EXPECTED = (SourceError, StoreError, OtherSession, JavaNotFound, CommandError, StreamFailed)
 _ADVICE = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
     errno.EACCES: "check the permissions",
@@ -69,6 +65,14 @@ class Interrupted(Failure):
 class CommandLine(click.Group):
     """A group whose commands fail as the contract says: in one line, and with a traceback only if asked to."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the names of the commands with their summaries; none is imported."""
+        if not isinstance(self.commands, LazyCommands):
+            super().format_commands(ctx, formatter)
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(self.commands.summaries().items()))
+
     def main(self, *args: Any, **options: Any) -> Any:
         reserve_standard_files()
         try:
@@ -109,7 +113,9 @@ class CommandLine(click.Group):
 
 def describe(error: Exception) -> str:
     """An error in words, with what to do about it where we know."""
-    if isinstance(error, _EXPECTED):
+    import sqlite3  # nothing of this is needed where all goes well
+
+    if _is_expected(error):
         return str(error)
     if isinstance(error, sqlite3.Error):
         return f"what is known of the feeds cannot be used: {error}; make room on the disk, or take an older copy of it"
@@ -119,3 +125,14 @@ def describe(error: Exception) -> str:
         return f"{place}{error.strerror or error}" + (f"; {advice}" if advice else "")
     lines = str(error).strip().splitlines() or ["no message"]
     return f"unexpected {type(error).__name__}: {lines[0]}; run again with --debug to see where"
+
+
+def _is_expected(error: Exception) -> bool:
+    """Whether the message of an error says all."""
+    from feeds.errors import SourceError
+    from join_stage.engine import OtherSession, StoreError
+    from join_stage.spark.java import JavaNotFound
+    from mmqjp.service.client import CommandError
+    from mmqjp.spark.errors import StreamFailed
+
+    return isinstance(error, (SourceError, StoreError, OtherSession, JavaNotFound, CommandError, StreamFailed))

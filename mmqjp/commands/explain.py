@@ -9,8 +9,9 @@ import click
 
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS
 from join_stage.only_read import Outdated
+from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import Failure
-from mmqjp.commands.options import debug_option, plan_option, read_script
+from mmqjp.commands.options import plan_option, read_script
 from mmqjp.commands.run import open_engine
 from mmqjp.engine import Engine
 from mmqjp.explain.costs import estimates

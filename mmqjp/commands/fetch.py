@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from feeds.fetch.state import STATE_FILE
+from mmqjp.commands.debug import debug_option
 from mmqjp.commands.fetching import (
     DROPS,
     FetchOptions,
@@ -18,7 +19,6 @@ from mmqjp.commands.fetching import (
     summarise,
     until_signalled,
 )
-from mmqjp.commands.options import debug_option
 
 
 @click.command()

@@ -17,6 +17,7 @@ class Allowed(click.ParamType):  # type: ignore[type-arg]  # which it has in the
     """`1h`, for all streams, or `STREAM=2h`; in a configuration also a table."""
 
     name = "lateness"
+    takes_table = True  # see `mmqjp.commands.configuration`
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None

@@ -17,8 +17,9 @@ from feeds.dates import iso_utc
 from join_stage.engine import DEFAULT_PLAN
 from join_stage.private import share
 from mmqjp.commands.console import console
+from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import Failure
-from mmqjp.commands.options import debug_option, engine_option, read_script, seconds, shared_option
+from mmqjp.commands.options import engine_option, read_script, seconds, shared_option
 from mmqjp.commands.run import open_engine
 from mmqjp.service.asking import ROWS, SECONDS, SIZE
 from mmqjp.service.client import Client, stored_engine

@@ -12,24 +12,13 @@ import click
 from feeds.history import MOST_VERSIONS
 from join_stage.engine import DEFAULT_PLAN, PLANS
 from mmqjp.answers.allowance import BLOCK, MATCHES, OUTPUTS, WORK
-from mmqjp.commands.errors import DEBUG, Failure, ScriptFailure
+from mmqjp.commands.errors import Failure, ScriptFailure
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
 
 ENGINES = ("spark", "duckdb")
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-def debug_option(command: Decorated) -> Decorated:
-    """The option --debug, which the program takes before and after the command's name."""
-
-    def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-        if value:
-            context.meta[DEBUG] = True
-
-    text = "Show a traceback with an error."
-    return click.option("--debug", is_flag=True, expose_value=False, is_eager=True, callback=note, help=text)(command)
 
 
 def engine_option(command: Decorated) -> Decorated:

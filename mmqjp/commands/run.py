@@ -20,6 +20,7 @@ from feeds.sources import read_documents
 from join_stage.private import is_shared, make_inside, umask_of
 from mmqjp.answers.allowance import ALLOWANCE, Allowance
 from mmqjp.commands.console import counted
+from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import Failure, Interrupted
 from mmqjp.commands.fetching import (
     DROPS,
@@ -34,7 +35,6 @@ from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     bounds_options,
-    debug_option,
     engine_option,
     feeds_option,
     most_versions_option,

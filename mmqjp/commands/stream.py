@@ -14,13 +14,13 @@ from feeds.history import History, Versions
 from feeds.tail import Tail
 from join_stage.private import is_shared, make_inside
 from mmqjp.answers.allowance import Allowance
+from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.options import (
     bounds_options,
-    debug_option,
     duration,
     engine_option,
     feeds_option,

@@ -1,0 +1,23 @@
+"""The option --debug, which the program and each of its commands takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from mmqjp.commands.errors import DEBUG
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def debug_option(command: Decorated) -> Decorated:
+    """The option --debug, which the program takes before and after the command's name."""
+
+    def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value:
+            context.meta[DEBUG] = True
+
+    text = "Show a traceback with an error."
+    return click.option("--debug", is_flag=True, expose_value=False, is_eager=True, callback=note, help=text)(command)

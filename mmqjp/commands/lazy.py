@@ -1,0 +1,58 @@
+"""Commands that are imported when they are asked for: what `--help` prints of them needs none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from importlib import import_module
+
+import click
+
+from mmqjp.loading import ending_when_interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A command: where it is, as `module:name`, and what it does, in a line."""
+
+    place: str
+    summary: str
+
+    def load(self) -> click.Command:
+        """Imports the command."""
+        module, _, name = self.place.partition(":")
+        with ending_when_interrupted():
+            found: click.Command = getattr(import_module(module), name)
+        return found
+
+
+class LazyCommands(MutableMapping[str, click.Command]):
+    """The commands of a group by their names, in the order in which they were given."""
+
+    def __init__(self, known: Mapping[str, Lazy]) -> None:
+        self._known = dict(known)
+        self._loaded: dict[str, click.Command] = {}
+
+    def summaries(self) -> dict[str, str]:
+        """What each command does, in a line."""
+        return {name: command.summary for name, command in self._known.items()}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            self._loaded[name] = self._known[name].load()
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
