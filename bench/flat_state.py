@@ -20,7 +20,7 @@ from random import Random
 from time import perf_counter
 
 from feeds.document import Document
-from mmqjp import Engine
+from mmqjp.session import Session
 
 BATCH, PRUNED, LINES = 1_000, 10, 40
 SECOND = 1_000_000
@@ -63,7 +63,7 @@ def measure(documents: int) -> Iterator[Sample]:
     each = max(documents // BATCH // LINES, 1)
     with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
         state = Path(directory) / "state"
-        with Engine("duckdb", state=state, lateness=MINUTE) as engine:
+        with Session("duckdb", state=state, lateness=MINUTE) as engine:
             engine.subscribe(QUERIES)
             waiting, seconds = items(documents), 0.0
             for number in range(1, documents // BATCH + 1):
@@ -80,7 +80,7 @@ def measure(documents: int) -> Iterator[Sample]:
             assert engine.counters().dead_letters == 0
 
 
-def _sample(engine: Engine, state: Path, documents: int, seconds: float) -> Sample:
+def _sample(engine: Session, state: Path, documents: int, seconds: float) -> Sample:
     size = sum(path.stat().st_size for path in state.rglob("*") if path.is_file())
     tables = ("documents", "r_docts", "outputs")
     kept, joined, outputs = (engine.sql(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py() for name in tables)

@@ -33,7 +33,8 @@ from bench.stage2_rows import check_equal, fingerprint
 from bench.timing import clocked, floor
 from bench.workload import HOUR, channel, items
 from feeds.document import Document
-from mmqjp import Engine, Output
+from mmqjp import Output
+from mmqjp.session import Session
 from xscl.garbage import collector_spared
 
 NUMBERS = [1000, 10_000, 100_000]
@@ -76,7 +77,7 @@ class Run:
 
 def run(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription]) -> Run:
     """Runs all batches through a new engine. What registration leaves to the first batch is done before the clock."""
-    with Engine(engine, lateness=HOUR, plan=plan) as opened_engine:
+    with Session(engine, lateness=HOUR, plan=plan) as opened_engine:
         calls = recorded(opened_engine._store)
         begin = time.perf_counter()
         opened_engine.subscribe(script(asked))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from bench.stage2_engines import timed_join
 from join_stage.engine import JoinEngine
-from mmqjp import Engine
+from mmqjp.session import Session
 
 PARTS = ("admission and parse", "stage 1", "stage 2", "delivery", "store", "rest")
 _JOIN = "stage 2"
@@ -23,18 +23,17 @@ Call = tuple[str, tuple[Any, ...]]
 class Split:
     """Seconds that each part of an engine took, less those of parts within it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Session) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self._inside = ["rest"]
         self._since = time.perf_counter()
         # The engine's parts are its own business; only a benchmark looks behind them.
-        parts: Any = engine
-        store = parts._store
-        self._wrap(parts._admission, "admission and parse", "admit")
-        self._wrap(parts._stage1, "stage 1", "evaluate", "finish_batch")
-        self._wrap(parts._answering, "delivery", "_deliver")
-        self._wrap(parts._records, "store", "load", "flush")
-        self._wrap(parts._outbox, "store", "save_matches", "save_outputs")
+        parts, store = engine._parts, engine._store
+        self._wrap(parts.admission, "admission and parse", "admit")
+        self._wrap(parts.stage1, "stage 1", "evaluate", "finish_batch")
+        self._wrap(parts.answering, "delivery", "_deliver")
+        self._wrap(parts.records, "store", "load", "flush")
+        self._wrap(parts.outbox, "store", "save_matches", "save_outputs")
         self._wrap(store, "store", "append", "select", "evict", "begin", "commit")
         self._wrap_join(store)
 

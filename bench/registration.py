@@ -24,7 +24,7 @@ from rich.table import Table
 from bench.stage1_workload import VOCABULARIES, documents, patterns
 from bench.timing import ROUNDS, clocked, evaluate, floor, in_turns, ratio
 from bench.workload import channel, items, queries
-from mmqjp import Engine
+from mmqjp.session import Session
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.normal import Conjunct
@@ -102,7 +102,7 @@ def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) 
     script = ";\n".join(texts[:distinct])
     first_item, *further = items(1 + 2 * _MORE)
     one_more, following, usual = [], [], []
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         first = clocked(partial(engine.subscribe, script))
         again = clocked(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
         engine.process([first_item])
@@ -116,10 +116,10 @@ def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) 
 def measure_reopening(texts: Iterable[str]) -> OfReopening:
     """Opens a store again that has these queries."""
     with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
-        with Engine("duckdb", state=directory) as engine:
+        with Session("duckdb", state=directory) as engine:
             engine.subscribe(";\n".join(texts))
-        again: list[Engine] = []
-        opened = clocked(lambda: again.append(Engine("duckdb", state=directory)))
+        again: list[Session] = []
+        opened = clocked(lambda: again.append(Session("duckdb", state=directory)))
         with again[0] as engine:
             return OfReopening(opened, clocked(partial(engine.process, list(items(1)))) * 1e3)
 

@@ -21,7 +21,8 @@ from rich.table import Table
 
 from bench.workload import items, queries
 from feeds.document import Document
-from mmqjp import Engine, Output
+from mmqjp import Output
+from mmqjp.session import Session
 from xscl import Script, parse_script, to_xscl
 
 BATCH = 500
@@ -67,7 +68,7 @@ def measure(case: Case, engine: str) -> Measurement:
     outputs: list[Output] = []
     for _ in range(case.rounds):
         floors.append(_floor(documents))
-        with Engine(engine) as opened:
+        with Session(engine) as opened:
             opened.ensure(script)
             elapsed, outputs = _run(opened, documents)
         together.append(elapsed)
@@ -77,7 +78,7 @@ def measure(case: Case, engine: str) -> Measurement:
 
     sequential = 0.0
     for place in sample:
-        with Engine(engine) as opened:
+        with Session(engine) as opened:
             name = opened.ensure(Script((script.queries[place],), script.namespaces))[0]
             elapsed, found = _run(opened, documents)
         sequential += elapsed
@@ -132,7 +133,7 @@ def _floor(documents: Sequence[Document]) -> float:
     return time.perf_counter() - begin
 
 
-def _run(engine: Engine, documents: Sequence[Document]) -> tuple[float, list[Output]]:
+def _run(engine: Session, documents: Sequence[Document]) -> tuple[float, list[Output]]:
     """Seconds to process the documents, and their outputs."""
     outputs: list[Output] = []
     begin = time.perf_counter()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from feeds.document import Document
 from mmqjp.answers.output import Output
-from mmqjp.engine import Engine
+from mmqjp.session import Session
 from tests.oracle import OutputRow, comparable, evaluate
 from xscl import Script
 
@@ -39,12 +39,12 @@ def arranged(documents: Sequence[Document], delivery: Delivery) -> list[list[Doc
     return [ordered[i : i + delivery.batch] for i in range(0, len(ordered), delivery.batch)]
 
 
-def run(engine: Engine, script: Script, batches: Sequence[Sequence[Document]]) -> list[OutputRow]:
+def run(engine: Session, script: Script, batches: Sequence[Sequence[Document]]) -> list[OutputRow]:
     engine.ensure(script)
     return [as_row(output) for batch in batches for output in engine.process(batch)]
 
 
-def assert_agrees(engine: Engine, script: Script, documents: Sequence[Document], delivery: Delivery) -> int:
+def assert_agrees(engine: Session, script: Script, documents: Sequence[Document], delivery: Delivery) -> int:
     """Asserts that the engine gives the oracle's rows; returns how many there were."""
     expected = comparable(evaluate(script, documents))
     got = comparable(run(engine, script, arranged(documents, delivery)))

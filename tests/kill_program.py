@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from join_stage.duckdb_engine import DuckDBEngine
-from mmqjp import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
+from mmqjp.session import Session
 from mmqjp.sinks.lines import GrowingFile
 from tests.service_support import Directory, StopAfter
 
@@ -30,7 +30,7 @@ STEPS: list[tuple[Any, str]] = [
     (CommandQueue, "apply"),
     (Service, "_process"),
     (Service, "_settle"),
-    (Engine, "process"),
+    (Session, "process"),
     (os, "fsync"),
     (Path, "replace"),
     (Path, "unlink"),
@@ -63,7 +63,7 @@ def main() -> None:
     place, counter = Directory(Path(sys.argv[1])), Counter(int(sys.argv[2]))
     for owner, name in STEPS:
         setattr(owner, name, counter.around(getattr(owner, name)))
-    with Engine("duckdb", state=place.state, lateness=20_000_000) as engine:
+    with Session("duckdb", state=place.state, lateness=20_000_000) as engine:
         place.service(engine, batch_size=3).run(None, StopAfter(10**9))
     print(counter.count)
 

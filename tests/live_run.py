@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.agreement import as_row
 from tests.live_model import Expected, LiveModel, Refused, kept_texts, parsed
 from tests.live_operations import (
@@ -101,7 +101,7 @@ class Live:
     def _open(self, opened: Reopen) -> None:
         forget_process()
         self._opened = opened
-        self._engine = Engine(
+        self._engine = Session(
             self._kind,
             state=self._state,
             plan=opened.plan,
@@ -252,7 +252,7 @@ class Live:
 class Armed:
     """The store of an engine, one of whose calls fails."""
 
-    def __init__(self, engine: Engine, call: int, after: bool, dying: Callable[[], object]) -> None:
+    def __init__(self, engine: Session, call: int, after: bool, dying: Callable[[], object]) -> None:
         self._store, self._left, self._after, self._dying = engine._store, call, after, dying
         self.committed = self.failed = False
         for name in WRITES:

@@ -21,7 +21,7 @@ from typing import Any
 import mmqjp.sinks.places as places
 from join_stage.duckdb_engine import DuckDBEngine
 from mmqjp.cli import main as command
-from mmqjp.engine import Engine
+from mmqjp.session import Session
 from mmqjp.sinks.lines import GrowingFile
 from mmqjp.sinks.outlet import Outlet
 
@@ -38,7 +38,7 @@ STORE = 7
 
 SEAMS: list[tuple[Any, str]] = [
     *((DuckDBEngine, name) for name in ("begin", "append", "join", "commit", "close")),
-    *((Engine, name) for name in ("process", "ensure")),
+    *((Session, name) for name in ("process", "ensure")),
     *((GrowingFile, name) for name in ("attend", "write", "close")),
     (places, "_cut_back"),
     (Outlet, "note"),
@@ -203,7 +203,7 @@ class Case:
         code = "SELECT query, t0, t1, documents, streams, nodes, xml FROM outputs"
         child = os.fork()
         if not child:  # this process has to stay without threads of DuckDB's
-            with Engine("duckdb", state=self.path / "state") as engine:
+            with Session("duckdb", state=self.path / "state") as engine:
                 rows = engine.sql(code).to_pylist()
             lines = [json.dumps({**row, "nodes": json.loads(row["nodes"])}, ensure_ascii=False) for row in rows]
             printed.write_text("".join(line + "\n" for line in lines))

@@ -8,12 +8,12 @@ from threading import Event
 from typing import Any
 
 from feeds.tail import Tail
-from mmqjp import Engine
 from mmqjp.documents.watermarks import Timing
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.log import Log
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, open_lines
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
@@ -57,14 +57,14 @@ class Directory:
         documents = ({"id": f"d{n}", "time": n * 1_000_000, "xml": f"<a>{text}</a>"} for n in ids)
         (self.drops / name).write_text("".join(json.dumps(document) + "\n" for document in documents))
 
-    def service(self, engine: Engine, log: Log | None = None, **options: Any) -> Service:
+    def service(self, engine: Session, log: Log | None = None, **options: Any) -> Service:
         lines = open_lines(self.output, engine.setting(WRITTEN))
         queue = CommandQueue(self.spool)
         return Service(engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, Rules(**options))
 
     def run(self, *queries: str, engine: Any = "duckdb", events: Events | None = None, **options: Any) -> None:
         """What `mmqjp stream --trigger available-now` does, in this process."""
-        with Engine(engine, state=self.state) as opened:
+        with Session(engine, state=self.state) as opened:
             for text in queries:
                 opened.subscribe(text)
             self.service(opened, events, **options).run(None, StopAfter(10**9))
@@ -82,7 +82,7 @@ class Directory:
         return [tuple(json.loads(line)["documents"]) for line in self.output.read_text().splitlines()]
 
 
-def streaming(place: Directory, engine: Engine, session: Any, events: Events, **options: Any) -> Any:
+def streaming(place: Directory, engine: Session, session: Any, events: Events, **options: Any) -> Any:
     """The service on Spark over the same files."""
     from mmqjp.service.streaming import StreamingService
     from mmqjp.spark.files import FileSource, Place
@@ -106,7 +106,7 @@ def stream(
 ) -> Events:  # fmt: skip
     """What `mmqjp stream --engine spark --trigger available-now` does, in this process."""
     seen = Events() if events is None else events
-    with Engine(session, state=place.state, **asdict(timing or Timing())) as opened:
+    with Session(session, state=place.state, **asdict(timing or Timing())) as opened:
         for text in queries:
             opened.subscribe(text)
         streaming(place, opened, session, seen, **options).run(None, Event())

@@ -10,14 +10,14 @@ import feeds.fetch.fetcher
 from feeds.fetch.clock import HOUR
 from feeds.fetch.fetcher import World
 from feeds.fetch.state import FetchStore
-from mmqjp import Engine
 from mmqjp.cli import main as command
 from mmqjp.service.drops import Drops
+from mmqjp.session import Session
 from mmqjp.sinks.lines import GrowingFile
 from tests.feed_server import Hours, to_loopback
 from tests.fetch_process import POINTS, arm, note_starts
 
-POINTS |= {"process": (Engine, "process"), "write": (GrowingFile, "write"), "sweep": (Drops, "sweep")}
+POINTS |= {"process": (Session, "process"), "write": (GrowingFile, "write"), "sweep": (Drops, "sweep")}
 
 
 class OneHour(Hours):

@@ -10,7 +10,7 @@ from bench.workload import items, queries
 from feeds.document import Document
 from join_stage.engine import PLANS
 from join_stage.views import CACHE_BYTES
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.agreement import Delivery, assert_agrees
 from tests.oracle_cases import docs
 from tests.strategies import cases, random_case
@@ -31,14 +31,14 @@ def _delivery(seed: int) -> Delivery:
 @pytest.mark.parametrize("seed", range(SETS))
 def test_duckdb_agrees_with_the_oracle(seed: int):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Engine("duckdb", plan="basic" if seed % 4 == 0 else "signature") as engine:
+    with Session("duckdb", plan="basic" if seed % 4 == 0 else "signature") as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
 @pytest.mark.parametrize("seed", range(2 * SETS, 2 * SETS + VIEWS))
 def test_duckdb_with_views_agrees_with_the_oracle(seed: int):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Engine("duckdb", plan="views", cache_bytes=BOUNDS[seed % len(BOUNDS)]) as engine:
+    with Session("duckdb", plan="views", cache_bytes=BOUNDS[seed % len(BOUNDS)]) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
@@ -47,7 +47,7 @@ def test_duckdb_with_views_agrees_with_the_oracle(seed: int):
 @pytest.mark.parametrize("seed", range(SETS, 11 * SETS))
 def test_duckdb_agrees_with_the_oracle_at_length(seed: int, plan: str):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Engine("duckdb", plan=plan) as engine:
+    with Session("duckdb", plan=plan) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
@@ -55,26 +55,26 @@ def test_duckdb_agrees_with_the_oracle_at_length(seed: int, plan: str):
 @settings(max_examples=40)
 def test_duckdb_agrees_with_the_oracle_on_cases_that_shrink(case: tuple[Script, list[Document]], seed: int):
     script, documents = case
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
 def test_two_equal_hidden_inputs_are_different_documents():
     script = parse_script("(S/a->x JOIN {x = y, INF} S/a->y) JOIN {x = z, INF} (S/a->z JOIN {z = w, INF} S/a->w)")
     documents = docs("d1@0 <a>1</a> | d2@1 <a>1</a> | d3@2 <a>2</a>")
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         assert assert_agrees(engine, script, documents, Delivery(None, 1)) == 4
 
 
 def test_constants_of_an_inner_select_can_be_compared_and_shown():
     script = parse_script('(SELECT x, "1" AS one FROM S/a->x) JOIN {x = y AND one = y, INF} S/b->y')
     documents = docs("d1@0 <a>1</a> | d2@1 <b>1</b> | d3@2 <a>2</a> | d4@3 <b>2</b>")
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         assert assert_agrees(engine, script, documents, Delivery(None, 2)) == 1
 
 
 def test_the_lifelike_workload_agrees_with_the_oracle():
     script, documents = parse_script(queries(60)), list(items(150))
     for plan in PLANS:
-        with Engine("duckdb", plan=plan) as engine:
+        with Session("duckdb", plan=plan) as engine:
             assert assert_agrees(engine, script, documents, Delivery(5, 40)) > 5

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from join_stage.engine import PLANS
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.agreement import Delivery, as_row, assert_agrees
 from tests.oracle import comparable
 from tests.strategies import random_case
@@ -31,14 +31,14 @@ def _delivery(seed: int) -> Delivery:
 @pytest.mark.parametrize("seed", range(5000, 5000 + SETS))
 def test_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Engine(spark) as engine:
+    with Session(spark) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
 @pytest.mark.parametrize("seed", range(6000, 6000 + VIEWS))
 def test_spark_with_views_agrees_with_the_oracle(seed: int, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Engine(spark, plan="views") as engine:
+    with Session(spark, plan="views") as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
@@ -47,18 +47,18 @@ def test_spark_with_views_agrees_with_the_oracle(seed: int, spark: SparkSession)
 @pytest.mark.parametrize("seed", range(5000 + SETS, 5000 + 11 * SETS))
 def test_spark_agrees_with_the_oracle_at_length(seed: int, plan: str, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Engine(spark, plan=plan) as engine:
+    with Session(spark, plan=plan) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
 def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark: SparkSession, tmp_path: Path):
     script, documents = random_case(3, 8, 12)
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.ensure(script)
         whole = [as_row(output) for output in engine.process(documents)]
     halves = []
     for half in (documents[:6], documents[6:]):
-        with Engine(spark, state=tmp_path) as engine:
+        with Session(spark, state=tmp_path) as engine:
             engine.ensure(script)
             assert sorted(o.xml for o in engine.process(half)) == sorted(o.xml for o in engine.undelivered())
             halves += [as_row(output) for output in engine.undelivered()]

@@ -17,12 +17,12 @@ import pytest
 from feeds.document import Document
 from join_stage.engine import OutOfMemory
 from join_stage.reading import Cut
-from mmqjp import Engine
 from mmqjp.service.asking import PATIENCE, Asked, Asking, answered
 from mmqjp.service.client import Client
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.questions import AT_ONCE, ENDING, GIVEN_UP, NEEDED, QUERY, Questions
 from mmqjp.service.spool import Answer
+from mmqjp.session import Session
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory, Events, StopAfter
 
@@ -103,7 +103,7 @@ def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
 
 
 def test_a_question_that_is_waited_for_goes_with_whoever_waits(place: Directory, monkeypatch: pytest.MonkeyPatch):
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         clock = Clock()
         assert answered(engine, Asking("SELECT 1 AS a, 2 AS a"), clock) == Answer(
             {"columns": ["a", "a"], "rows": [[1, 2]]}
@@ -116,7 +116,7 @@ def test_a_question_that_is_waited_for_goes_with_whoever_waits(place: Directory,
         assert engine.sql("SELECT 1 AS a")["a"].to_pylist() == [1]
 
 
-def asking(place: Directory, engine: Engine, events: Events, clock: Clock, most: float | None = None) -> Questions:
+def asking(place: Directory, engine: Session, events: Events, clock: Clock, most: float | None = None) -> Questions:
     return Questions(engine, place.spool, events, most, clock)
 
 
@@ -128,7 +128,7 @@ def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
     chosen: Any = request.getfixturevalue("spark") if engine == "spark" else engine
     if engine == "spark" and chosen.sparkContext.defaultParallelism < 2:
         pytest.skip("on one core what has begun is waited for")
-    with Engine(chosen, state=place.state) as opened:
+    with Session(chosen, state=place.state) as opened:
         opened.subscribe(PAIRS)
         questions = asking(place, opened, events, clock)
         command = place.ask(QUERY, sql=ENDLESS, seconds=30)
@@ -152,7 +152,7 @@ def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
 
 def test_the_service_says_how_long_a_question_may_take_at_the_most(place: Directory):
     events, clock = Events(), Clock()
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         questions = asking(place, engine, events, clock, most=10)
         command = place.ask(QUERY, sql=ENDLESS, seconds=None)
         questions.step()
@@ -163,7 +163,7 @@ def test_the_service_says_how_long_a_question_may_take_at_the_most(place: Direct
 
 def test_a_question_that_nobody_waits_for_any_longer_ends(place: Directory):
     events = Events()
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         questions = asking(place, engine, events, Clock())
         place.spool.withdraw(command := place.ask(QUERY, sql=ENDLESS))
         questions.step()
@@ -177,7 +177,7 @@ def test_a_question_that_nobody_waits_for_any_longer_ends(place: Directory):
 
 
 def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         questions = asking(place, engine, Events(), Clock())
         commands = [place.ask(QUERY, sql=ENDLESS) for _ in range(AT_ONCE)]
         last = place.ask(QUERY, sql="SELECT 1 AS a")
@@ -191,7 +191,7 @@ def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
 
 def test_questions_end_with_the_service(place: Directory):
     events = Events()
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         command = place.ask(QUERY, sql=ENDLESS, seconds=None)
         with Questions(engine, place.spool, events) as questions:
             until(lambda: questions._running, lambda: None)
@@ -201,7 +201,7 @@ def test_questions_end_with_the_service(place: Directory):
 
 def test_rubbish_among_questions_is_told(place: Directory):
     events = Events()
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         questions = asking(place, engine, events, Clock())
         for arguments in ({}, {"sql": 1}, {"sql": "SELECT 1", "seconds": "long"}):
             command = place.ask(QUERY, **arguments)
@@ -213,7 +213,7 @@ def test_rubbish_among_questions_is_told(place: Directory):
 
 def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory, monkeypatch: pytest.MonkeyPatch):
     place.drop("1.jsonl", range(3))
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         questions = asking(place, engine, Events(), Clock())
         command = place.ask(QUERY, sql=ENDLESS)
@@ -242,7 +242,7 @@ def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory
 
 
 def test_a_question_that_needs_too_much_memory_is_refused_and_the_store_goes_on(place: Directory):
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         with pytest.raises(ValueError, match="more memory than there is"):
             engine.sql("SELECT length(string_agg(repeat('x', 1000000), '')) FROM range(10000)")
@@ -260,7 +260,8 @@ def test_a_stop_is_obeyed_while_an_endless_question_is_answered(place: Directory
             if json.loads(line)["event"] == "batch":
                 break
         asked = place.ask(QUERY, sql=ENDLESS, seconds=None)
-        quick = Client(place.state, lambda: Engine("duckdb"), 120).ask(QUERY, {"sql": "SELECT count(*) FROM documents"})
+        client = Client(place.state, lambda: Session("duckdb"), 120)
+        quick = client.ask(QUERY, {"sql": "SELECT count(*) FROM documents"})
         assert quick["rows"] == [[3]]  # which was asked later: the other is being answered
         process.send_signal(signal.SIGTERM)
         events = [json.loads(line) for line in process.stderr.read().splitlines()]
@@ -269,7 +270,7 @@ def test_a_stop_is_obeyed_while_an_endless_question_is_answered(place: Directory
 
 
 def test_the_command_has_limits(place: Directory):
-    Engine("duckdb", state=place.state).close()
+    Session("duckdb", state=place.state).close()
     state: tuple[Any, ...] = ("--state", place.state)
     rows = mmqjp("query", "SELECT * FROM range(3)", *state, "--most-rows", "2")
     assert rows.exit_code == 1 and rows.stderr == (
@@ -286,7 +287,7 @@ def test_the_command_has_limits(place: Directory):
 
 def test_a_client_that_gives_up_takes_its_question_back(place: Directory):
     clock = iter(range(10**9))
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         client = Client(place.state, lambda: engine, 3, lambda: float(next(clock)), lambda seconds: None)
         with pytest.raises(RuntimeError, match="ask again later"):
             client.ask(QUERY, {"sql": ENDLESS})
@@ -294,7 +295,7 @@ def test_a_client_that_gives_up_takes_its_question_back(place: Directory):
 
 
 def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark: SparkSession):
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         found: list[Answer] = []
         asked = Asked(engine.question(ENDLESS), None, found.append)
         tracker = spark.sparkContext.statusTracker()

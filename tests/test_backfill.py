@@ -10,8 +10,8 @@ import pytest
 
 from feeds.document import Document
 from join_stage.engine import PLANS
-from mmqjp import Engine
 from mmqjp.answers.output import Output
+from mmqjp.session import Session
 from tests.agreement import Delivery, arranged
 from tests.oracle import evaluate
 from tests.strategies import random_case
@@ -40,7 +40,7 @@ def independent(query: Query, script: Script) -> bool:
     return query.publish is None and not any(name in to_xscl(Script((query,), ())) for name in published)
 
 
-def assert_late_is_early(engine: Engine, seed: int, queries: int, documents: int) -> int:
+def assert_late_is_early(engine: Session, seed: int, queries: int, documents: int) -> int:
     """Some queries are there first, all of them come halfway, and then give what the oracle says; how much that is."""
     script, samples = random_case(seed, queries, documents)
     batches = arranged(samples, Delivery(seed, 3))
@@ -66,7 +66,7 @@ def assert_late_is_early(engine: Engine, seed: int, queries: int, documents: int
 def test_late_queries_give_what_early_ones_would(plan: str):
     found = 0
     for seed in range(300, 312):
-        with Engine("duckdb", plan=plan) as engine:
+        with Session("duckdb", plan=plan) as engine:
             found += assert_late_is_early(engine, seed, 12, 12)
     assert found > 100
 
@@ -74,23 +74,23 @@ def test_late_queries_give_what_early_ones_would(plan: str):
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(400, 600))
 def test_late_queries_give_what_early_ones_would_at_length(seed: int):
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         assert_late_is_early(engine, seed, 20, 16)
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_late_queries_on_spark(plan: str, spark: SparkSession):
-    with Engine(spark, plan=plan) as engine:
+    with Session(spark, plan=plan) as engine:
         assert assert_late_is_early(engine, 301, 8, 10) > 0
 
 
 def test_a_chain_is_completed_by_tuples_that_were_there_and_by_new_ones(tmp_path: Path):
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         engine.process([doc(0)])
         engine.subscribe(f"{CHAIN} PUBLISH early")
         engine.process([doc(1), doc(2)])
         engine.subscribe(f"{CHAIN} PUBLISH late", backfill=True)
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         got = engine.process([doc(9, "b")])
         pairs = {(f"a{m}", f"a{n}", "b9") for m in range(3) for n in range(3) if m != n}
         assert {o.documents for o in got if o.query == "late"} == pairs
@@ -99,7 +99,7 @@ def test_a_chain_is_completed_by_tuples_that_were_there_and_by_new_ones(tmp_path
 
 
 def test_what_a_late_query_publishes_reaches_its_readers_once():
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe("P//match->m PUBLISH reader")
         engine.process([doc(1), doc(2)])
         for _ in range(2):
@@ -113,7 +113,7 @@ def test_what_a_late_query_publishes_reaches_its_readers_once():
     "other", ["P/match->m PUBLISH R", "P/match->n PUBLISH R", "SELECT m FROM P/match->m PUBLISH R"]
 )
 def test_a_query_that_is_replaced_gives_nothing_in_the_backfill_of_the_other(other: str):
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe("P/match->m PUBLISH R; R/match PUBLISH reader")
         engine.process([doc(1)])
         engine.subscribe(f"S/a PUBLISH P; {other}", backfill=True)
@@ -124,7 +124,7 @@ def test_a_query_that_is_replaced_gives_nothing_in_the_backfill_of_the_other(oth
 
 
 def test_a_query_whose_replacement_fails_goes_on(monkeypatch: pytest.MonkeyPatch):
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe("P/match->m PUBLISH R; P/match->n PUBLISH R; S/b PUBLISH P")
         engine.pause("R")
         engine.subscribe("P/match->m PUBLISH R", add=True)
@@ -139,7 +139,7 @@ def test_a_query_whose_replacement_fails_goes_on(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_backfill_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe(PAIRS)
         engine.process([doc(1)])
         for name in ("extend", "commit"):
@@ -154,20 +154,20 @@ def test_a_backfill_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_paused_queries_miss_what_passes_and_keep_what_was_before(tmp_path: Path):
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe(f"{PAIRS} PUBLISH p; {PAIRS} PUBLISH other; {CHAIN} PUBLISH chain")
         engine.process([doc(1)])
         engine.pause("p", "for a rest")
         engine.pause("chain")
         engine.pause("p")  # is already
         assert {o.query for o in engine.process([doc(2)])} == {"other"}
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         assert engine.registry.named("p")[0].paused == "for a rest"
         assert {o.query for o in engine.process([doc(3)])} == {"other"}
         engine.resume("p")
         engine.resume("chain")
         assert {o.documents for o in engine.process([doc(4)]) if o.query == "p"} == {("a1", "a4")}
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         assert {o.documents for o in engine.process([doc(5)]) if o.query == "p"} == {("a1", "a5"), ("a4", "a5")}
         got = {o.documents for o in engine.process([doc(9, "b")])}
         assert got == {(f"a{m}", f"a{n}", "b9") for m in (1, 4, 5) for n in (1, 4, 5) if m != n}
@@ -176,7 +176,7 @@ def test_paused_queries_miss_what_passes_and_keep_what_was_before(tmp_path: Path
 
 
 def test_a_row_that_only_paused_queries_share_is_not_joined():
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe(f"{PAIRS} PUBLISH one; {PAIRS} PUBLISH two")
         engine.process([doc(1)])
         engine.pause("one")
@@ -194,7 +194,7 @@ def test_a_row_that_only_paused_queries_share_is_not_joined():
 
 
 def test_a_script_replaces_the_queries_of_its_names_and_keeps_equal_ones():
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe(f"{PAIRS} PUBLISH p; S/a PUBLISH p; S/b PUBLISH q")
         engine.process([doc(1)])
         kept = engine.registry.named("p")[0]

@@ -16,7 +16,7 @@ from bench.stage2_engines import opened
 from bench.stage2_floor import Floor
 from bench.stage2_rows import fingerprint
 from bench.workload import HOUR, channel
-from mmqjp import Engine
+from mmqjp.session import Session
 from xscl import parse_script
 
 TINY = Case(60, 6000, 3000)
@@ -63,7 +63,7 @@ def test_statements_of_each_kind_find_what_the_engine_finds(kind):
             )
             for one in asked[:40]
         ]
-    with Engine("duckdb", lateness=HOUR) as engine:
+    with Session("duckdb", lateness=HOUR) as engine:
         engine.subscribe(script(asked))
         outputs = [output for batch in batches for output in engine.process(batch)]
     _, _, found = by_statements(batches, asked[:60])
@@ -156,7 +156,7 @@ def test_the_parts_are_the_whole(ran):
 
 def test_wrapping_an_engine_leaves_its_outputs_alone(ran):
     batches, asked, of = ran
-    with Engine("duckdb", lateness=HOUR) as engine:
+    with Session("duckdb", lateness=HOUR) as engine:
         engine.subscribe(script(asked))
         assert [output for batch in batches for output in engine.process(batch)] == of.outputs
         Split(engine)

@@ -11,8 +11,8 @@ import pytest
 
 from feeds.document import Document
 from join_stage.engine import PLANS
-from mmqjp import Engine
 from mmqjp.answers.allowance import Steps, TooMuch
+from mmqjp.session import Session
 from tests.agreement import as_row
 from tests.cli_support import mmqjp
 from tests.oracle import comparable
@@ -84,7 +84,7 @@ def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: 
     late = [fresh(query) for query in LATE if query.name != "Z" or read]
     waiting = documents(rng, count)
     reasons: set[str] = set()
-    engine: Engine = make(matches, in_all)
+    engine: Session = make(matches, in_all)
     try:
         engine.subscribe("; ".join(query.text for query in model.queries))
         while waiting:
@@ -121,7 +121,7 @@ def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: 
 
 
 def on_duckdb(state: Path, plans: Iterator[str]) -> Any:
-    return lambda matches, in_all: Engine(
+    return lambda matches, in_all: Session(
         "duckdb", state=state, plan=next(plans), max_matches=matches, max_outputs=in_all
     )
 
@@ -150,8 +150,8 @@ def test_bounds_are_those_of_documents_that_come_one_by_one_at_length(seed: int,
 def test_bounds_on_spark(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: Any):
     plans = random_plans(seed)
 
-    def make(matches: int, in_all: int) -> Engine:
-        return Engine(spark, state=tmp_path, plan=next(plans), max_matches=matches, max_outputs=in_all)
+    def make(matches: int, in_all: int) -> Session:
+        return Session(spark, state=tmp_path, plan=next(plans), max_matches=matches, max_outputs=in_all)
 
     assert assert_is_the_model(make, seed, monkeypatch, 8)
 
@@ -159,7 +159,7 @@ def test_bounds_on_spark(seed: int, spark: SparkSession, tmp_path: Path, monkeyp
 # ---------------------------------------------------------------- work
 
 
-def spent(engine: Engine) -> dict[str, tuple[int, int]]:
+def spent(engine: Session) -> dict[str, tuple[int, int]]:
     """What each account has spent: outputs and steps."""
     rows = engine.sql("SELECT owner, sum(outputs) AS outputs, sum(work) AS work FROM spent GROUP BY owner").to_pylist()
     return {row["owner"]: (int(row["outputs"]), int(row["work"])) for row in rows}
@@ -173,7 +173,7 @@ SELECT k FROM W//a->k; SELECT r, x, y FROM S//r->r[.//a->x][.//a->y]"""
 def test_the_same_steps_are_counted_whatever_the_batches_and_the_plan():
     found = []
     for plan, size in (("signature", 1), ("signature", 7), ("basic", 3), ("views", 30)):
-        with Engine("duckdb", plan=plan) as engine:
+        with Session("duckdb", plan=plan) as engine:
             engine.subscribe(WORK)
             waiting = documents(random.Random(5), 30)
             while waiting:
@@ -186,7 +186,7 @@ def test_the_same_steps_are_counted_whatever_the_batches_and_the_plan():
 def test_what_a_late_query_spends_is_what_it_would_have_spent():
     found = []
     for late in (False, True):
-        with Engine("duckdb") as engine:
+        with Session("duckdb") as engine:
             engine.subscribe("S//a PUBLISH other")
             waiting = documents(random.Random(6), 12)
             for begin in (True, False):
@@ -199,7 +199,7 @@ def test_what_a_late_query_spends_is_what_it_would_have_spent():
 
 @pytest.mark.parametrize("size", [1, 4, 20])
 def test_work_without_outputs_is_bounded(size: int):
-    with Engine("duckdb", max_work=60) as engine:
+    with Session("duckdb", max_work=60) as engine:
         engine.subscribe('S//a->x JOIN {x = y AND x = "nothing", INF} S//a->y PUBLISH vain; S//a PUBLISH other')
         engine.subscribe("S//a->x JOIN {x = y AND starts-with(x, z), INF} S/r[./z->z]//a->y PUBLISH in_vain")
         given = []
@@ -222,7 +222,7 @@ def test_work_without_outputs_is_bounded(size: int):
 )
 def test_a_pattern_that_binds_in_very_many_ways_ends_soon(text: str):
     nested = "<a>" * 250 + "v" + "</a>" * 250
-    with Engine("duckdb", max_matches=50, max_work=20_000) as engine:
+    with Session("duckdb", max_matches=50, max_work=20_000) as engine:
         engine.subscribe(f"{text}; S PUBLISH other")
         batch = [Document("b", "<b>v</b>", time=0), Document("one", nested, time=1), Document("two", nested, time=2)]
         assert [output.query for output in engine.process(batch)] == ["other"] * 3
@@ -276,11 +276,11 @@ def test_run_pauses_what_passes_a_bound_and_says_so(tmp_path: Path):
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_query_that_was_paused_when_the_store_was_opened_meets_older_documents(plan: str, tmp_path: Path):
-    with Engine("duckdb", state=tmp_path, plan=plan) as engine:
+    with Session("duckdb", state=tmp_path, plan=plan) as engine:
         engine.subscribe("S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH pairs")
         engine.process([Document("d1", "<a>v</a>", time=1)])
         engine.pause("pairs")
-    with Engine("duckdb", state=tmp_path, plan=plan) as engine:
+    with Session("duckdb", state=tmp_path, plan=plan) as engine:
         engine.process([Document("d2", "<a>v</a>", time=2)])
         engine.resume("pairs")
         assert [o.documents for o in engine.process([Document("d3", "<a>v</a>", time=3)])] == [("d1", "d3")]
@@ -289,7 +289,7 @@ def test_a_query_that_was_paused_when_the_store_was_opened_meets_older_documents
 @pytest.mark.parametrize("plan", PLANS)
 def test_queries_that_wait_for_a_document_outlast_a_backfill_that_fails(plan: str, monkeypatch: Any):
     pairs = "S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH "
-    with Engine("duckdb", plan=plan) as engine:
+    with Session("duckdb", plan=plan) as engine:
         engine.process([Document("d0", "<a>v</a>", time=0)])
         engine.subscribe(pairs + "early")
         with monkeypatch.context() as patched:
@@ -303,8 +303,8 @@ def test_queries_that_wait_for_a_document_outlast_a_backfill_that_fails(plan: st
 def test_documents_are_numbered_on_when_all_were_dropped(tmp_path: Path):
     clock = [10]
 
-    def engine() -> Engine:
-        return Engine("duckdb", state=tmp_path, lateness=0, idle_after=1, now=lambda: clock[0])
+    def engine() -> Session:
+        return Session("duckdb", state=tmp_path, lateness=0, idle_after=1, now=lambda: clock[0])
 
     with engine() as first:
         first.process([Document(f"d{n}", "<a>v</a>", time=n) for n in range(5)])

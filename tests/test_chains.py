@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from join_stage.engine import DUCKDB_FILE, PLANS
-from mmqjp import Engine
+from mmqjp.session import Session
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
 from tests.conjuncts import conjuncts_of
@@ -95,7 +95,7 @@ def go_on(engine: str, state: Path, plan: str, steps: Steps, seed: int) -> None:
     )
 
 
-def given(engine: Engine) -> list[tuple[str, str, str]]:
+def given(engine: Session) -> list[tuple[str, str, str]]:
     return sorted((o.query, o.documents[0], o.documents[1]) for o in engine.undelivered())
 
 
@@ -105,7 +105,7 @@ def test_processes_that_meet_chains_in_other_orders_write_one_store(plan: str, t
     cuts = 0, len(case.steps) // 3, 2 * len(case.steps) // 3
     for seed, (begin, end) in enumerate(zip(cuts, (*cuts[1:], -1), strict=True)):
         go_on("duckdb", tmp_path, plan, case.steps[begin:end], seed)
-    with Engine("duckdb", state=tmp_path, plan=plan) as engine:
+    with Session("duckdb", state=tmp_path, plan=plan) as engine:
         take(engine, case.steps[-1:])
         assert given(engine) == case.expected() != []
 
@@ -119,14 +119,14 @@ def test_processes_that_meet_chains_in_other_orders_write_one_store_at_length(se
         count = rng.randint(1, 12)
         go_on("duckdb", tmp_path, rng.choice(PLANS), left[:count], rng.randrange(1000))
         left = left[count:]
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         assert given(engine) == case.expected()
 
 
 def test_another_process_goes_on_on_spark(spark: SparkSession, tmp_path: Path):
     case = Case(5)
     go_on("spark", tmp_path, "signature", case.steps[:8], 1)
-    with Engine(spark, state=tmp_path) as engine:
+    with Session(spark, state=tmp_path) as engine:
         take(engine, case.steps[8:])
         assert given(engine) == case.expected() != []
 

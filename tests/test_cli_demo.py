@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-import mmqjp as package
 from feeds.document import Document
 from mmqjp.commands.demo import purposes
 from mmqjp.explain.why import Evidence, JoinedValue
+from mmqjp.session import Session
 from tests.cli_support import mmqjp as call
 from xscl import parse_script
 from xscl.algebra.normal import Term
@@ -76,7 +76,7 @@ def evidence():
     """The outputs of a script over documents, each with the values that made it."""
 
     def find(script, *xmls):
-        with package.Engine("duckdb") as engine:
+        with Session("duckdb") as engine:
             engine.subscribe(script)
             outputs = engine.process([document(number, xml) for number, xml in enumerate(xmls, 1)])
             looked_up = Evidence(engine)

@@ -17,7 +17,7 @@ import mmqjp.demo
 from feeds.sources import read_documents
 from join_stage.engine import PLANS
 from mmqjp.commands import run as run_module
-from mmqjp.engine import Engine
+from mmqjp.session import Session
 from tests.cli_support import DOCUMENTS, LINES, QUERIES, write_documents, write_queries
 from tests.cli_support import mmqjp as call
 
@@ -92,13 +92,13 @@ def test_batches_change_nothing(run, size):
 
 def test_batch_size_is_what_is_processed_together(run, monkeypatch):
     sizes = []
-    process = Engine.process
+    process = Session.process
 
     def counted(self, batch, notes):
         sizes.append(len(batch))
         return process(self, batch, notes)
 
-    monkeypatch.setattr(Engine, "process", counted)
+    monkeypatch.setattr(Session, "process", counted)
     assert run("--batch-size", "3").exit_code == 0
     assert sizes == [3, 1]
 
@@ -222,7 +222,7 @@ def test_interrupted_in_a_query_is_an_interrupt_whatever_the_engine_makes_of_it(
         except KeyboardInterrupt:
             raise RuntimeError("Query interrupted") from None
 
-    monkeypatch.setattr(Engine, "process", interrupted)
+    monkeypatch.setattr(Session, "process", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert run().exit_code == 130

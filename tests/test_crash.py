@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.agreement import as_row
 from tests.oracle import comparable
 from tests.strategies import random_case
@@ -16,12 +16,12 @@ from tests.strategies import random_case
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.strategies import random_case
 
 state, seed, point, after = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 script, documents = random_case(seed, 10, 12)
-engine = Engine("duckdb", state=state)
+engine = Session("duckdb", state=state)
 store, calls = engine._store, 0
 
 def armed(method):
@@ -52,12 +52,12 @@ def test_a_killed_run_is_taken_up_again(point: str, after: int, tmp_path: Path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(seed), point, str(after)]
     root = Path(__file__).parent.parent
     assert subprocess.run(command, cwd=root, check=False).returncode == -signal.SIGKILL
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         engine.ensure(script)
         for start in range(0, 12, 4):
             engine.process(documents[start : start + 4])
         got = comparable(as_row(output) for output in engine.undelivered())
-    with Engine("duckdb") as undisturbed:
+    with Session("duckdb") as undisturbed:
         undisturbed.ensure(script)
         expected = comparable(as_row(output) for output in undisturbed.process(documents))
     assert expected, json.dumps(seed)

@@ -23,8 +23,8 @@ from feeds.fetch.state import STATE_FILE, FetchStore, HostState
 from join_stage.engine import DUCKDB_FILE, StoreError
 from join_stage.spark.store import TableStore
 from join_stage.tables import TABLES
-from mmqjp import Engine
 from mmqjp.service.spool import Answer, Spool
+from mmqjp.session import Session
 from tests.cli_support import mmqjp
 from tests.damage import damaged
 
@@ -45,7 +45,7 @@ def doc(number: int, tag: str = "a") -> Document:
 def made(state: Path, engine: str | SparkSession = "duckdb") -> list[Any]:
     """Makes a store, and returns what is in it after each batch."""
     seen = []
-    with Engine(engine, state=state) as opened:
+    with Session(engine, state=state) as opened:
         opened.subscribe(QUERIES)
         for number in range(4):
             opened.process([doc(number), doc(number, "b")])
@@ -53,7 +53,7 @@ def made(state: Path, engine: str | SparkSession = "duckdb") -> list[Any]:
     return seen
 
 
-def content(engine: Engine) -> Any:
+def content(engine: Session) -> Any:
     """All that is to be known of a store: its queries, documents and outputs."""
     outputs = [(o.query, o.documents, o.xml) for o in engine.undelivered()]
     documents = sorted(
@@ -64,7 +64,7 @@ def content(engine: Engine) -> Any:
 
 def used(state: Path, engine: str | SparkSession = "duckdb") -> tuple[Any, Any]:
     """What is in a store, and what the next batch gives there."""
-    with Engine(engine, state=state) as opened:
+    with Session(engine, state=state) as opened:
         before = content(opened)
         return before, sorted((o.query, o.documents) for o in opened.process([doc(9), doc(9, "b")]))
 
@@ -112,7 +112,7 @@ def test_a_damaged_store_of_duckdb_says_so_at_length(tmp_path: Path):
 
 def wal_damage(seeds: range, place: Path) -> int:
     """A log that ends early is what a crash leaves: the store is as it was after some batch. Else it is told."""
-    with Engine("duckdb", state=place / "whole") as engine:
+    with Session("duckdb", state=place / "whole") as engine:
         engine.subscribe(QUERIES)
         seen = [content(engine)]
         for number in range(4):
@@ -328,7 +328,7 @@ def test_a_full_disk_is_told_and_the_next_run_goes_on(tmp_path: Path):
 def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path: Path):
     time = [2_000 * SECOND]
     options: dict[str, Any] = {"lateness": 5 * SECOND, "idle_after": 60 * SECOND, "now": lambda: time[0]}
-    with Engine("duckdb", state=tmp_path, **options) as engine:
+    with Session("duckdb", state=tmp_path, **options) as engine:
         engine.subscribe(QUERIES)
         engine.process([doc(1)])
         time[0] += 100 * SECOND
@@ -339,7 +339,7 @@ def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path: Path):
         assert engine.watermarks() == ahead
         assert len(engine.process([doc(2_090), doc(2_091)])) == 1
         engine.pause("c")
-    with Engine("duckdb", state=tmp_path, **options) as engine:
+    with Session("duckdb", state=tmp_path, **options) as engine:
         assert engine.watermarks()["S"] == 2_086 * SECOND
         time[0] -= 500 * SECOND
         engine.resume("c")

@@ -16,10 +16,10 @@ from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.offsets import ALL_READ, Offset
-from mmqjp import Engine
 from mmqjp.service.drops import FETCHED, HOUR, Drops
 from mmqjp.service.log import JsonLog, Silence
 from mmqjp.service.metrics import Metrics
+from mmqjp.session import Session
 from tests.cli_support import mmqjp, write_queries
 from tests.feed_server import START, FeedServer, Hours, Request, rss, running_server
 
@@ -273,7 +273,7 @@ def test_notes_that_later_ones_supersede_are_dropped(command, call, server, tmp_
         server.serve("/a", rss(str(number)))
         assert call(command, "--keep-drops", "0s", *(NOW if command == "stream" else [])).exit_code == 0
         due(tmp_path / "state")
-        with Engine("duckdb", state=tmp_path / "state") as engine:
+        with Session("duckdb", state=tmp_path / "state") as engine:
             counts.append(engine.sql("SELECT (SELECT count(*) FROM settings) + (SELECT count(*) FROM offsets)"))
     sizes = [table.column(0)[0].as_py() for table in counts]
     assert max(sizes) < 40 and max(sizes[4:]) <= max(sizes[:5]) + 4

@@ -13,7 +13,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.engine import PLANS
-from mmqjp import Engine
+from mmqjp.session import Session
 from templates.catalog import Edge
 from tests.join_cases import SECOND
 from xpath_stage import groups as groups_module
@@ -54,11 +54,11 @@ def random_fields(rng: random.Random) -> Fields:
     return frozenset(rng.sample(range(FIELDS), rng.randrange(FIELDS)))
 
 
-def rows_of_groups(engine: Engine) -> int:
+def rows_of_groups(engine: Session) -> int:
     return int(engine.sql("SELECT count(*) AS n FROM groups")["n"][0].as_py())
 
 
-def pairs(engine: Engine, documents: Sequence[Document]) -> set[tuple[str, str]]:
+def pairs(engine: Session, documents: Sequence[Document]) -> set[tuple[str, str]]:
     """The queries with the items that a batch completes."""
     return {(output.query, output.documents[0]) for output in engine.process(documents)}
 
@@ -123,7 +123,7 @@ def test_after_a_restart_what_was_one_group_is_so_with_its_number():
 def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind, plan: str):
     rng = random.Random(plan)
     items = {f"d{n}": random_fields(rng) for n in range(60 if plan != "signature" else 300)}
-    with Engine("duckdb", plan=plan) as engine:
+    with Session("duckdb", plan=plan) as engine:
         engine.subscribe("; ".join(map(kind, range(FIELDS))))
         engine.process([document(n, fields) for n, fields in enumerate(items.values())])
         edges = len(engine.catalog.edges())
@@ -139,7 +139,7 @@ def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind,
 def test_the_same_on_spark(spark: SparkSession, tmp_path: Path):
     rng = random.Random(1)
     items = {f"d{n}": random_fields(rng) for n in range(120)}
-    with Engine(spark, state=tmp_path) as engine:
+    with Session(spark, state=tmp_path) as engine:
         engine.subscribe("; ".join([contains(n) if n % 2 else has(n) for n in range(FIELDS)]))
         engine.process([document(n, fields) for n, fields in enumerate(items.values())])
         assert 0 < rows_of_groups(engine) <= (SHARE + 1) * len(engine.catalog.edges())
@@ -150,20 +150,20 @@ def test_the_same_on_spark(spark: SparkSession, tmp_path: Path):
         assert engine.stage1_counters()["groups"] == 0
         assert {(query, item) for query, item in pairs(engine, [other(10_000)]) if item != "d9999"} == expected
         assert pairs(engine, [document(10_001, {3}), other(10_002, value=1)]) == {("n3", "d10001")}
-    with Engine(spark, state=tmp_path) as engine:
+    with Session(spark, state=tmp_path) as engine:
         assert pairs(engine, [other(10_003)]) == expected | {("n3", "d10001")}
 
 
 @pytest.mark.parametrize("reopened", [False, True])
 def test_queries_that_come_one_by_one_make_groups_of_few_rows(reopened: bool, tmp_path: Path):
     every = range(FIELDS)
-    engine = Engine("duckdb", state=tmp_path)
+    engine = Session("duckdb", state=tmp_path)
     for number in every:
         engine.subscribe(has(number))
         engine.process([document(number, every)])
         if reopened and number % 5 == 0:
             engine.close()
-            engine = Engine("duckdb", state=tmp_path)
+            engine = Session("duckdb", state=tmp_path)
     edges = len(engine.catalog.edges())
     assert rows_of_groups(engine) <= edges * (log2(edges) + 2)
     assert len(pairs(engine, [other(1000)])) == FIELDS * (FIELDS + 1) // 2
@@ -173,13 +173,13 @@ def test_queries_that_come_one_by_one_make_groups_of_few_rows(reopened: bool, tm
 # ------------------------------------------------------------ what nobody needs
 
 
-def counted(engine: Engine) -> tuple[int, int]:
+def counted(engine: Session) -> tuple[int, int]:
     """How many groups are known in memory, in both stages."""
     return engine.stage1_counters()["groups"], engine.stage2_counters()["groups"]
 
 
 def test_groups_of_queries_that_are_gone_go():
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe("; ".join(map(contains, range(10))))
         engine.process([document(0, range(10)), other(1)])
         stays = engine.sql("SELECT count(DISTINCT grp) AS n FROM groups")["n"][0].as_py()
@@ -204,7 +204,7 @@ def test_groups_of_queries_that_are_gone_go():
 def test_groups_of_documents_that_were_evicted_go():
     windowed = "; ".join(has(number).replace("INF", "1 s") for number in range(FIELDS))
     rng = random.Random(3)
-    with Engine("duckdb", lateness=0) as engine:
+    with Session("duckdb", lateness=0) as engine:
         engine.subscribe(windowed)
         for number in range(0, 100, 2):
             engine.process([document(number + n, random_fields(rng)) for n in (0, 1)])
@@ -218,7 +218,7 @@ def test_groups_of_documents_that_were_evicted_go():
 
 
 def test_a_prune_that_cannot_be_committed_changes_nothing(monkeypatch: pytest.MonkeyPatch):
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe("; ".join(map(contains, range(4))))
         engine.process([document(0, {0, 1}), document(1, {1, 2})])
         engine.unsubscribe("n2")
@@ -241,7 +241,7 @@ def test_a_prune_that_cannot_be_committed_changes_nothing(monkeypatch: pytest.Mo
 
 def test_queries_that_come_and_go_leave_no_groups_without_a_prune(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(groups_module, "CROWDED", 50)
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe("; ".join(map(has, range(10))))
         most = 0
         for number in range(10, 60):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from join_stage.engine import StoreError
-from mmqjp import Engine
 from mmqjp.service import spool as spool_module
 from mmqjp.service.client import Client, CommandError, NoAnswer, stored_engine
 from mmqjp.service.commands import SHELF_LIFE, CommandQueue, done
 from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.session import Session
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory, Events, StopAfter
 
@@ -31,13 +31,13 @@ def place(tmp_path: Path) -> Directory:
 
 def client(place: Directory, wait: float = 30.0, sleep: Callable[[float], object] = lambda seconds: None) -> Client:
     times: Iterator[int] = iter(range(10**9))
-    return Client(place.state, lambda: Engine("duckdb", state=place.state), wait, lambda: float(next(times)), sleep)
+    return Client(place.state, lambda: Session("duckdb", state=place.state), wait, lambda: float(next(times)), sleep)
 
 
 def test_a_running_service_does_commands_between_batches_in_order(place: Directory):
     events = Events()
     place.drop("1.jsonl", range(4))
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         asked = [
             place.ask("subscribe", **ALL),
@@ -73,14 +73,14 @@ def test_a_command_that_was_done_before_a_kill_is_not_done_again(
     place: Directory, point: str, monkeypatch: pytest.MonkeyPatch
 ):
     command = place.ask("subscribe", **ALL | {"add": True})
-    with monkeypatch.context() as patched, Engine("duckdb", state=place.state) as engine:
+    with monkeypatch.context() as patched, Session("duckdb", state=place.state) as engine:
         broken: object = Spool if point == "answer" else spool_module
         patched.setattr(broken, point, lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             CommandQueue(place.spool).apply(engine, Events())
         assert len(engine.queries()["all_a"]) == 1
     for _ in range(2):  # killed between the answer and the command's end, too
-        with Engine("duckdb", state=place.state) as engine:
+        with Session("duckdb", state=place.state) as engine:
             CommandQueue(place.spool).apply(engine, Events())
             assert len(engine.queries()["all_a"]) == 1
         assert place.answer(command) == Answer(["all_a"])
@@ -93,7 +93,7 @@ def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(
     place: Directory, monkeypatch: pytest.MonkeyPatch
 ):
     command = place.ask("subscribe", **ALL)
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         with monkeypatch.context() as patched:
             patched.setattr(engine._store, "commit", lambda: 1 / 0)
             with pytest.raises(ZeroDivisionError):
@@ -105,7 +105,7 @@ def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(
 @pytest.mark.parametrize("do", ["subscribe", "unsubscribe", "pause", "resume", "show"])
 def test_a_command_without_its_arguments_is_answered(do: str, place: Directory):
     command = place.ask(do, other=1)
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         CommandQueue(place.spool).apply(engine, Events())
     assert (place.answer(command).error or "").startswith("the command lacks its ")
 
@@ -118,7 +118,7 @@ def test_a_fault_of_ours_is_no_mistake_of_who_asks(
         raise fault("a fault")
 
     place.ask("subscribe", **ALL)
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         monkeypatch.setattr(engine.registry, "add", faulty)
         with pytest.raises(fault):
             CommandQueue(place.spool).apply(engine, Events())
@@ -134,7 +134,7 @@ def test_commands_on_spark(place: Directory, spark: SparkSession):
     place.run(engine=spark)
     assert place.answer(asked[0]) == Answer(["all_a"]) and len(place.answer(asked[1]).result["rows"]) == 2
     assert len(place.pairs()) == 10 + 5
-    there = Client(place.state, lambda: Engine(spark, state=place.state), 5)
+    there = Client(place.state, lambda: Session(spark, state=place.state), 5)
     assert there.ask("pause", {"name": "pairs"}) == ["pairs"]
     assert [row["paused"] for row in there.ask("list", {})] == ["asked to", None]
 
@@ -149,7 +149,7 @@ def test_a_free_store_is_opened_and_all_that_waits_is_done(place: Directory):
 
 
 def test_a_held_store_is_waited_for_and_what_was_asked_is_kept(place: Directory):
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         with pytest.raises(NoAnswer, match=r"no answer within 5 s: .*in use by process .*; the command is kept"):
             client(place, wait=5).ask("subscribe", ALL)
         with pytest.raises(NoAnswer, match="ask again later"):
@@ -161,7 +161,7 @@ def test_a_held_store_is_waited_for_and_what_was_asked_is_kept(place: Directory)
 
 
 def test_what_nobody_can_open_is_told_and_not_kept(place: Directory):
-    def fail() -> Engine:
+    def fail() -> Session:
         raise StoreError("broken")
 
     with pytest.raises(StoreError, match="broken"):
@@ -183,7 +183,7 @@ def test_rubbish_in_the_spool_is_answered_and_old_answers_go(place: Directory):
 
 
 def test_questions_in_sql_are_answered_in_columns_and_rows(place: Directory):
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
 
         def ask(sql: str) -> Answer:
@@ -219,7 +219,7 @@ def test_the_commands_as_a_user_calls_them(place: Directory):
     assert mmqjp("query", sql, *state).stdout == '{"query": "a_long_one", "n": 3}\n{"query": "pairs", "n": 3}\n'
     refused = mmqjp("query", "DROP TABLE outputs", *state)
     assert refused.exit_code == 1 and refused.stderr == "mmqjp: error: the tables are only read: write a SELECT\n"
-    with Engine("duckdb", state=place.state):
+    with Session("duckdb", state=place.state):
         busy = mmqjp("list", *state, "--wait", "0")
     assert busy.exit_code == 1 and "no answer within 0 s" in busy.stderr
 

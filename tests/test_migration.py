@@ -15,7 +15,7 @@ from feeds.document import Document
 from join_stage.engine import DUCKDB_FILE, PLANS, StoreError
 from join_stage.spark.store import TableStore
 from join_stage.tables import TABLES
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.cli_support import mmqjp
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
         manifest.write_text(json.dumps({"format": 1, "tables": tables}))
 
 
-def assert_goes_on(engine: Engine) -> None:
+def assert_goes_on(engine: Session) -> None:
     """The store's queries are there and meet the documents of its time; what the new format adds works."""
     assert list(engine.queries()) == ["pairs", "q2"]
     undelivered = [o.documents for o in engine.undelivered() if o.query == "pairs"]
@@ -79,20 +79,20 @@ def assert_goes_on(engine: Engine) -> None:
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_store_of_format_1_opens_on_duckdb(plan: str, tmp_path: Path):
     write_duckdb(tmp_path / "state")
-    with Engine("duckdb", state=tmp_path / "state", plan=plan) as engine:
+    with Session("duckdb", state=tmp_path / "state", plan=plan) as engine:
         assert_goes_on(engine)
-    with Engine("duckdb", state=tmp_path / "state", plan=plan) as engine:
+    with Session("duckdb", state=tmp_path / "state", plan=plan) as engine:
         assert engine.registry.named("pairs")[0].paused == "asked to"
         assert engine.sql("SELECT count(*) AS n FROM settings WHERE key = 'schema_version'")["n"].to_pylist() == [2]
 
 
 def test_a_store_of_format_1_opens_on_spark(spark: SparkSession, tmp_path: Path):
     write_spark(tmp_path / "state")
-    with Engine(spark, state=tmp_path / "state") as engine:
+    with Session(spark, state=tmp_path / "state") as engine:
         assert_goes_on(engine)
 
 
-def assert_derives_anew(engine: Engine) -> None:
+def assert_derives_anew(engine: Session) -> None:
     """Two processes wrote the store. For one of them, 1 was lower-case, for the other normalize-space: the values of
     the first stood for those of the second."""
     rows = engine.sql("SELECT docid, node, strval FROM r_doc").to_pylist()
@@ -122,16 +122,16 @@ def assert_derives_anew(engine: Engine) -> None:
 @pytest.mark.parametrize("plan", PLANS)
 def test_derived_values_of_a_store_of_format_3_are_found_anew_on_duckdb(plan: str, tmp_path: Path):
     write_duckdb(tmp_path / "state", CHAINS)
-    with Engine("duckdb", state=tmp_path / "state", plan=plan) as engine:
+    with Session("duckdb", state=tmp_path / "state", plan=plan) as engine:
         assert_derives_anew(engine)
-    with Engine("duckdb", state=tmp_path / "state", plan=plan) as engine:
+    with Session("duckdb", state=tmp_path / "state", plan=plan) as engine:
         got = engine.process([Document("d7", "<a><k>aA</k></a>", time=START + 7_000_000)])
         assert [(o.query, o.documents) for o in got] == [("both", ("d7", "d2")), ("lower", ("d7", "d2"))]
 
 
 def test_derived_values_of_a_store_of_format_3_are_found_anew_on_spark(spark: SparkSession, tmp_path: Path):
     write_spark(tmp_path / "state", CHAINS)
-    with Engine(spark, state=tmp_path / "state") as engine:
+    with Session(spark, state=tmp_path / "state") as engine:
         assert_derives_anew(engine)
 
 
@@ -140,26 +140,26 @@ def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patched:
         patched.setattr("mmqjp.state.migration.whole_batch", lambda store: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            Engine("duckdb", state=tmp_path / "state")
-    with Engine("duckdb", state=tmp_path / "state") as engine:
+            Session("duckdb", state=tmp_path / "state")
+    with Session("duckdb", state=tmp_path / "state") as engine:
         assert_goes_on(engine)
 
 
 def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
     state = tmp_path / "state"
-    Engine("duckdb", state=state).close()
+    Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
         connection.execute("INSERT INTO settings VALUES ('schema_version', '5', 7)")
     with pytest.raises(StoreError, match="the store has format 5, and this version of mmqjp reads formats up to 4"):
-        Engine("duckdb", state=state)
+        Session("duckdb", state=state)
     result = mmqjp("list", "--state", state)
     assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 5")
     assert result.stderr.count("\n") == 1
 
 
 def test_manifests_of_a_newer_format_are_refused(spark: SparkSession, tmp_path: Path):
-    Engine(spark, state=tmp_path).close()
+    Session(spark, state=tmp_path).close()
     for path in (tmp_path / "manifests").glob("*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
     with pytest.raises(StoreError, match="has format 3; this version of mmqjp reads formats up to 2"):
-        Engine(spark, state=tmp_path)
+        Session(spark, state=tmp_path)

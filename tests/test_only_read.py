@@ -16,8 +16,8 @@ import pytest
 from feeds.document import Document
 from join_stage.engine import StoreError
 from join_stage.only_read import Outdated
-from mmqjp import Engine
 from mmqjp.service.client import Client
+from mmqjp.session import Session
 from mmqjp.state.ownership import OWNER, InUse, Looking, Ownership, is_held
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def fill(state: Path, engine: Any = "duckdb") -> None:
-    with Engine(engine, state=state) as opened:
+    with Session(engine, state=state) as opened:
         opened.subscribe(PAIRS)
         opened.process([Document(f"d{n}", "<a>v</a>", time=n) for n in range(3)])
 
@@ -72,8 +72,9 @@ def test_queries_of_a_state_that_one_may_only_read_are_explained(state: Path):
 def test_what_a_killed_process_left_in_the_log_is_seen_too(state: Path):
     program = """
 import os, sys
-from mmqjp import Document, Engine
-engine = Engine("duckdb", state=sys.argv[1])
+from mmqjp import Document
+from mmqjp.session import Session
+engine = Session("duckdb", state=sys.argv[1])
 engine.process([Document("d3", "<a>v</a>", time=3)])
 os._exit(0)
 """
@@ -95,7 +96,7 @@ def test_who_may_not_write_cannot_change_anything_and_is_told(state: Path):
 
 def test_an_engine_that_only_reads_changes_nothing(state: Path):
     before = contents(state)
-    with Engine("duckdb", state=state, read_only=True) as engine, Engine("duckdb", state=state, read_only=True):
+    with Session("duckdb", state=state, read_only=True) as engine, Session("duckdb", state=state, read_only=True):
         assert list(engine.queries()) == ["pairs"] and engine.state_bytes()
         assert [output.documents for outputs in engine.outputs_after(-1) for output in outputs] == [
             ("d0", "d1"), ("d0", "d2"), ("d1", "d2")
@@ -109,9 +110,9 @@ def test_an_engine_that_only_reads_changes_nothing(state: Path):
                 change()
     assert contents(state) == before
     with pytest.raises(StoreError, match="holds no store"):
-        Engine("duckdb", state=state.parent, read_only=True)
+        Session("duckdb", state=state.parent, read_only=True)
     with pytest.raises(ValueError, match="name one"):
-        Engine("duckdb", read_only=True)
+        Session("duckdb", read_only=True)
 
 
 @pytest.mark.parametrize("lack", ["DROP TABLE offsets", "UPDATE settings SET value = '2' WHERE key = 'schema_version'"])
@@ -119,13 +120,13 @@ def test_a_store_of_an_older_format_is_brought_up_to_date_by_who_may_and_told_to
     with duckdb.connect(str(state / "mmqjp.duckdb")) as connection:
         connection.execute(lack)
     with pytest.raises(Outdated, match="older format"):
-        Engine("duckdb", state=state, read_only=True)
+        Session("duckdb", state=state, read_only=True)
     give_to_all(state)
     result = command_as_nobody("list", "--state", state)
     assert result.returncode == 1 and "older format" in result.stderr and result.stderr.count("\n") == 1
     take_back(state)
     assert "pairs" in mmqjp("list", "--state", state).stdout
-    Engine("duckdb", state=state, read_only=True).close()
+    Session("duckdb", state=state, read_only=True).close()
 
 
 def test_a_service_that_starts_waits_for_those_who_look(state: Path):
@@ -154,11 +155,11 @@ def test_a_service_that_starts_waits_for_those_who_look(state: Path):
 
 def test_a_question_goes_to_the_service_that_starts_meanwhile(state: Path):
     place = Directory(state.parent)
-    service: list[Engine] = []
+    service: list[Session] = []
 
-    def look() -> Engine:
-        service.append(Engine("duckdb", state=state))
-        return Engine("duckdb", state=state, read_only=True)
+    def look() -> Session:
+        service.append(Session("duckdb", state=state))
+        return Session("duckdb", state=state, read_only=True)
 
     def answer(seconds: float) -> None:
         from mmqjp.service.commands import CommandQueue
@@ -166,7 +167,7 @@ def test_a_question_goes_to_the_service_that_starts_meanwhile(state: Path):
 
         CommandQueue(place.spool).apply(service[0], Events())
 
-    client = Client(state, lambda: Engine("duckdb", state=state), 600, sleep=answer, look_at=look)
+    client = Client(state, lambda: Session("duckdb", state=state), 600, sleep=answer, look_at=look)
     assert [row["name"] for row in client.ask("list", {})] == ["pairs"]
     service[0].close()
 
@@ -185,7 +186,7 @@ def test_a_state_without_the_name_of_a_holder_is_looked_at(state: Path):
 
 def test_files_of_spark_are_read_while_somebody_writes(tmp_path: Path, spark: SparkSession):
     fill(tmp_path, spark)
-    with Engine(spark, state=tmp_path) as writes, Engine(spark, state=tmp_path, read_only=True) as reads:
+    with Session(spark, state=tmp_path) as writes, Session(spark, state=tmp_path, read_only=True) as reads:
         before = contents(tmp_path)
         assert list(reads.queries()) == ["pairs"]
         assert reads.sql("SELECT count(*) AS n FROM outputs")["n"].to_pylist() == [3]
@@ -194,7 +195,7 @@ def test_files_of_spark_are_read_while_somebody_writes(tmp_path: Path, spark: Sp
         assert reads.sql("SELECT count(*) AS n FROM outputs")["n"].to_pylist() == [3]  # the batch that it opened
         with pytest.raises(StoreError, match="read only"):
             reads.pause("pairs")
-    with Engine(spark, state=tmp_path, read_only=True) as reads:
+    with Session(spark, state=tmp_path, read_only=True) as reads:
         assert reads.sql("SELECT count(*) AS n FROM outputs")["n"].to_pylist() == [6]
     with pytest.raises(StoreError, match="holds no store"):
-        Engine(spark, state=tmp_path / "none", read_only=True)
+        Session(spark, state=tmp_path / "none", read_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mmqjp import Engine
+from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, GrowingFile
 from tests.service_support import PAIRS, Directory, StopAfter
 
@@ -50,7 +50,7 @@ class Killed(BaseException):
 def left_undelivered(place: Directory) -> None:
     """A state that another process left with outputs that nobody has written."""
     place.drop("1.jsonl", range(3))
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         place.service(engine).run(None, StopAfter(10**9))
         engine.subscribe(PAIRS.replace("pairs", "more"), backfill=True)
@@ -71,7 +71,7 @@ def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then
         raise Killed
 
     for _ in range(2):
-        with monkeypatch.context() as patched, Engine("duckdb", state=place.state) as engine:
+        with monkeypatch.context() as patched, Session("duckdb", state=place.state) as engine:
             patched.setattr(GrowingFile, "write", killed)
             with pytest.raises(Killed):
                 place.service(engine)
@@ -83,7 +83,7 @@ def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then
 
 def test_a_service_whose_output_was_moved_goes_on_in_a_new_file(place: Directory):
     moved = place.path / "out.jsonl.1"
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         asked = False
         service = place.service(engine, reopening=lambda: asked)
@@ -109,7 +109,7 @@ def events(process: "subprocess.Popen[str]", name: str) -> Iterator[dict[str, An
 
 
 def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
     place.drop("1.jsonl", range(3))
     options = ["--source", place.drops, "--state", place.state, "--output", place.output, "--trigger", "10ms"]
@@ -132,7 +132,7 @@ def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
 
 
 def test_a_terminal_that_is_closed_ends_the_command(place: Directory):
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
     place.drop("1.jsonl", range(3))
     terminal, slave = pty.openpty()

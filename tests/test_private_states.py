@@ -14,8 +14,8 @@ from feeds.fetch.archive import Capture
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.state import FetchStore
 from join_stage.private import SHARED, make_inside, umask_of
-from mmqjp import Engine
 from mmqjp.commands import run
+from mmqjp.session import Session
 from mmqjp.state.ownership import OWNER
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory, stream
@@ -54,7 +54,7 @@ def use(place: Directory, engine: Any = "duckdb") -> None:
     place.run(PAIRS, engine=engine)
     place.ask("list")
     place.drop("2.jsonl", range(3, 5))
-    with Engine(engine, state=place.state) as opened:
+    with Session(engine, state=place.state) as opened:
         place.service(opened).run(None, Stopping())
         log = place.state / "mmqjp.duckdb.wal"
         assert engine != "duckdb" or log.stat().st_mode & 0o777 in (0o600, 0o664)
@@ -108,7 +108,7 @@ def test_a_state_of_an_older_version_becomes_its_owners(tmp_path: Path, spark: S
         for path in place.state.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
         with umask(0o022):
-            Engine(engine, state=place.state).close()
+            Session(engine, state=place.state).close()
         reachable = [path for path in place.state.iterdir() if path.stat().st_mode & 0o077 and path.name != "spool"]
         assert reachable == []
         place.ask("list")
@@ -118,7 +118,7 @@ def test_a_state_of_an_older_version_becomes_its_owners(tmp_path: Path, spark: S
 def test_a_shared_state_is_for_whoever_the_umask_lets(tmp_path: Path):
     place = Directory(tmp_path)
     with umask(0o002):
-        Engine("duckdb", state=place.state, shared=True).close()
+        Session("duckdb", state=place.state, shared=True).close()
         use(place)
     assert place.state.stat().st_mode & 0o777 == 0o775
     found = modes(place.state)
@@ -150,7 +150,7 @@ def test_the_commands_that_make_a_state_can_share_it(tmp_path: Path, command: st
 def test_the_lock_cannot_be_taken_by_who_cannot_write():
     with open_directory() as directory, umask(0o022):
         state = directory / "state"
-        Engine("duckdb", state=state, shared=True).close()
+        Session("duckdb", state=state, shared=True).close()
         readable = as_nobody("print(len(open(sys.argv[1], 'rb').read()))", state / "mmqjp.duckdb")
         assert int(readable.stdout) > 0, readable.stderr
         taken = as_nobody(LOCK, state / OWNER)
@@ -158,7 +158,7 @@ def test_the_lock_cannot_be_taken_by_who_cannot_write():
             assert "PermissionError" in taken.stderr and not taken.stdout
         looked = command_as_nobody("list", "--state", state)
         assert looked.returncode == 0, looked.stderr
-        Engine("duckdb", state=state).close()
+        Session("duckdb", state=state).close()
 
 
 def test_the_state_of_a_fetch_is_its_owners_and_the_archive_as_its_directory(tmp_path: Path):

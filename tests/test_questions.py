@@ -14,7 +14,7 @@ import pytest
 from feeds.document import Document
 from join_stage.reading import LONGEST, Bounds, Cut, Refused
 from join_stage.tables import TABLES
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.service_support import PAIRS
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Place:
         (path / "secret.txt").write_text(SECRET)
         (path / "keep").mkdir()
         (path / "keep" / "file").write_text("kept")
-        self.engine = Engine(engine, state=self.state)  # type: ignore[arg-type]
+        self.engine = Session(engine, state=self.state)  # type: ignore[arg-type]
         self.engine.subscribe(PAIRS)
         self.engine.process([Document(f"d{n}", "<a>v</a>", time=n) for n in range(3)])
 
@@ -352,7 +352,7 @@ def test_a_question_that_was_interrupted_before_it_began_gives_nothing(place: st
 def test_a_question_sees_whole_batches(on_duckdb: Place):
     store = on_duckdb.engine._store
     store.begin()
-    on_duckdb.engine._ledger._append("settings", [("half", "1", 99)])
+    on_duckdb.engine._parts.ledger._append("settings", [("half", "1", 99)])
     asked = "SELECT count(*) AS n FROM settings WHERE key = 'half'"
     assert on_duckdb.engine.sql(asked)["n"].to_pylist() == [0]
     assert on_duckdb.engine.sql(asked, trusted=True)["n"].to_pylist() == [1]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from feeds.document import Document
 from join_stage.engine import PLANS
-from mmqjp import Engine
 from mmqjp.answers.output import Output
+from mmqjp.session import Session
 from mmqjp.state.reach import MOST_GAPS, Gap, Gaps, Reach, filled, missed_from, opened
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def joined(outputs: list[Output]) -> list[tuple[str, ...]]:
     return sorted(output.documents for output in outputs if output.query == "joined")
 
 
-def kept(engine: Engine) -> int:
+def kept(engine: Session) -> int:
     return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
 
 
-def evicting(engine: Any, tmp_path: Path, **options: Any) -> Engine:
+def evicting(engine: Any, tmp_path: Path, **options: Any) -> Session:
     """An engine whose stream A is far ahead, and has evicted its old documents."""
-    found = Engine(engine, state=tmp_path, lateness=HOUR, idle_after=HOUR, now=lambda: NOW + 100 * HOUR, **options)
+    found = Session(engine, state=tmp_path, lateness=HOUR, idle_after=HOUR, now=lambda: NOW + 100 * HOUR, **options)
     found.subscribe(JOINED)
     for hours in (0, 1, 2):
         assert found.process([doc(hours, "A")]) == []
@@ -52,7 +52,7 @@ def evicting(engine: Any, tmp_path: Path, **options: Any) -> Engine:
 
 
 def assert_a_backfill_meets_what_was_evicted(engine: Any, state: Path, plan: str) -> None:
-    with Engine(engine, state=state, plan=plan) as opened:
+    with Session(engine, state=state, plan=plan) as opened:
         opened.process([doc(1, "B"), doc(50, "B")])
     with evicting(engine, state, plan=plan) as opened:
         opened.process([doc(99.5, "P")])
@@ -74,17 +74,17 @@ def assert_a_new_publisher_meets_what_was_evicted(engine: Any, state: Path, plan
 
 def assert_more_lateness_has_the_partners(engine: Any, state: Path, plan: str) -> None:
     """A state that is opened with more lateness, or without, has the partners of what it accepts now."""
-    with Engine(engine, state=state, lateness=HOUR, plan=plan) as opened:
+    with Session(engine, state=state, lateness=HOUR, plan=plan) as opened:
         opened.subscribe(WINDOW)
         for hours in (0, 1, 2, 100):
             opened.process([doc(hours)])
-    with Engine(engine, state=state, lateness=200 * HOUR, plan=plan) as opened:
+    with Session(engine, state=state, lateness=200 * HOUR, plan=plan) as opened:
         got = {output.documents for output in opened.process([doc(3, id="late")])}
         assert got == {(a, b) for one in ("S1", "S2") for a, b in ((one, "late"), ("late", one))}
-    with Engine(engine, state=state, plan=plan) as opened:
+    with Session(engine, state=state, plan=plan) as opened:
         got = {output.documents for output in opened.process([doc(-1, id="later")])}
         assert got == {(a, b) for one in ("S0", "S1") for a, b in ((one, "later"), ("later", one))}
-    with Engine(engine, state=state, lateness=HOUR, plan=plan) as opened:
+    with Session(engine, state=state, lateness=HOUR, plan=plan) as opened:
         assert opened.process([doc(3, id="too late")]) == [] and len(list(opened.dead_letters())) == 1
 
 
@@ -107,13 +107,13 @@ def test_what_was_evicted_is_met_on_spark(case: Case, plan: str, tmp_path: Path,
 
 
 def test_what_could_meet_documents_that_are_gone_is_late(tmp_path: Path):
-    with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
         engine.subscribe(f"{WINDOW}; T/r PUBLISH alone")
         for hours in (0, 50, 100):
             engine.process([doc(hours), doc(hours, "T")])
         engine.mark_delivered()
         engine.prune(10 * HOUR)
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         # Documents that begin before hour 89 are gone.
         assert engine.process([doc(90.5, id="gone")]) == []
         (dead,) = engine.dead_letters()
@@ -125,7 +125,7 @@ def test_what_could_meet_documents_that_are_gone_is_late(tmp_path: Path):
 
 
 def test_a_publisher_that_is_added_after_a_prune_is_late_with_what_could_meet_what_is_gone(tmp_path: Path):
-    with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
         engine.subscribe(JOINED)
         for hours in (0, 50, 100):
             engine.process([doc(hours, "A"), doc(hours, "P")])
@@ -133,7 +133,7 @@ def test_a_publisher_that_is_added_after_a_prune_is_late_with_what_could_meet_wh
         engine.prune(10 * HOUR)  # documents that begin before hour 89 are gone
         assert joined(engine.process([doc(1, "B")])) == [] and not list(engine.dead_letters())
         engine.subscribe("B/r PUBLISH P; C/r PUBLISH Q")
-    with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
         assert engine.process([doc(90.5, "B", "gone"), doc(1, "C")])
         (dead,) = engine.dead_letters()
         assert dead["id"] == "gone" and "still kept to be joined" in dead["reason"]
@@ -141,11 +141,11 @@ def test_a_publisher_that_is_added_after_a_prune_is_late_with_what_could_meet_wh
 
 
 def test_a_batch_that_fails_leaves_what_was_evicted_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
         engine.subscribe(WINDOW)
         for hours in (0, 100):
             engine.process([doc(hours)])
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         with monkeypatch.context() as patched:
             patched.setattr(engine._store, "commit", lambda: 1 / 0)
             with pytest.raises(ZeroDivisionError):
@@ -155,7 +155,7 @@ def test_a_batch_that_fails_leaves_what_was_evicted_evicted(tmp_path: Path, monk
 
 
 def test_a_query_that_came_after_an_eviction_brings_nothing_back():
-    with Engine("duckdb", lateness=HOUR) as engine:
+    with Session("duckdb", lateness=HOUR) as engine:
         engine.subscribe(WINDOW)
         for hours in (*range(20), 100):
             engine.process([doc(hours)])
@@ -163,7 +163,7 @@ def test_a_query_that_came_after_an_eviction_brings_nothing_back():
         engine.subscribe("S/r->x JOIN {x = y, 300 h} S/r->y PUBLISH wide")
         for hours in range(101, 140):
             engine.process([doc(hours)])
-        assert kept(engine) == 40 and len(engine._state.reach.evicted) <= 2
+        assert kept(engine) == 40 and len(engine._parts.state.reach.evicted) <= 2
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -176,7 +176,7 @@ def test_lateness_that_changes_at_every_start_changes_no_result(seed: int, tmp_p
     number = 0
     for start in range(6):
         lateness = rng.choice([None, HOUR, 5 * HOUR, 40 * HOUR])
-        with Engine("duckdb", state=tmp_path, lateness=lateness, plan=rng.choice(PLANS)) as engine:
+        with Session("duckdb", state=tmp_path, lateness=lateness, plan=rng.choice(PLANS)) as engine:
             if start == 0:
                 for name, hours in windows.items():
                     engine.subscribe(f"S/r->x JOIN {{x = y, {hours} h}} S/r->y PUBLISH {name}")

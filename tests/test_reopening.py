@@ -14,7 +14,7 @@ from hypothesis import given
 
 from feeds.document import Document
 from join_stage.engine import DUCKDB_FILE, PLANS, StoreError
-from mmqjp import Engine
+from mmqjp.session import Session
 from templates.catalog import Catalog
 from tests.agreement import as_row
 from tests.cli_support import mmqjp
@@ -35,7 +35,7 @@ S//a[./b->p] FOLLOWED BY {p = q, 1 h} S//a[./b->q] FOLLOWED BY {q = r AND p != '
 S//a->m[matches(., 'v+')] PUBLISH filtered
 """
 
-Step = Callable[[Engine], object]
+Step = Callable[[Session], object]
 
 
 def doc(number: int, text: str = "v") -> Document:
@@ -54,20 +54,20 @@ def steps(seed: int, queries: int, documents: int) -> list[Step]:
     return [*found, partial(_process, [Document(f"last {d.id}", d.xml, d.stream, d.t0) for d in samples])]
 
 
-def _subscribe(text: str, backfill: bool, engine: Engine) -> None:
+def _subscribe(text: str, backfill: bool, engine: Session) -> None:
     engine.subscribe(text, add=True, backfill=backfill)
 
 
-def _process(documents: list[Document], engine: Engine) -> None:
+def _process(documents: list[Document], engine: Session) -> None:
     engine.process(documents)
 
 
-def _to_some(do: str, place: float, engine: Engine) -> None:
+def _to_some(do: str, place: float, engine: Session) -> None:
     if names := sorted(engine.queries()):
         getattr(engine, do)(names[int(place * len(names))])
 
 
-def definitions(engine: Engine) -> list[tuple[str, str]]:
+def definitions(engine: Session) -> list[tuple[str, str]]:
     """The steps that an engine looks for; their ids may differ, as a store remembers those of queries that went."""
     return sorted((step.stream, str(step.node)) for step in engine.catalog.steps.values())
 
@@ -75,14 +75,14 @@ def definitions(engine: Engine) -> list[tuple[str, str]]:
 def assert_reopened_is_the_same(engine: object, plan: str, seed: int, tmp_path: Path, queries: int = 8) -> int:
     """Asserts that; how many outputs there were."""
     rng = Random(seed)
-    kept = Engine(engine, state=tmp_path / "reopened", plan=plan)  # type: ignore[arg-type]
-    with Engine(engine, plan=plan) as other:  # type: ignore[arg-type]
+    kept = Session(engine, state=tmp_path / "reopened", plan=plan)  # type: ignore[arg-type]
+    with Session(engine, plan=plan) as other:  # type: ignore[arg-type]
         for step in steps(seed, queries, 10):
             for one in (other, kept):
                 step(one)
             if rng.random() < 0.5:
                 kept.close()
-                kept = Engine(engine, state=tmp_path / "reopened", plan=plan)  # type: ignore[arg-type]
+                kept = Session(engine, state=tmp_path / "reopened", plan=plan)  # type: ignore[arg-type]
         found = [[as_row(output) for outputs in one.outputs_after(-1) for output in outputs] for one in (other, kept)]
         assert comparable(found[0]) == comparable(found[1])
         assert other.queries() == kept.queries()
@@ -118,7 +118,7 @@ def test_texts_are_parsed_when_something_is_delivered(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     backend = opened(request, engine)
-    with Engine(backend, state=tmp_path) as before:  # type: ignore[arg-type]
+    with Session(backend, state=tmp_path) as before:  # type: ignore[arg-type]
         before.subscribe(QUERIES)
         assert len(before.process([doc(1), doc(2)])) == 4  # pairs, again, and filtered twice
     parsed: list[str] = []
@@ -128,7 +128,7 @@ def test_texts_are_parsed_when_something_is_delivered(
         return parse_script(text)
 
     monkeypatch.setattr("mmqjp.queries.prepared.parse_script", parse)
-    with Engine(backend, state=tmp_path) as again:  # type: ignore[arg-type]
+    with Session(backend, state=tmp_path) as again:  # type: ignore[arg-type]
         assert again.process([Document("other", "<z/>", "S", 3_000_000)]) == [] and parsed == []
         assert again.process([doc(4, "n")]) == [] and parsed == []
         found = [o.query for o in again.process([doc(5)])]
@@ -148,23 +148,23 @@ def test_texts_are_parsed_when_something_is_delivered(
     ],
 )
 def test_a_store_whose_tables_do_not_agree_is_refused(damage: str, message: str, tmp_path: Path):
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe(QUERIES)
     with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
         connection.execute(damage)
     with pytest.raises(StoreError, match=message):
-        Engine("duckdb", state=tmp_path)
+        Session("duckdb", state=tmp_path)
     result = mmqjp("list", "--state", tmp_path)
     assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: ") and result.stderr.count("\n") == 1
 
 
 def test_a_query_whose_text_is_not_what_stands_for_it_is_told(tmp_path: Path):
-    with Engine("duckdb", state=tmp_path) as engine:
+    with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe("S//a PUBLISH one")
     for text, message in (("S//b PUBLISH one", "the row of another query"), ("S//", "cannot read")):
         with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
             connection.execute("UPDATE added_queries SET text = ?", [text])
-        with Engine("duckdb", state=tmp_path) as engine, pytest.raises(StoreError, match=message):
+        with Session("duckdb", state=tmp_path) as engine, pytest.raises(StoreError, match=message):
             engine.process([doc(1)])
 
 

@@ -12,7 +12,7 @@ import pytest
 from feeds.document import Document, Reject
 from feeds.offsets import Offset
 from feeds.tail import Tail
-from mmqjp import Engine
+from mmqjp.session import Session
 from mmqjp.tables.notes import Notes
 from tests.rotating import Rotating
 from tests.service_support import Directory, Events, StopAfter
@@ -125,7 +125,7 @@ def test_a_service_that_is_killed_takes_each_line_in_once(seed: int, tmp_path: P
         done = program(place, 0)
         assert done.returncode == 0, done.stderr
 
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe("S/a PUBLISH all")
     writer = Rotating(place.drops, rng, look, long=bool(seed % 2))
     for _ in range(3):
@@ -133,7 +133,7 @@ def test_a_service_that_is_killed_takes_each_line_in_once(seed: int, tmp_path: P
             writer.act()
         program(place, rng.randint(1, 120))
     look()
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         kept = [row["id"] for row in engine.sql("SELECT id FROM documents WHERE kind = 'external'").to_pylist()]
         dead = [line_of(Reject("", "S", None, "", row["raw"])) for row in engine.dead_letters()]
     assert Counter(kept + dead) == written(writer)
@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_told_once_by_a_service_and_read_by_it_later(tmp_
                 closed.close()
             return super().is_set()
 
-    with ExitStack() as closed, Engine("duckdb", state=place.state) as engine:
+    with ExitStack() as closed, Session("duckdb", state=place.state) as engine:
         closed.enter_context(shut(place.drops / "1.jsonl"))
         engine.subscribe("S/a PUBLISH all")
         place.service(engine, events).run(0.0, Opening(30))
@@ -169,7 +169,7 @@ def test_what_cannot_be_read_is_told_once_by_a_service_and_read_by_it_later(tmp_
 def test_a_store_that_was_written_without_marks_goes_on(tmp_path: Path):
     place = Directory(tmp_path)
     place.drop("1.jsonl", range(3))
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe("S/a PUBLISH all")
         size = (place.drops / "1.jsonl").stat().st_size
         engine.note(Notes((Offset(str(place.drops), "1.jsonl", size),)))

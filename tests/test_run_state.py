@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from pyspark.sql import SparkSession
 
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.cli_support import DOCUMENTS, LINES, QUERIES, mmqjp, write_documents, write_queries
 from tests.service_support import PAIRS, Directory
 from xscl import parse_script
@@ -155,7 +155,7 @@ def test_the_queries_are_those_of_the_file(run: Run, tmp_path: Path):
     ]
     first = [("books", "d1"), ("books", "d2"), ("blogs", "d3"), ("q3", "d3")]
     assert found(tmp_path) == [*first, ("blogs", "d4"), ("books", "d4"), ("q4", "d4")]
-    with Engine("duckdb", state=tmp_path / "state") as engine:
+    with Session("duckdb", state=tmp_path / "state") as engine:
         assert sorted(engine.queries()) == ["blogs", "books", "q4"]
 
 
@@ -171,7 +171,7 @@ def test_of_equal_queries_as_many_stay_as_the_file_has(run: Run, tmp_path: Path)
     assert "1 query of the state not in" in run("FROM S//blog->b; FROM S//blog->b", EVERYTHING).stderr
     assert len(lines(tmp_path)) == 4
     run("FROM S//blog->b; FROM S//blog->b; FROM S//blog->b", slice(0, 0))
-    with Engine("duckdb", state=tmp_path / "state") as engine:
+    with Session("duckdb", state=tmp_path / "state") as engine:
         assert len(engine.queries()) == 3
 
 
@@ -197,7 +197,7 @@ def test_without_any_queries_there_is_nothing_to_run(run: Run, tmp_path: Path):
     nowhere = run(None, FIRST)
     assert nowhere.exit_code == 2 and "name the queries with --queries" in nowhere.stderr
     assert not (tmp_path / "state").exists()
-    Engine("duckdb", state=tmp_path / "state").close()
+    Session("duckdb", state=tmp_path / "state").close()
     none = run(None, FIRST)
     expected = f"mmqjp: error: {tmp_path / 'state'} has no queries; name some with --queries\n"
     assert (none.exit_code, none.stderr) == (1, expected)
@@ -207,7 +207,7 @@ def test_queries_that_cannot_be_kept_leave_those_that_were_there(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run(BLOGS, FIRST)
-    with Engine("duckdb", state=tmp_path / "state") as engine:
+    with Session("duckdb", state=tmp_path / "state") as engine:
 
         def fail() -> None:
             raise ZeroDivisionError
@@ -233,14 +233,14 @@ def test_a_service_replaces_the_names_of_its_file_and_leaves_the_others(tmp_path
         return [event["what"] for event in events if event["event"] == "queries"]
 
     assert stream(f"{PAIRS}; FROM S//a->x") == []
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe("FROM S//b->x PUBLISH live")
     assert stream(f"FROM S//a->x; {PAIRS}") == []
     narrower = PAIRS.replace("10", "5")
     assert stream(f"{narrower}; FROM S//a->x; FROM S//c->x") == [
         f"1 query replaced as in {tmp_path / 'queries.xscl'}: pairs"
     ]
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         kept = engine.queries()
     assert sorted(kept) == ["live", "pairs", "q2", "q3"] and "5" in kept["pairs"][0] and len(kept["pairs"]) == 1
 

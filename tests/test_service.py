@@ -13,9 +13,9 @@ import pytest
 
 from feeds.document import Document
 from join_stage.engine import StoreError
-from mmqjp import Engine
 from mmqjp.commands.interrupts import stopping
 from mmqjp.service.log import JsonLog, TextLog
+from mmqjp.session import Session
 from mmqjp.state.ownership import InUse, is_held
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory, Events, StopAfter
@@ -57,7 +57,7 @@ def test_a_batch_ends_where_it_is_full(place: Directory):
 
 def test_a_stop_is_heard_after_the_batch_and_the_rest_is_read_later(place: Directory):
     place.drop("1.jsonl", range(6))
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         place.service(engine, batch_size=2).run(1.0, StopAfter(1))
         assert engine.counters().documents == 2
@@ -73,7 +73,7 @@ def test_a_run_that_waits_looks_again_at_every_trigger(place: Directory):
             place.drop("1.jsonl", range(2))
             return super().wait(timeout)
 
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         place.service(engine, events).run(1e-9, Dropping(0))  # set at once
         assert not events
@@ -89,7 +89,7 @@ def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(
     place.drop("1.jsonl", range(3))
     place.run(PAIRS)
     place.drop("2.jsonl", range(3, 6))
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         service = place.service(engine, batch_size=2)
         broken = service._outlet._lines if failing == "write" else service
         kept = getattr(broken, failing)
@@ -109,21 +109,21 @@ def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(
 
 
 def test_a_second_engine_is_told_who_holds_the_store(tmp_path: Path):
-    with Engine("duckdb", state=tmp_path):
+    with Session("duckdb", state=tmp_path):
         assert is_held(tmp_path)
         with pytest.raises(InUse, match=rf"in use by process {os.getpid()} \(.*, since 20"):
-            Engine("duckdb", state=tmp_path)
+            Session("duckdb", state=tmp_path)
         (tmp_path / "owner").write_text("rubbish")
         with pytest.raises(InUse, match="in use by another process"):
-            Engine("duckdb", state=tmp_path)
+            Session("duckdb", state=tmp_path)
     assert not is_held(tmp_path) and not is_held(tmp_path / "none")
     with pytest.raises(StoreError, match="cannot open the store"):
-        Engine("duckdb", state=tmp_path / "owner")
-    Engine("duckdb", state=tmp_path).close()
+        Session("duckdb", state=tmp_path / "owner")
+    Session("duckdb", state=tmp_path).close()
 
 
 def test_a_store_that_another_program_has_open_is_told_in_one_line(tmp_path: Path):
-    Engine("duckdb", state=tmp_path).close()
+    Session("duckdb", state=tmp_path).close()
     program = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
     file = str(tmp_path / "mmqjp.duckdb")
     with subprocess.Popen([sys.executable, "-c", program, file], stdin=-1, stdout=-1) as other:
@@ -223,13 +223,13 @@ def test_misuse_is_told_in_one_line(place: Directory, options: list[str], messag
 
 def test_a_runaway_query_is_paused_with_a_reason_and_the_others_go_on(place: Directory):
     events = Events()
-    with Engine("duckdb", state=place.state, max_matches=3) as engine:
+    with Session("duckdb", state=place.state, max_matches=3) as engine:
         engine.subscribe(f"{PAIRS}; S/a PUBLISH all_a; pairs/match PUBLISH reader")
         place.drop("1.jsonl", range(8))
         place.service(engine, events, batch_size=1).run(None, StopAfter(10**9))
         reason = "more than 3 matches of the document 'd4' (max-matches)"
         assert events.named("paused") == [{"name": "pairs", "reason": reason}]
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         (query,) = engine.registry.named("pairs")
         assert query.paused == reason and query.gaps[0][1] is None
         got = engine.sql("SELECT query, count(*) AS n FROM outputs GROUP BY query").to_pylist()
@@ -240,14 +240,14 @@ def test_a_runaway_query_is_paused_with_a_reason_and_the_others_go_on(place: Dir
 
 
 def test_a_document_that_is_too_large_is_a_dead_letter(place: Directory):
-    with Engine("duckdb", max_document=8) as engine:
+    with Session("duckdb", max_document=8) as engine:
         engine.subscribe("S/a")
         assert len(engine.process([Document("x", "<a>1</a>", time=0), Document("y", "<a>12</a>", time=0)])) == 1
         assert [row["reason"] for row in engine.dead_letters()] == ["9 bytes, and 8 are allowed"]
 
 
 def test_a_document_of_too_many_nodes_is_a_dead_letter():
-    with Engine("duckdb", max_nodes=4) as engine:
+    with Session("duckdb", max_nodes=4) as engine:
         engine.subscribe("S//a PUBLISH all")
         texts = [
             "<a><b/><b c='1'/></a>",

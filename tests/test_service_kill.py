@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from join_stage.engine import DUCKDB_FILE
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.service_support import PAIRS, Directory
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +48,7 @@ def program(place: Directory, last: int) -> "subprocess.CompletedProcess[str]":
 def outcome(place: Directory) -> tuple[Counter[str], Counter[str], list[str], int]:
     """The lines of the output file, the outputs in the store, the queries' names, and the dead letters."""
     lines = Counter(place.output.read_text().splitlines())
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         kept = Counter(
             json.dumps(output.to_dict(), ensure_ascii=False) for batch in engine.outputs_after(-1) for output in batch
         )
@@ -127,7 +127,7 @@ def streaming(place: Directory) -> list[str]:
 @pytest.mark.parametrize("more", [20_000, 300_000])
 def test_a_service_whose_files_cannot_grow_stops_with_the_cause_and_goes_on(more: int, tmp_path: Path):
     place = Directory(tmp_path)
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
     place.drop("1.jsonl", range(150), text="v" * 2_000)
     without_room(place, (place.state / DUCKDB_FILE).stat().st_size + more)
@@ -151,7 +151,7 @@ def test_a_service_on_a_full_disk_stops_with_the_cause_and_goes_on(room: int, sm
     place = Directory(small_disk)
     place.drops = tmp_path / "drops"
     place.drops.mkdir()
-    with Engine("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
     place.drop("1.jsonl", range(300), text="v" * 500)
     filler = small_disk / "filler"

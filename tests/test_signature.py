@@ -14,7 +14,7 @@ from join_stage.engine import JoinEngine, Scope
 from join_stage.plan import TemplateTable
 from join_stage.signature import matches
 from join_stage.signature.joiner import SignatureJoin
-from mmqjp import Engine
+from mmqjp.session import Session
 from templates.catalog import INFINITE, Row
 from templates.template import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
@@ -96,7 +96,7 @@ def test_a_restart_between_batches(tmp_path: Path):
 @pytest.mark.parametrize("seed", range(40))
 def test_the_oracle_s_outputs(seed: int):
     script, documents = random_case(seed, 20, 12)
-    with Engine("duckdb", plan="signature") as engine:
+    with Session("duckdb", plan="signature") as engine:
         assert_agrees(engine, script, documents, Delivery(seed if seed % 3 else None, 1 + seed % 7))
 
 

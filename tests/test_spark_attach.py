@@ -12,7 +12,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.engine import StoreError
-from mmqjp import Engine
+from mmqjp.session import Session
 from mmqjp.spark import attach
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def count(reader: SparkSession, table: str) -> int:
 
 
 def test_a_query_sees_the_batches_that_are_committed(spark: SparkSession, reader: SparkSession, tmp_path: Path):
-    with Engine(spark, state=tmp_path) as engine:
+    with Session(spark, state=tmp_path) as engine:
         engine.subscribe(PAIRS)
         engine.process([doc(1), doc(2)])
         attach(reader, tmp_path)
@@ -51,7 +51,7 @@ def test_a_query_sees_the_batches_that_are_committed(spark: SparkSession, reader
 
 
 def test_all_tables_say_what_the_engine_says(spark: SparkSession, reader: SparkSession, tmp_path: Path):
-    with Engine(spark, state=tmp_path) as engine:
+    with Session(spark, state=tmp_path) as engine:
         engine.subscribe(PAIRS)
         engine.process([doc(n, str(n % 2)) for n in range(5)] + [Document("bad", "<a>")])
         attach(reader, tmp_path)
@@ -69,7 +69,7 @@ def test_all_tables_say_what_the_engine_says(spark: SparkSession, reader: SparkS
 
 def test_another_store_takes_the_place_of_the_first(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     for name, documents in (("one", 2), ("other", 4)):
-        with Engine(spark, state=tmp_path / name) as engine:
+        with Session(spark, state=tmp_path / name) as engine:
             engine.subscribe(PAIRS)
             engine.process([doc(n) for n in range(documents)])
     for name, documents in (("one", 2), ("other", 4), ("one", 2)):
@@ -80,7 +80,7 @@ def test_another_store_takes_the_place_of_the_first(spark: SparkSession, reader:
 def test_what_is_not_ours_is_not_replaced(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     with pytest.raises(StoreError, match="holds no store"):
         attach(reader, tmp_path / "nothing")
-    with Engine(spark, state=tmp_path):
+    with Session(spark, state=tmp_path):
         reader.sql("CREATE DATABASE own")
         reader.sql("CREATE TABLE own.outputs USING parquet AS SELECT 1 AS a")
         with pytest.raises(StoreError, match=r"own\.outputs is a table of its own"):
@@ -96,7 +96,7 @@ def test_the_questions_in_the_readme_are_answered(spark: SparkSession, reader: S
         return Document(f"d{number}", xml, "S", number * 1_000_000)
 
     clock = count_up(1, 250_000)
-    with Engine(spark, state=tmp_path, now=lambda: next(clock)) as engine:
+    with Session(spark, state=tmp_path, now=lambda: next(clock)) as engine:
         engine.subscribe("FROM S//item->x[./title->y] FOLLOWED BY {y = z, 1 h} S//item->w[./title->z] PUBLISH same")
         engine.subscribe("S//item[./title = 'never'] PUBLISH never")
         engine.process([item(1, "a"), item(2, "b"), item(3, "a")])

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import mmqjp.spark_job
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.service_support import Directory, stream
 from tests.spark_cluster import PATIENCE, Application, kill, running_cluster, wait_until
 
@@ -40,7 +40,7 @@ def fill(place: Directory) -> None:
 def outcome(place: Directory, spark: SparkSession) -> tuple[Counter[str], Counter[str], list[str], list[str]]:
     """The lines of the output file, the outputs of the store, the ids of its documents and of its dead letters."""
     lines = Counter(place.output.read_text().splitlines())
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         kept = Counter(json.dumps(o.to_dict(), ensure_ascii=False) for batch in engine.outputs_after(-1) for o in batch)
         sql = "SELECT id FROM documents WHERE kind = 'external' ORDER BY docid"
         ids = [row["id"] for row in engine.sql(sql).to_pylist()]

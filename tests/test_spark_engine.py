@@ -13,7 +13,7 @@ from join_stage.spark import store as store_module
 from join_stage.spark.store import GRACE, MERGE, TableStore
 from join_stage.spark.tables import local_frame
 from join_stage.tables import TABLES
-from mmqjp import Engine
+from mmqjp.session import Session
 from tests.agreement import Delivery, assert_agrees, run
 from tests.oracle_cases import docs
 from tests.strategies import random_case
@@ -255,7 +255,7 @@ def test_no_row_after_an_empty_chunk_is_lost(spark):
 @pytest.mark.parametrize("seed", [3, 8])
 def test_spark_agrees_with_the_oracle(seed: int, spark):
     script, documents = random_case(seed, 6, 8)
-    with Engine(spark) as engine:
+    with Session(spark) as engine:
         assert assert_agrees(engine, script, documents, Delivery(seed, 4)) > 0
 
 
@@ -268,12 +268,12 @@ def test_chains_published_streams_and_filters_give_on_spark_what_they_give_on_du
     )
     documents = docs("d1@0 <a>1</a> | d2@1 <b>1</b> | d3@2 <c>1</c> | d4@3 <b>1</b> | d5@4 <a>2</a>")
     batches = [documents[:2], documents[2:]]
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         expected = run(engine, script, batches)
     assert {row.query for row in expected} == {"q1", "pairs", "q3", "q4"}
-    with Engine(spark, state=tmp_path) as engine:
+    with Session(spark, state=tmp_path) as engine:
         first = run(engine, script, batches[:1])
-    with Engine(spark, state=tmp_path) as engine:
+    with Session(spark, state=tmp_path) as engine:
         assert first + run(engine, script, batches[1:]) == expected
         matches = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
         assert {row["query"] for row in matches} == {"q1", "pairs", "q3", "q4"}

@@ -16,7 +16,7 @@ from feeds.errors import SourceError
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.spark.rows import local_path, row_batches
-from mmqjp import Engine
+from mmqjp.session import Session
 from mmqjp.spark import drops, register
 from tests.feed_server import Fetching, rss
 
@@ -335,5 +335,5 @@ def test_the_examples_of_the_readme_work(spark, server, live, archives, tmp_path
         exec(text, names)
     names["engine"].close()
     names.clear()
-    with Engine("duckdb", state=tmp_path / "state") as engine:
+    with Session("duckdb", state=tmp_path / "state") as engine:
         assert engine.sql("SELECT count(*) AS n FROM outputs")["n"].to_pylist() == [2]

@@ -15,7 +15,7 @@ import pytest
 import mmqjp.engine
 from bench.stage1_reference import Edge
 from feeds.document import Document
-from mmqjp import Engine
+from mmqjp.session import Session
 from templates.catalog import Change, Row
 from templates.witness import Witnesses
 from tests.agreement import run
@@ -238,7 +238,7 @@ def outputs(
     found: list[OutputRow] = []
     counters: Counter[str] = Counter()
     for batches in runs:
-        with Engine(engine, state=state) as opened:
+        with Session(engine, state=state) as opened:
             found += run(opened, script, batches)
             counters.update(opened.stage1_counters())
     return found, counters

@@ -15,12 +15,12 @@ from pyspark.errors import PySparkException
 from feeds.history import History
 from feeds.tail import Tail
 from join_stage.spark.tables import spark_columns
-from mmqjp import Engine
 from mmqjp.documents.watermarks import Timing
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
 from mmqjp.service.streaming import MICRO_BATCHES, StreamingService, cause
+from mmqjp.session import Session
 from mmqjp.sinks.lines import GrowingFile, Pipe
 from mmqjp.spark.errors import StreamFailed
 from mmqjp.spark.rows import ROWS
@@ -69,7 +69,7 @@ def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_app
     assert totals(stream(place, spark)) == {"documents": 1, "outputs": 7, "duplicates": 0, "dead_letters": 0}
     assert set(place.pairs()) == all_pairs(range(8)) and len(place.pairs()) == 28
     assert not stream(place, spark).named("batch")
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         first = engine.sql("SELECT id FROM documents ORDER BY docid LIMIT 1").to_pylist()[0]["id"]
         assert first == "20200101T000000Z-0123456789ab.xml"
 
@@ -109,7 +109,7 @@ def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark
     [
         (StreamingService, "_answer", 1),  # before anything is done
         (StreamingService, "_process", 2),  # between the batches of a micro-batch
-        (Engine, "process", 2),
+        (Session, "process", 2),
         (GrowingFile, "write", 2),  # a batch is committed, its lines are not written
         (StreamingService, "_prune", 3),
         (StreamingService, "_prune", 6),  # all is done, and Spark has not heard of it
@@ -146,7 +146,7 @@ def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(
     )
     assert {tuple(line["documents"]) for line in lines if line["query"] == "pairs"} == all_pairs(range(5))
     assert len(lines) == 11 + 10
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         assert len(list(engine.dead_letters())) == 1
         marks = [file for source, file in engine.offsets() if source.startswith("spark ")]
         assert marks == [MICRO_BATCHES]
@@ -171,7 +171,7 @@ def test_what_comes_out_does_not_depend_on_who_reads_what(
     events = stream(place, spark, "S/a PUBLISH all_a", grain=100)
     assert totals(events) == {"documents": 9, "outputs": 9, "duplicates": 51, "dead_letters": 0}
     assert partitions[0] >= 4
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         found = engine.sql("SELECT id, xml FROM documents WHERE kind = 'external' ORDER BY docid").to_pylist()
     assert [(row["id"], row["xml"]) for row in found] == [(f"d{n}", f"<a>{n}</a>") for n in range(9)]
 
@@ -196,7 +196,7 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
     timing = Timing(day)
     options: dict[str, Any] = {"feeds": "item", "max_document": 500}
 
-    def kept(engine: Engine) -> object:
+    def kept(engine: Session) -> object:
         found = engine.sql("SELECT id, t0, t1 FROM documents WHERE kind = 'external'").to_pylist()
         dead = [(letter["id"], letter["time"], letter["reason"], letter["raw"]) for letter in engine.dead_letters()]
         outputs = [output.to_dict() for batch in engine.outputs_after(-1) for output in batch]
@@ -205,9 +205,9 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
     within = "FROM S//item->a[./channel_url->x] FOLLOWED BY { x = y, 25 h } S//item->b[./channel_url->y] PUBLISH soon"
     events = stream(place, spark, "S//item", within, timing=timing, history=History(lateness=day), **options)
     assert totals(events)["outputs"] > totals(events)["documents"] >= 4, "some are near enough to another"
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         ours = kept(engine)
-    with Engine("duckdb", state=tmp_path / "other", lateness=day, max_document=500) as engine:
+    with Session("duckdb", state=tmp_path / "other", lateness=day, max_document=500) as engine:
         engine.subscribe("S//item")
         engine.subscribe(within)
         history = History(lateness=day)
@@ -234,7 +234,7 @@ def test_commands_are_done_while_it_waits_and_a_stop_is_heard(spark: SparkSessio
 
     events = Hearing()
     place.drop("1.jsonl", range(3))
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         engine.subscribe(PAIRS)
         streaming(place, engine, spark, events).run(3600.0, stop)
     assert [event["do"] for event in events.named("command")] == ["subscribe"]
@@ -251,7 +251,7 @@ def test_a_micro_batch_that_begins_after_a_stop_comes_again(spark: SparkSession,
             super().event(name, **fields)
             stop.set()
 
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         engine.subscribe(PAIRS)
         events = Stopping()
         streaming(place, engine, spark, events, batch_size=2).run(1e-3, stop)
@@ -269,7 +269,7 @@ def test_why_executors_cannot_go_on_is_told_in_a_line(spark: SparkSession, place
     frame = spark.readStream.text(str(place.drops)).mapInArrow(fail, rows)
     with pytest.raises(StreamFailed, match=r"^ValueError: no such luck$"):
         stream(place, spark, frame=frame)
-    with Engine(spark, state=place.state) as engine:
+    with Session(spark, state=place.state) as engine:
         assert engine.batch > 0, "the store is free and whole"
 
 
@@ -287,5 +287,5 @@ feeds.errors.SourceError: drops: no such file or directory; make it
 
 
 def test_only_an_engine_on_spark_evaluates_data_frames():
-    with Engine("duckdb") as engine, pytest.raises(TypeError, match="on Spark"):
+    with Session("duckdb") as engine, pytest.raises(TypeError, match="on Spark"):
         engine.evaluated(None)  # type: ignore[arg-type]

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 
 from feeds.document import Document
-from mmqjp import Engine
 from mmqjp.service.log import Silence
 from mmqjp.service.metrics import Metrics
 from mmqjp.service.status import status
+from mmqjp.session import Session
 from tests.cli_support import mmqjp
 from tests.service_support import PAIRS, Directory, Events, StopAfter
 from tests.test_time import HOUR, NOW, SECOND, WINDOW, doc
 
 
 def test_status_is_the_same_running_and_stopped(tmp_path: Path):
-    with Engine("duckdb", state=tmp_path, lateness=HOUR) as engine:
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
         engine.subscribe(f"{WINDOW}; T//b->x FOLLOWED BY {{x = y, 5}} T//b->y PUBLISH other")
         engine.pause("other")
         engine.process([doc(0), doc(1), doc(5, "T"), Document("bad", "<a>", time=NOW)])
@@ -49,7 +49,7 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
     events = Events()
     metrics = Metrics(events, now=lambda: 12 * SECOND)
     place.ask("subscribe", text=PAIRS, add=False, backfill=False)
-    with Engine("duckdb", state=place.state, lateness=SECOND, now=lambda: 5 * SECOND) as engine:
+    with Session("duckdb", state=place.state, lateness=SECOND, now=lambda: 5 * SECOND) as engine:
         service = place.service(engine, metrics, drained=lambda e: metrics.update(status(e)))
         service.run(None, StopAfter(10**9))
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.serve(0)}/metrics") as response:
@@ -77,8 +77,8 @@ def test_a_batch_tells_how_many_files_wait(tmp_path: Path):
 
 
 def test_status_asks_a_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    Engine("duckdb", state=tmp_path).close()
-    with Engine("duckdb", state=tmp_path) as engine:
+    Session("duckdb", state=tmp_path).close()
+    with Session("duckdb", state=tmp_path) as engine:
         engine.process([doc(0), doc(0, "T")])
         asked: list[str] = []
         select = engine._store.select
@@ -95,7 +95,7 @@ def test_status_asks_a_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def status_of_nothing():
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         return status(engine)
 
 

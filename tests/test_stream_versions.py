@@ -17,12 +17,12 @@ from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
 from feeds.layout import drop_stem
-from mmqjp import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import HISTORY
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
+from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, GrowingFile, open_lines
 from tests.feed_server import START, Fetching, rss, running_server
 from tests.service_support import Events, StopAfter
@@ -44,7 +44,7 @@ class Reader:
         """Reads what is there, in batches of two."""
         history = History(lateness=self.lateness, **options)
         drops = Drops(self.drops, 0, lambda: self.now)
-        with Engine("duckdb", state=self.state, lateness=self.lateness, now=lambda: self.now) as engine:
+        with Session("duckdb", state=self.state, lateness=self.lateness, now=lambda: self.now) as engine:
             if not engine.queries():
                 engine.subscribe("FROM S//item->a PUBLISH all")
             lines = open_lines(self.output, engine.setting(WRITTEN))
@@ -67,8 +67,8 @@ class Reader:
             found.append((item.findtext("title", ""), line["t1"], item.findtext("timestamp", "")[11:13]))
         return found
 
-    def engine(self) -> Engine:
-        return Engine("duckdb", state=self.state)
+    def engine(self) -> Session:
+        return Session("duckdb", state=self.state)
 
     def drop(self, hour: int, feed: str, url: str = "https://s.example/feed") -> None:
         """A version of a feed, as it was fetched at an hour."""
@@ -84,8 +84,8 @@ KILLS: dict[str, tuple[Any, str, bool]] = {
     "fetch, after keeping": (None, "keep", True),
     "fetch, before the commit": (FetchStore, "commit", False),
     "fetch, after the commit": (FetchStore, "commit", True),
-    "before a batch": (Engine, "process", False),
-    "after a batch": (Engine, "process", True),
+    "before a batch": (Session, "process", False),
+    "after a batch": (Session, "process", True),
     "before the lines": (GrowingFile, "write", False),
     "after the lines": (GrowingFile, "write", True),
     "before the sweep": (Drops, "sweep", False),

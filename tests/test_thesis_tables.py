@@ -16,7 +16,8 @@ import pytest
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.engine import Scope
 from join_stage.plan import TemplateTable
-from mmqjp import Document, Engine
+from mmqjp import Document
+from mmqjp.session import Session
 from templates.catalog import Catalog, Placement, Row
 from templates.conjunctive import conjunctive_query, executable_query, executable_views_query, views_query
 from templates.enumeration import count_templates, templates
@@ -201,7 +202,7 @@ def test_table_6_4_f_r_out_by_the_engine(example: Example):
 
 
 def test_q1_and_q2_have_outputs_with_the_same_content():
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.subscribe(QUERIES)
         assert engine.process([Document("d1", D1, "S", DAY)]) == []
         one, two = engine.process([Document("d2", D2, "S", 2 * DAY)])

@@ -16,8 +16,8 @@ from feeds.document import Document
 from feeds.history import History
 from feeds.offsets import Offset
 from feeds.tail import Tail, waiting_files
-from mmqjp import Engine
 from mmqjp.documents import watermarks
+from mmqjp.session import Session
 from mmqjp.state.retention import ID_RETENTION
 from tests.agreement import as_row
 from tests.oracle import comparable
@@ -58,7 +58,7 @@ def assert_any_order(engine: object, seed: int, queries: int, documents: int) ->
     for batches in (arriving(unique, seed, lateness), [[d] for d in sorted(unique, key=lambda d: d.t1)]):
         # That of a stream is a bound like that of all.
         allowed = {"*": lateness, "S": lateness + seed} if seed % 2 else lateness
-        with Engine(engine, lateness=allowed) as opened:  # type: ignore[arg-type]
+        with Session(engine, lateness=allowed) as opened:  # type: ignore[arg-type]
             opened.ensure(script)
             found.append(comparable(as_row(o) for batch in batches for o in opened.process(batch)))
             assert opened.counters().dead_letters == 0
@@ -91,13 +91,13 @@ class Time:
         return self.now
 
 
-def kept(engine: Engine) -> int:
+def kept(engine: Session) -> int:
     return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
 
 
 def test_a_silent_stream_goes_on_with_the_clock():
     time = Time()
-    with Engine("duckdb", lateness=60 * SECOND, idle_after=HOUR, now=time) as engine:
+    with Session("duckdb", lateness=60 * SECOND, idle_after=HOUR, now=time) as engine:
         engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
         engine.process([doc(0), doc(0, "T")])
         time.now += 2 * HOUR - 1
@@ -114,7 +114,7 @@ def test_silence_lets_go_of_state_without_a_document(spread: bool, tmp_path: Pat
     time, made = Time(), "S/a->x JOIN {x = y, 10} T/a->y PUBLISH P; P/match->p JOIN {p = q, 5} U/a->q"
     engine = request.getfixturevalue("spark") if spread else "duckdb"
     options = {"lateness": 60 * SECOND, "idle_after": HOUR, "now": time}
-    with Engine(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
+    with Session(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
         opened.subscribe(made)
         opened.process([doc(0), doc(0, "T"), doc(0, "U")])
         opened.process([doc(1000)])
@@ -126,13 +126,13 @@ def test_silence_lets_go_of_state_without_a_document(spread: bool, tmp_path: Pat
         assert opened.pass_time() and kept(opened) < before and opened.batch == batch + 1
         assert opened.watermarks()["T"] == time.now - HOUR - 60 * SECOND
         behind = opened.registry.sources("P")
-        assert opened.horizon()[0] == opened._watermarks.of(behind) == time.now - HOUR - 60 * SECOND
+        assert opened.horizon()[0] == opened._parts.watermarks.of(behind) == time.now - HOUR - 60 * SECOND
         time.now += HOUR // 60 - 1
         assert not opened.pass_time()  # nothing more to let go of
         time.now += 2000 * SECOND
         assert opened.pass_time() and kept(opened) == 0 and not opened.pass_time()
         assert opened.process([doc(900)]) == [] and opened.counters().dead_letters == 1
-    with Engine(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
+    with Session(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
         opened.process([doc(900, id="again")])
         assert opened.counters().dead_letters == 1  # late for good
 
@@ -140,10 +140,10 @@ def test_silence_lets_go_of_state_without_a_document(spread: bool, tmp_path: Pat
 def test_a_service_lets_time_pass(tmp_path: Path):
     place, time = Directory(tmp_path), Time()
     place.drop("1.jsonl", range(NOW // SECOND, NOW // SECOND + 3))
-    with Engine("duckdb", state=place.state, lateness=0, idle_after=HOUR, now=time) as engine:
+    with Session("duckdb", state=place.state, lateness=0, idle_after=HOUR, now=time) as engine:
         engine.subscribe(PAIRS)
 
-        def later(_: Engine) -> None:
+        def later(_: Session) -> None:
             time.now += HOUR
 
         place.service(engine, drained=later).run(0, StopAfter(12))
@@ -153,15 +153,15 @@ def test_a_service_lets_time_pass(tmp_path: Path):
 @pytest.mark.parametrize("reopened", [False, True])
 def test_each_stream_may_have_a_lateness_of_its_own(reopened: bool, tmp_path: Path):
     lateness = {"*": 5 * SECOND, "T": HOUR, "U": None}
-    engine = Engine("duckdb", state=tmp_path, lateness=lateness)
+    engine = Session("duckdb", state=tmp_path, lateness=lateness)
     engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
     engine.process([doc(100), doc(100, "T"), doc(100, "U")])
     if reopened:
         engine.close()
-        with Engine("duckdb", state=tmp_path) as asked:  # as `mmqjp status` does
+        with Session("duckdb", state=tmp_path) as asked:  # as `mmqjp status` does
             assert asked.watermarks() == {"S": NOW + 95 * SECOND, "T": NOW + 100 * SECOND - HOUR}
             assert asked.horizon()[0] == NOW + 100 * SECOND - HOUR
-        engine = Engine("duckdb", state=tmp_path, lateness=lateness)
+        engine = Session("duckdb", state=tmp_path, lateness=lateness)
     with engine:
         assert engine.watermarks() == {"S": NOW + 95 * SECOND, "T": NOW + 100 * SECOND - HOUR}
         engine.process([doc(94), doc(96), doc(94, "T"), doc(-1e6, "U")])
@@ -172,7 +172,7 @@ def test_each_stream_may_have_a_lateness_of_its_own(reopened: bool, tmp_path: Pa
 
 
 def test_a_stream_of_any_lateness_holds_all_back_that_is_joined_with_it():
-    with Engine("duckdb", lateness={"*": 0, "T": None}) as engine:
+    with Session("duckdb", lateness={"*": 0, "T": None}) as engine:
         engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
         for seconds in (0, 1000, 2000):
             engine.process([doc(seconds), doc(seconds, "T")])
@@ -181,7 +181,7 @@ def test_a_stream_of_any_lateness_holds_all_back_that_is_joined_with_it():
 
 def test_without_idleness_a_stream_that_never_comes_holds_all_back():
     time = Time()
-    with Engine("duckdb", lateness=0, now=time) as engine:
+    with Session("duckdb", lateness=0, now=time) as engine:
         engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
         for seconds in (0, 1000, 2000):
             engine.process([doc(seconds)])
@@ -190,7 +190,7 @@ def test_without_idleness_a_stream_that_never_comes_holds_all_back():
 
 def test_a_document_from_the_future_is_a_dead_letter_and_moves_no_watermark():
     time = Time()
-    with Engine("duckdb", lateness=SECOND, max_ahead=DAY, now=time) as engine:
+    with Session("duckdb", lateness=SECOND, max_ahead=DAY, now=time) as engine:
         engine.subscribe(WINDOW)
         engine.process([doc(0), doc(86_401), doc(86_400 - 1, text="w")])
         (letter,) = engine.dead_letters()
@@ -199,17 +199,17 @@ def test_a_document_from_the_future_is_a_dead_letter_and_moves_no_watermark():
 
 
 def test_a_published_stream_has_come_as_far_as_the_last_of_its_inputs():
-    with Engine("duckdb", lateness=0) as engine:
+    with Session("duckdb", lateness=0) as engine:
         engine.subscribe("S/a->x JOIN {x = y, INF} T/a->y PUBLISH P; P/match JOIN {m = n, 5} U/a->n".replace(
             "P/match JOIN", "P/match->m JOIN"
         ))  # fmt: skip
         engine.process([doc(0), doc(100, "T"), doc(50, "U")])
         assert engine.horizon()[0] == NOW
-        assert engine._watermarks.of(engine.registry.sources("P")) == NOW
+        assert engine._parts.watermarks.of(engine.registry.sources("P")) == NOW
 
 
 def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
-    with Engine("duckdb", state=tmp_path, lateness=SECOND) as engine:
+    with Session("duckdb", state=tmp_path, lateness=SECOND) as engine:
         engine.subscribe(WINDOW)
         engine.process([doc(0)])
         engine.process([doc(1000)])
@@ -219,7 +219,7 @@ def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
         engine._store.begin()
         engine._store.drop_before("documents", "t0", NOW + 10**12)
         engine._store.commit()
-    with Engine("duckdb", state=tmp_path, lateness=SECOND) as engine:
+    with Session("duckdb", state=tmp_path, lateness=SECOND) as engine:
         assert engine.watermarks() == {"S": NOW + 999 * SECOND, "T": NOW + 1999 * SECOND}
         engine.process([doc(500)])
         assert engine.counters().dead_letters == 1
@@ -230,7 +230,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
     documents = [doc(second) for second in range(0, 600, 7)]
     found = []
     for keep in (None, 0):
-        with Engine("duckdb", lateness=5 * SECOND) as engine:
+        with Session("duckdb", lateness=5 * SECOND) as engine:
             engine.subscribe(f"{WINDOW}; {chain}")
             got = []
             for document in documents:
@@ -246,7 +246,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
 
 
 def test_the_ids_of_dropped_documents_are_known_for_a_while():
-    with Engine("duckdb", lateness=SECOND) as engine:
+    with Session("duckdb", lateness=SECOND) as engine:
         engine.subscribe(WINDOW)
         engine.process([doc(0), Document("bad", "<a>", time=NOW)])
         engine.process([doc(1000)])
@@ -263,7 +263,7 @@ def test_the_ids_of_dropped_documents_are_known_for_a_while():
 def test_old_rows_go_from_files_too(spark: SparkSession, tmp_path: Path):
     time = Time()
     for start in range(2):
-        with Engine(spark, state=tmp_path, lateness=SECOND, now=time) as engine:
+        with Session(spark, state=tmp_path, lateness=SECOND, now=time) as engine:
             engine.subscribe(WINDOW)
             for seconds in range(start * 60, start * 60 + 60, 20):
                 engine.process([doc(seconds), doc(seconds + 1), Document(f"bad{seconds}", "<a>", time=NOW)])
@@ -311,7 +311,7 @@ def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("mmqjp.service.loop.PRUNED", 3)
     monkeypatch.setattr("mmqjp.state.retention.SUPERSEDED", 0)
     place = Directory(tmp_path)
-    with Engine("duckdb", state=place.state, lateness=SECOND) as engine:
+    with Session("duckdb", state=place.state, lateness=SECOND) as engine:
         engine.subscribe(PAIRS)
         for run in range(12):
             for path in place.drops.iterdir():
@@ -340,7 +340,7 @@ def test_what_time_costs_does_not_grow_with_streams_queries_and_documents(monkey
         monkeypatch.setattr(what, name, counting)
 
     time, counts = Time(), Counter[str]()
-    with Engine("duckdb", lateness=SECOND, idle_after=HOUR, now=time) as engine:
+    with Session("duckdb", lateness=SECOND, idle_after=HOUR, now=time) as engine:
         engine.subscribe("; ".join(f"{'S' if n == 0 else f'P{n}'}//a->x PUBLISH P{n + 1}" for n in range(30)))
         engine.subscribe(WINDOW)
         engine.process([doc(0, f"T{n}") for n in range(100)])

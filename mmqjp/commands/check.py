@@ -13,10 +13,10 @@ from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import FAILED, Failure
 from mmqjp.commands.options import read_script
-from mmqjp.engine import Engine
 from mmqjp.explain.terms import leaf_sides, names_of_others
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
+from mmqjp.session import Session
 from xscl import Script
 
 COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")
@@ -57,7 +57,7 @@ def summarise(script: Script) -> Table:
     for name in COLUMNS:
         width = min(longest, NAME_WIDTH) if name == "query" else None
         table.add_column(name, overflow="fold", min_width=width)
-    with Engine("duckdb") as engine:
+    with Session("duckdb") as engine:
         engine.ensure(script)
         for subscription in engine.registry.subscriptions.values():
             table.add_row(*map(Text, _row(engine.registry, subscription)))

@@ -25,9 +25,9 @@ from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.commands.run import open_engine
-from mmqjp.engine import Engine
 from mmqjp.explain.terms import term_text
 from mmqjp.explain.why import Evidence, JoinedValue
+from mmqjp.session import Session
 from mmqjp.text import one_line
 from xscl import Script
 
@@ -91,7 +91,7 @@ def purposes(text: str, script: Script) -> dict[str, str]:
     return found
 
 
-def documents_shown(engine: Engine) -> dict[tuple[str, str], Item]:
+def documents_shown(engine: Session) -> dict[tuple[str, str], Item]:
     """What to show of each external document, by stream and id."""
     rows = engine.sql("SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'", trusted=True).to_pylist()
     return {(row["stream"], row["id"]): _item(row["xml"], row["t0"]) for row in rows}

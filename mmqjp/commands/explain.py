@@ -13,9 +13,9 @@ from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.options import plan_option, read_script
 from mmqjp.commands.run import open_engine
-from mmqjp.engine import Engine
 from mmqjp.explain.costs import estimates
 from mmqjp.explain.plan import Known, explanation
+from mmqjp.session import Session
 
 SHOWN = 10
 """How many of a file's names an error lists."""
@@ -62,10 +62,10 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
         click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
 
 
-def _opened(kind: str, state: Path | None, plan: str) -> Engine:
+def _opened(kind: str, state: Path | None, plan: str) -> Session:
     """An engine to look at: of a store, or, without one, of nothing."""
     if state is None:
-        return Engine(kind, plan=plan)
+        return Session(kind, plan=plan)
     try:
         return open_engine(kind, None, plan, state, read_only=True)
     except Outdated:

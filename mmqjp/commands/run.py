@@ -47,17 +47,17 @@ from mmqjp.commands.options import (
 from mmqjp.commands.sinks import DeadLetters, checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
-from mmqjp.engine import NOTHING, Engine
 from mmqjp.errors import PublishCycle
 from mmqjp.queries.changes import How
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNED, PRUNED_AT
+from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, open_lines
 from mmqjp.sinks.outlet import Outlet
 from mmqjp.state.opening import open_session
 from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.notes import NOTHING, Notes
 from mmqjp.text import one_line
 from xscl import Script
 from xscl.garbage import collector_spared
@@ -250,10 +250,10 @@ def open_engine(
     max_nodes: int | None = None,
     read_only: bool = False,
     shared: bool = False,
-) -> Engine:
+) -> Session:
     """The engine that the options describe; whoever has it tells of dead letters."""
     with umask_of(shared=shared or (state is not None and is_shared(state))):
-        return Engine(
+        return Session(
             engine,
             state=state,
             plan=plan,
@@ -270,7 +270,7 @@ def open_engine(
         )
 
 
-def subscribe(engine: Engine, script: Script, path: Path, how: How) -> list[str]:
+def subscribe(engine: Session, script: Script, path: Path, how: How) -> list[str]:
     """Registers the queries of a file that are not registered yet, and says which others of the state end for that."""
     before = dict(engine.registry.subscriptions)
     try:
@@ -300,14 +300,14 @@ def unreadable(file: str, reason: str) -> None:
         click.echo(f"mmqjp: {one_line(file)} {reason}; the next run with the same --state reads it", err=True)
 
 
-def drop_superseded(engine: Engine, intake: Intake) -> None:
+def drop_superseded(engine: Session, intake: Intake) -> None:
     """Drops, every PRUNED batches, what later notes of what was read have superseded."""
     if engine.batch - int(engine.setting(PRUNED_AT) or 0) >= PRUNED:
         engine.prune(None, None, *intake.there())
         engine.note(Notes(settings={PRUNED_AT: str(engine.batch)}))
 
 
-def process(engine: Engine, found: Iterable[Batch], dead: DeadLetters) -> None:
+def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:
     """Processes batches, with the count so far on a terminal."""
     live = sys.stderr.isatty()
     for documents, notes in found:
@@ -320,7 +320,7 @@ def process(engine: Engine, found: Iterable[Batch], dead: DeadLetters) -> None:
         click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def deliver(engine: Engine, outlet: Outlet) -> int:
+def deliver(engine: Session, outlet: Outlet) -> int:
     """Writes the outputs that no run has written yet, and returns how many there were."""
     count = outlet.write(engine.undelivered(), engine.batch - 1)
     if count:  # only what its reader has counts as delivered
@@ -343,7 +343,7 @@ def _kept(documents: int, state: Path | None) -> str:
     return f"{documents:,} documents are committed in {state}; the same command goes on from there"
 
 
-def _report_paused(engine: Engine) -> None:
+def _report_paused(engine: Session) -> None:
     """Says which queries rest: they were not answered for all documents."""
     paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
     for query in paused[:REPORTED]:

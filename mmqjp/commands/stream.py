@@ -37,7 +37,6 @@ from mmqjp.commands.run import open_engine, start_session, subscribe
 from mmqjp.commands.sinks import checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
-from mmqjp.engine import Engine
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import FETCHED, Drops
 from mmqjp.service.fetching import Fetching
@@ -47,6 +46,7 @@ from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.questions import AT_ONCE, QUERY, Questions
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
+from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, open_lines
 from xscl.garbage import collector_spared
 
@@ -255,7 +255,7 @@ def stream(
             drops = Drops(make_inside(state, DROPS), keep_drops)
             sources.append(drops.tail(feeds or "item", history))
 
-        def drained(engine: Engine) -> None:
+        def drained(engine: Session) -> None:
             if metrics_port is not None:
                 metrics.update(status(engine))
             if drops is not None:

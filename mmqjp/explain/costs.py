@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mmqjp.engine import Engine
+from mmqjp.session import Session
 from templates.template import Shape
 
 _PAIRS = """
@@ -39,7 +39,7 @@ class Estimates:
         return sum({join: pairs for pairs, join in filter(None, rarest)}.values())
 
 
-def estimates(engine: Engine) -> Estimates | None:
+def estimates(engine: Session) -> Estimates | None:
     """Estimates from the documents that are kept; None if there are none."""
     (kept,) = engine.sql("SELECT count(*) AS n FROM r_docts", trusted=True).to_pylist()
     if not kept["n"]:

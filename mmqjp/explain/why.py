@@ -11,8 +11,8 @@ from mmqjp.answers.construct import Value
 from mmqjp.answers.output import Output
 from mmqjp.answers.residual import holds
 from mmqjp.documents.records import Record
-from mmqjp.engine import Engine
 from mmqjp.explain.terms import leaf_sides
+from mmqjp.session import Session
 from xpath_stage.binder import Node, bindings
 from xscl.algebra.normal import Conjunct, NormalQuery, Side, Term
 
@@ -30,7 +30,7 @@ class JoinedValue:
 class Evidence:
     """Looks up why outputs came about, in the matches that an engine holds now."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Session) -> None:
         self._records = engine.records
         self._normal: dict[str, list[NormalQuery]] = defaultdict(list)
         for subscription in engine.registry.subscriptions.values():

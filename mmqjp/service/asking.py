@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from join_stage.reading import Bounds, Cut, Question
-from mmqjp.engine import Engine
 from mmqjp.service.spool import Answer
+from mmqjp.session import Session
 
 SECONDS, ROWS, SIZE = 30.0, 100_000, 64 << 20
 """How long a question may take, how many rows its answer may have, and how many bytes, if nothing else is said."""
@@ -104,7 +104,7 @@ class Asked:
                 self._done.set()
 
 
-def answered(engine: Engine, asking: Asking, clock: Seconds = time.monotonic) -> Answer:
+def answered(engine: Session, asking: Asking, clock: Seconds = time.monotonic) -> Answer:
     """The answer to a question, once it is there; it is interrupted if this thread is."""
     found: list[Answer] = []
     asked = Asked(engine.question(asking.sql, asking.bounds), asking.seconds, found.append, clock)

@@ -11,11 +11,11 @@ from typing import Any
 
 from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.only_read import Outdated
-from mmqjp.engine import Engine
 from mmqjp.service.commands import QUESTIONS, CommandQueue, done
 from mmqjp.service.log import Silence
 from mmqjp.service.questions import QUERY
 from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.session import Session
 from mmqjp.state.ownership import InUse, Looking, is_held
 
 PAUSE = 0.05
@@ -42,11 +42,11 @@ class Client:
     """
 
     state: Path
-    open_store: Callable[[], Engine]
+    open_store: Callable[[], Session]
     wait: float
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
-    look_at: Callable[[], Engine] | None = None
+    look_at: Callable[[], Session] | None = None
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
         """What came of a command. Raises CommandError if it was refused, NoAnswer, StoreError, OSError."""

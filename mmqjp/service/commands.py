@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from feeds.document import Clock, now_us
-from mmqjp.engine import Engine
 from mmqjp.errors import BadCommand, MmqjpError, UnknownQuery
 from mmqjp.queries.changes import Noting
 from mmqjp.queries.model import Subscription
@@ -16,14 +15,15 @@ from mmqjp.service.log import Log
 from mmqjp.service.questions import QUERY
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.service.status import status
+from mmqjp.session import Session
 from mmqjp.tables.notes import Notes
 from xscl import XsclErrors
 
 SHELF_LIFE = 24 * 3600 * 1_000_000
 """How long, microseconds, an answer waits for whoever asked."""
 
-Change = Callable[[Engine, Mapping[str, Any], Noting], None]
-Question = Callable[[Engine, Mapping[str, Any]], object]
+Change = Callable[[Session, Mapping[str, Any], Noting], None]
+Question = Callable[[Session, Mapping[str, Any]], object]
 
 
 class CommandQueue:
@@ -33,7 +33,7 @@ class CommandQueue:
         self._spool, self._beside = spool, beside
         spool.sweep(now() - SHELF_LIFE)
 
-    def apply(self, engine: Engine, log: Log) -> int:
+    def apply(self, engine: Session, log: Log) -> int:
         """Does what is waiting; how many commands that were."""
         waiting = [command for command in self._spool.waiting() if command.do not in self._beside]
         for command in waiting:
@@ -44,7 +44,7 @@ class CommandQueue:
         return len(waiting)
 
 
-def done(engine: Engine, command: Command) -> Answer:
+def done(engine: Session, command: Command) -> Answer:
     """Does a command, if that was not done before a kill, and says what came of it."""
     try:
         if command.do == QUERY:
@@ -79,20 +79,20 @@ def _told(arguments: Mapping[str, Any]) -> dict[str, object]:
 # ------------------------------------------------------------ changes
 
 
-def _subscribe(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
+def _subscribe(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> None:
     text, add, backfill = _text(arguments, "text"), bool(arguments.get("add")), bool(arguments.get("backfill"))
     engine.subscribe(text, add=add, backfill=backfill, noting=noting)
 
 
-def _unsubscribe(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
+def _unsubscribe(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> None:
     engine.unsubscribe(_text(arguments, "name"), noting=noting)
 
 
-def _pause(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
+def _pause(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> None:
     engine.pause(_text(arguments, "name"), noting=noting)
 
 
-def _resume(engine: Engine, arguments: Mapping[str, Any], noting: Noting) -> None:
+def _resume(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> None:
     engine.resume(_text(arguments, "name"), noting=noting)
 
 
@@ -115,7 +115,7 @@ CHANGES: Mapping[str, Change] = {
 # ------------------------------------------------------------ questions
 
 
-def _list(engine: Engine, arguments: Mapping[str, Any]) -> object:
+def _list(engine: Session, arguments: Mapping[str, Any]) -> object:
     names = dict.fromkeys(s.name for s in engine.registry.subscriptions.values())
     return [_summary(name, engine.registry.named(name)) for name in names]
 
@@ -125,7 +125,7 @@ def _summary(name: str, queries: list[Subscription]) -> dict[str, object]:
     return {"name": name, "queries": len(queries), "paused": "; ".join(paused) or None, "text": queries[0].text}
 
 
-def _show(engine: Engine, arguments: Mapping[str, Any]) -> object:
+def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
     name = _text(arguments, "name")
     queries = engine.registry.named(name)
     if not queries:
@@ -143,7 +143,7 @@ def _show(engine: Engine, arguments: Mapping[str, Any]) -> object:
     ]
 
 
-def _status(engine: Engine, arguments: Mapping[str, Any]) -> object:
+def _status(engine: Session, arguments: Mapping[str, Any]) -> object:
     return status(engine).to_dict()
 
 

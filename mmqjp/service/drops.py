@@ -10,7 +10,7 @@ from feeds.fetch.drop_archive import remove_read
 from feeds.history import History
 from feeds.offsets import ALL_READ
 from feeds.tail import Tail
-from mmqjp.engine import Engine
+from mmqjp.session import Session
 
 FETCHED = "#fetched"
 """What the source is called in offsets, wherever the state directory is."""
@@ -30,7 +30,7 @@ class Drops:
         """The directory as a source."""
         return Tail(self.directory, feeds=feeds, history=history, name=FETCHED)
 
-    def sweep(self, engine: Engine) -> None:
+    def sweep(self, engine: Session) -> None:
         """Removes versions that were fetched long enough ago, if they are read to the end and that is committed, but
         never the newest of a feed, by which a fetch knows what is new. Once an hour at the most."""
         now = self._now()

@@ -12,8 +12,8 @@ from feeds.reading import read_waiting
 from feeds.tail import Piece, Tail, Waiting, waiting_files
 from mmqjp.documents.admission import Found
 from mmqjp.documents.batches import size_of
-from mmqjp.engine import Engine
 from mmqjp.service.progress import Backlog
+from mmqjp.session import Session
 from mmqjp.tables.notes import Notes
 
 HISTORY = "history "
@@ -46,7 +46,7 @@ class Intake:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Session,
         sources: Sequence[Tail],
         history: History,
         batch_size: int,

@@ -13,10 +13,10 @@ from feeds.tail import Tail
 from join_stage.engine import OutOfMemory
 from mmqjp.answers.output import Output
 from mmqjp.documents.batches import BYTES, DOCUMENTS
-from mmqjp.engine import Engine
 from mmqjp.service.intake import Intake, Taken
 from mmqjp.service.log import Log
 from mmqjp.service.progress import progress
+from mmqjp.session import Session
 from mmqjp.sinks.lines import Lines
 from mmqjp.sinks.outlet import Outlet
 from mmqjp.state.retention import ID_RETENTION
@@ -43,11 +43,11 @@ class Stop(Protocol):
 class Commands(Protocol):
     """What other processes ask for, between batches."""
 
-    def apply(self, engine: Engine, log: Log) -> int:
+    def apply(self, engine: Session, log: Log) -> int:
         """Does what is waiting; how many commands that were."""
 
 
-def nobody_told(engine: Engine) -> None:
+def nobody_told(engine: Session) -> None:
     """Nothing."""
 
 
@@ -73,7 +73,7 @@ class Rules:
     keep: int | None = None
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
-    drained: Callable[[Engine], object] = nobody_told
+    drained: Callable[[Session], object] = nobody_told
     reopening: Callable[[], bool] = nothing_asked
     make_room: Callable[[], bool] = no_room
 
@@ -82,7 +82,7 @@ class Service:
     """An engine that reads sources. Every batch commits its offsets along with its state and outputs."""
 
     def __init__(
-        self, engine: Engine, sources: Sequence[Tail], lines: Lines, commands: Commands, log: Log, rules: Rules
+        self, engine: Session, sources: Sequence[Tail], lines: Lines, commands: Commands, log: Log, rules: Rules
     ) -> None:
         self._engine, self._commands, self._log, self._rules = engine, commands, log, rules
         self._outlet = Outlet(engine, lines)

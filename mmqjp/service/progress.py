@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from feeds.tail import Waiting
-from mmqjp.engine import Engine
+from mmqjp.session import Session
 
 
 class Backlog:
@@ -21,7 +21,7 @@ class Backlog:
             yield file
 
 
-def progress(engine: Engine, backlog: Backlog) -> dict[str, object]:
+def progress(engine: Session, backlog: Backlog) -> dict[str, object]:
     """What is told with a batch: seconds by which the newest document is older than the clock, files that wait, and
     the size of the state; of these what is known."""
     found: dict[str, object] = {}

@@ -8,10 +8,10 @@ from functools import partial
 from threading import Event, Thread
 from types import TracebackType
 
-from mmqjp.engine import Engine
 from mmqjp.service.asking import POLL, Asked, Asking, Seconds
 from mmqjp.service.log import Log
 from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.session import Session
 
 QUERY = "query"
 """The command that is a question in SQL."""
@@ -30,7 +30,7 @@ class Questions:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Session,
         spool: Spool,
         log: Log,
         most: float | None = None,

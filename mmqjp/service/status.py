@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
-from mmqjp.engine import Engine
+from mmqjp.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Status:
         return asdict(self)
 
 
-def status(engine: Engine) -> Status:
+def status(engine: Session) -> Status:
     """The status of an engine's store."""
     # One statement, lest each be a job of Spark's.
     sql = """SELECT 'documents' AS what, kind, stream, count(*) AS rows, sum(length(xml)) AS bytes, max(t1) AS latest

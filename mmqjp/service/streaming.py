@@ -24,10 +24,10 @@ from feeds.offsets import Offset
 from feeds.tail import Piece, Tail
 from join_stage.engine import StoreError
 from join_stage.spark.tables import file_urls
-from mmqjp.engine import Engine
 from mmqjp.service.intake import Taken
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
+from mmqjp.session import Session
 from mmqjp.sinks.lines import Lines
 from mmqjp.spark.errors import StreamFailed
 from mmqjp.spark.rows import numbered, pieces, readable, uncommitted
@@ -49,7 +49,7 @@ class StreamingService(Service):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Session,
         sources: Sequence[Tail],
         lines: Lines,
         commands: Commands,

@@ -7,7 +7,7 @@ from itertools import chain
 
 from mmqjp.answers.outbox import DELIVERED
 from mmqjp.answers.output import Output
-from mmqjp.engine import Engine
+from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, Lines
 from mmqjp.tables.notes import Notes
 
@@ -19,7 +19,7 @@ class Outlet:
     first line is written to it, and whenever it is another one, or not as it was left.
     """
 
-    def __init__(self, engine: Engine, lines: Lines) -> None:
+    def __init__(self, engine: Session, lines: Lines) -> None:
         self._engine, self._lines = engine, lines
         self.written = int(engine.setting(DELIVERED) or -1)
 

@@ -16,3 +16,7 @@ class Notes:
     offsets: Sequence[Offset] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
+
+
+NOTHING = Notes()
+"""No notes."""
