@@ -34,8 +34,8 @@ from bench.timing import clocked, floor
 from bench.workload import HOUR, channel, items
 from feeds.document import Document
 from mmqjp import Output
+from mmqjp.garbage import collector_spared
 from mmqjp.session import Session
-from xscl.garbage import collector_spared
 
 NUMBERS = [1000, 10_000, 100_000]
 ITEMS, QUICK_ITEMS, BATCH = 20_000, 10_000, 5_000

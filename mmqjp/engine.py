@@ -21,6 +21,7 @@ from mmqjp.answers.output import Output
 from mmqjp.answers.parts import Bounds, assemble
 from mmqjp.documents.admission import Found, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
+from mmqjp.garbage import collector_passes_over, collector_paused
 from mmqjp.queries.changes import How, Noting, nothing_noted
 from mmqjp.state.opening import open_session, open_store
 from mmqjp.state.ownership import Looking, Ownership
@@ -30,7 +31,6 @@ from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.spark import SparkStage, spread_past
 from xscl import Script, parse_script
-from xscl.garbage import collector_passes_over, collector_paused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,10 +177,12 @@ class Engine:
         Raises XsclErrors with every mistake in the text, and PublishCycle for one with queries
         registered earlier; then nothing is registered.
         """
-        return self._subscribe(parse_script(text), "add" if add else "replace", nothing_noted, backfill=backfill)
+        return self._subscribe(text, "add" if add else "replace", nothing_noted, backfill=backfill)
 
-    def _subscribe(self, script: Script, how: How, noting: Noting, *, backfill: bool = False) -> list[str]:
-        names, outputs, paused = self._batches.subscribe(script, how, noting, backfill=backfill)
+    def _subscribe(self, script: str | Script, how: How, noting: Noting, *, backfill: bool = False) -> list[str]:
+        with collector_paused():
+            parsed = parse_script(script) if isinstance(script, str) else script
+            names, outputs, paused = self._batches.subscribe(parsed, how, noting, backfill=backfill)
         self._paused |= paused
         self._counters = self._counters.with_outputs(outputs)
         return names

@@ -22,7 +22,7 @@ from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import NOTHING, Notes
 from templates.catalog import Catalog
 from xpath_stage.spark import SparkStage
-from xscl import Script, parse_script
+from xscl import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +38,7 @@ class Session(Engine):
         self, text: str, *, add: bool = False, backfill: bool = False, noting: Noting = nothing_noted
     ) -> list[str]:
         """See `Engine.subscribe`; what `noting` gives for the names is committed along."""
-        return self._subscribe(parse_script(text), "add" if add else "replace", noting, backfill=backfill)
+        return self._subscribe(text, "add" if add else "replace", noting, backfill=backfill)
 
     def ensure(self, script: Script, how: How = "ensure") -> list[str]:
         """Registers the queries of a script that are not registered yet under the same name with the same text. With

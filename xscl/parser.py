@@ -16,7 +16,6 @@ from xscl.algebra.expressions import ElementConstructor, Hole, Span
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
 from xscl.errors import Problem, XsclError, XsclErrors
-from xscl.garbage import collector_paused
 from xscl.lifting import Lifted
 from xscl.publishing import check_publishing
 from xscl.script import Statement, split_script
@@ -34,8 +33,7 @@ def parse_script(text: str) -> Script:
         XsclErrors: with every mistake in the text: of syntax for each statement, and of meaning for each
             query that is well-formed, in the order of their places.
     """
-    with collector_paused():
-        return _known_script(text) or _Parser(text).script()
+    return _known_script(text) or _Parser(text).script()
 
 
 MAX_STATEMENTS = 20_000

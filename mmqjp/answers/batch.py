@@ -22,7 +22,6 @@ from mmqjp.state.retention import prune, prune_offsets
 from mmqjp.tables.ledger import Mark
 from mmqjp.tables.notes import Notes
 from xscl import Script
-from xscl.garbage import collector_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class Batches:
         kept: how many outputs that gave, and the queries that were paused, by name, with the reasons."""
         if backfill:
             return self._subscribe_with_backfill(script, how, noting)
-        with collector_paused(), self.whole():
+        with self.whole():
             return self._parts.changes.subscribe(script, how, noting=noting), 0, {}
 
     def _subscribe_with_backfill(
@@ -153,7 +152,7 @@ class Batches:
 
         while True:
             try:
-                with collector_paused(), self.whole():
+                with self.whole():
                     names = parts.changes.subscribe(script, how, since=-1, noting=noting, within=backfill)
                 break
             except Passed as passed:

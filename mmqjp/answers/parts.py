@@ -13,6 +13,7 @@ from mmqjp.answers.step import Answering
 from mmqjp.documents.admission import Admission
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import Timing, Watermarks, greatest_times, is_bounded
+from mmqjp.garbage import collector_passes_over
 from mmqjp.queries.changes import Subscribing
 from mmqjp.queries.prepared import Preparation
 from mmqjp.queries.registry import Registry
@@ -23,7 +24,6 @@ from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage
-from xscl.garbage import collector_passes_over
 
 
 @dataclass(frozen=True, slots=True)

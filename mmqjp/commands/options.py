@@ -13,6 +13,7 @@ from feeds.history import MOST_VERSIONS
 from join_stage.engine import DEFAULT_PLAN, PLANS
 from mmqjp.answers.allowance import BLOCK, MATCHES, OUTPUTS, WORK
 from mmqjp.commands.errors import Failure, ScriptFailure
+from mmqjp.garbage import collector_paused
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
 
@@ -99,7 +100,8 @@ def read_script(path: Path) -> tuple[str, Script]:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise Failure(f"{path}:{line}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     try:
-        return text, parse_script(text)
+        with collector_paused():
+            return text, parse_script(text)
     except XsclErrors as errors:
         raise ScriptFailure(path, errors) from None
 

@@ -48,6 +48,7 @@ from mmqjp.commands.sinks import DeadLetters, checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.errors import PublishCycle
+from mmqjp.garbage import collector_spared
 from mmqjp.queries.changes import How
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
@@ -60,7 +61,6 @@ from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import NOTHING, Notes
 from mmqjp.text import one_line
 from xscl import Script
-from xscl.garbage import collector_spared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

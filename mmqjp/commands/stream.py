@@ -37,6 +37,7 @@ from mmqjp.commands.run import open_engine, start_session, subscribe
 from mmqjp.commands.sinks import checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
+from mmqjp.garbage import collector_spared
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import FETCHED, Drops
 from mmqjp.service.fetching import Fetching
@@ -48,7 +49,6 @@ from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, open_lines
-from xscl.garbage import collector_spared
 
 AVAILABLE_NOW = "available-now"
 CHECKPOINT, FILES = "checkpoint", "files"
