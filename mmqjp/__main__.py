@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mmqjp.loading import ending_when_interrupted
+from mmqjp.loading import end, ending_when_interrupted
 
 
 def main() -> None:
@@ -15,7 +15,10 @@ def main() -> None:
 
     if sys.stdout is not None:
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # nobody has replaced it yet
-    command_line()
+    try:
+        command_line()
+    except SystemExit as ended:
+        end(ended.code if isinstance(ended.code, int) else 0)
 
 
 if __name__ == "__main__":

@@ -71,3 +71,31 @@ def test_the_help_has_each_command_with_a_line_of_its_own():
     shown = mmqjp("--help").stdout.partition("Commands:\n")[2]
     assert [line.split()[0] for line in shown.splitlines()] == sorted(main.commands)
     assert "..." not in shown and all(isinstance(command, click.Command) for command in main.commands.values())
+
+
+LEFT_BEHIND = """
+import sys, threading, duckdb
+import mmqjp.cli
+from mmqjp.loading import QUESTION
+
+def ask():
+    connection = duckdb.connect()
+    begun.set()
+    connection.execute("SELECT count(*) FROM range(60000000) a(x), range(20) b(y) WHERE x * y % 7 = 3").fetchall()
+
+def answer():
+    threading.Thread(target=ask, name=QUESTION, daemon=True).start()
+    begun.wait()
+    print("answered")
+    sys.exit(3)
+
+begun = threading.Event()
+mmqjp.cli.main = answer
+from mmqjp.__main__ import main
+main()
+"""
+
+
+def test_a_query_that_goes_on_when_the_program_ends_does_not_abort_it():
+    done = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "answered\n", "")

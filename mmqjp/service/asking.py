@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from join_stage.reading import Bounds, Cut, Question
+from mmqjp.loading import QUESTION
 from mmqjp.service.spool import Answer
 from mmqjp.session import Session
 
@@ -22,6 +23,7 @@ PATIENCE = 5.0
 
 POLL = 0.1
 """Seconds between looks at questions."""
+
 
 Seconds = Callable[[], float]
 """A clock, in seconds from whenever."""
@@ -58,7 +60,7 @@ class Asked:
         self._reason = ""
         self._lock, self._is_told = Lock(), False
         self._done = Event()
-        self._thread = Thread(target=self._answer, name="mmqjp question", daemon=True)
+        self._thread = Thread(target=self._answer, name=QUESTION, daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
