@@ -17,7 +17,7 @@ from feeds import read_documents
 from feeds.document import Document
 from feeds.layout import FEED_SUFFIX, SIDECAR_SUFFIX, drop_stem
 from feeds.spark.drops import FILES, entries
-from join_stage.spark.session import spark_session
+from join_stage.store.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench.stage2_engines import timed_join
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 from mmqjp.session import Session
 
 PARTS = ("admission and parse", "stage 1", "stage 2", "delivery", "store", "rest")

@@ -17,7 +17,8 @@ import pyarrow as pa
 from bench.stage2_queries import Registered
 from bench.stage2_rows import CHUNK
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import PLANS, RESULT, JoinEngine, Scope, whole_batch
+from join_stage.joiner import PLANS, RESULT, JoinEngine, Scope
+from join_stage.store.protocol import whole_batch
 from templates.catalog import INFINITE
 from templates.witness import Witnesses
 
@@ -43,7 +44,7 @@ def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEn
 
 def session() -> SparkSession:
     """The Spark session of this process, started with the product's settings if there is none."""
-    from join_stage.spark.session import spark_session
+    from join_stage.store.spark.session import spark_session
 
     return spark_session()
 

@@ -41,7 +41,7 @@ from bench.stage2_sequential import Sequential, load
 from bench.stage2_sequential import measure as measure_sequential
 from bench.stage2_witnesses import witnesses
 from bench.technical_split import split
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 from templates.witness import Witnesses
 
 STREAMS = ("S", "T")

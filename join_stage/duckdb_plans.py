@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import ClassVar, Protocol
 
 import duckdb
 import pyarrow as pa
 
 from join_stage.costs import Cost, Costs
-from join_stage.engine import RESULT, Batch, Matches
+from join_stage.joiner import RESULT, Batch, Matches
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.store.duckdb_tables import registered
 from templates.catalog import Edge, Row
 from templates.conjunctive import executable_query
 
@@ -129,15 +129,3 @@ class BasicPlan:
 
     def costs(self) -> dict[int, Cost]:
         return self._costs.of_templates()
-
-
-@contextmanager
-def registered(connection: duckdb.DuckDBPyConnection, views: Mapping[str, pa.Table]) -> Iterator[None]:
-    """The connection with tables that are there for a while."""
-    for name, table in views.items():
-        connection.register(name, table)
-    try:
-        yield
-    finally:
-        for name in views:
-            connection.unregister(name)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 
-from join_stage.duckdb_damage import ADVICE, telling_damage
-from join_stage.duckdb_engine import set_up
-from join_stage.duckdb_plans import registered
-from join_stage.duckdb_question import DuckDBQuestion, seclude
-from join_stage.engine import DUCKDB_FILE, StoreError
-from join_stage.only_read import OnlyRead, Outdated
-from join_stage.reading import UNBOUNDED, VIEWS, Bounds
-from join_stage.tables import BOUND_STATE, RECORDS
+from join_stage.only_read import OnlyRead
+from join_stage.store.duckdb_damage import ADVICE, telling_damage
+from join_stage.store.duckdb_question import seclude
+from join_stage.store.duckdb_tables import DuckDBTables, set_up
+from join_stage.store.protocol import DUCKDB_FILE, Outdated, StoreError
+from join_stage.store.reading import VIEWS
+from join_stage.store.tables import BOUND_STATE, RECORDS
 
 
 @telling_damage
-class DuckDBReader(OnlyRead):
+class DuckDBReader(OnlyRead, DuckDBTables):
     """A `JoinEngine` that only reads. What a killed process has left in the log beside the file is read, too."""
 
     def __init__(self, directory: Path) -> None:
@@ -33,6 +30,7 @@ class DuckDBReader(OnlyRead):
             self._connection = duckdb.connect(str(file), read_only=True)
         except duckdb.Error as error:
             raise StoreError(f"cannot read the store in {directory}: {error}; {ADVICE}") from error
+        self._asked = self._connection
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
         try:
             # In a process that has the store open to read already, this is the same instance.
@@ -54,23 +52,6 @@ class DuckDBReader(OnlyRead):
                 f"the store in {directory} is of an older format: let who may write it open it once, "
                 "with mmqjp list or any other command"
             )
-
-    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        with registered(self._connection, views or {}):
-            return self._connection.sql(sql).to_arrow_table()
-
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
-        return DuckDBQuestion(self._connection, sql, bounds)
-
-    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        sql = f"SELECT {', '.join(columns)} FROM {table}"
-        if key is None:
-            return self.select(sql)
-        return self.select(f"{sql} WHERE key = (SELECT w.key FROM wanted w)", {"wanted": pa.table({"key": [key]})})
-
-    def highest(self, table: str, column: str) -> int:
-        (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()
-        return int(number)
 
     def close(self) -> None:
         with suppress(duckdb.ResourceInUseException):  # by a question that ends late

@@ -8,14 +8,11 @@ from typing import NoReturn
 import pyarrow as pa
 
 from join_stage.costs import Cost
-from join_stage.engine import Scope, StoreError
+from join_stage.joiner import Scope
 from join_stage.plan import TemplateTable
+from join_stage.store.protocol import StoreError
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
-
-
-class Outdated(StoreError):
-    """A store of an older format, which has to be opened for writing once."""
 
 
 class OnlyRead:

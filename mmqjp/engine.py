@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject, now_us
-from join_stage.engine import DEFAULT_PLAN, PLANS, unknown_plan
-from join_stage.only_read import Outdated
-from join_stage.private import share
+from join_stage.joiner import DEFAULT_PLAN, PLANS, unknown_plan
+from join_stage.store.private import share
+from join_stage.store.protocol import Outdated
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance
 from mmqjp.answers.batch import Batches, Processed
@@ -69,7 +69,7 @@ class Engine:
     `max_document` bytes, or `max_nodes` elements and attributes, is a dead letter. A query is paused that would have
     more than `max_matches` outputs for a document that arrives, or `max_outputs` for 10,000 of them, or would take more
     than `max_work` steps for one (see `mmqjp.answers.allowance`; None: no limit). `plan` is how the joins are done, one
-    of `join_stage.engine.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices that the plan "views"
+    of `join_stage.joiner.PLANS`; a state may be opened with any. `cache_bytes` bounds the slices that the plan "views"
     keeps. `master` is a Spark master URL. `limits` bound what stage 1 keeps. With `quiet` the log hears nothing of dead
     letters. `now` is the clock, in microseconds. With `read_only` the state, which must be there, is only looked at,
     also by who may not write it, and nothing can be processed or changed. What is made in a state directory is its

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from feeds.document import Document, Reject
 from feeds.offsets import Offset
 from join_stage.costs import Cost
-from join_stage.reading import UNBOUNDED, Bounds, Question
+from join_stage.store.reading import UNBOUNDED, Bounds, Question
 from mmqjp.answers.output import Output
 from mmqjp.documents.admission import Found
 from mmqjp.documents.evaluated import EvaluatedRows

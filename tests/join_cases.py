@@ -9,7 +9,7 @@ from random import Random
 
 import pyarrow as pa
 
-from join_stage.engine import RESULT, JoinEngine, Matches, Scope
+from join_stage.joiner import RESULT, JoinEngine, Matches, Scope
 from join_stage.plan import TemplateTable
 from templates.catalog import INFINITE, Row
 from templates.template import Shape

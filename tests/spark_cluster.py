@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pyspark
 
-from join_stage.spark.java import java_home
+from join_stage.store.spark.java import java_home
 
 ROOT = Path(__file__).parent.parent
 HOST = "127.0.0.1"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bench.workload import items, queries
 from feeds.document import Document
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from join_stage.views import CACHE_BYTES
 from mmqjp.session import Session
 from tests.agreement import Delivery, assert_agrees

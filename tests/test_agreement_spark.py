@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from mmqjp.session import Session
 from tests.agreement import Delivery, as_row, assert_agrees
 from tests.oracle import comparable

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from feeds.document import Document
-from join_stage.engine import OutOfMemory
-from join_stage.reading import Cut
+from join_stage.store.protocol import OutOfMemory
+from join_stage.store.reading import Cut
 from mmqjp.service.asking import PATIENCE, Asked, Asking, answered
 from mmqjp.service.client import Client
 from mmqjp.service.commands import CommandQueue

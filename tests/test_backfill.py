@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from feeds.document import Document
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from tests.agreement import Delivery, arranged

@@ -19,7 +19,7 @@ from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerp
 from bench.stage2_sequential import LAYOUTS, statement
 from bench.stage2_witnesses import document, witnesses
 from bench.technical import THREE_LEVEL, TWO_LEVEL, cases, expand, measure, measure_split, workload
-from join_stage.engine import PLANS, RESULT
+from join_stage.joiner import PLANS, RESULT
 from templates.catalog import Change
 from templates.template import canonical_shape
 from xpath_stage.evaluator import XPathStage

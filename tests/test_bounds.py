@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from feeds.document import Document
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from mmqjp.answers.allowance import Steps, TooMuch
 from mmqjp.session import Session
 from tests.agreement import as_row

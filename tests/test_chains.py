@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from join_stage.engine import DUCKDB_FILE, PLANS
+from join_stage.joiner import PLANS
+from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.session import Session
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node

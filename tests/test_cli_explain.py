@@ -3,7 +3,7 @@
 import duckdb
 import pytest
 
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from mmqjp import Engine
 from mmqjp.explain.layout import WIDTH, query_lines
 from tests.cli_support import mmqjp as call

@@ -6,7 +6,7 @@ from importlib.metadata import version
 import click
 import pytest
 
-from join_stage.engine import OtherSession
+from join_stage.store.protocol import OtherSession
 from mmqjp.cli import main
 from mmqjp.commands import check as check_module
 from mmqjp.commands import run as run_module
@@ -379,7 +379,7 @@ def test_tracebacks_only_with_debug(tmp_path, monkeypatch, debug):
 
 
 def test_java_that_is_not_found_is_said_in_one_line(files, monkeypatch):
-    from join_stage.spark.java import JavaNotFound
+    from join_stage.store.spark.java import JavaNotFound
 
     def no_java(*arguments, **options):
         raise JavaNotFound("Spark needs Java")

@@ -15,7 +15,7 @@ import pytest
 
 import mmqjp.demo
 from feeds.sources import read_documents
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from mmqjp.commands import run as run_module
 from mmqjp.session import Session
 from tests.cli_support import DOCUMENTS, LINES, QUERIES, write_documents, write_queries

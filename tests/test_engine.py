@@ -6,7 +6,8 @@ import duckdb
 import pytest
 
 from feeds.document import Document, Reject
-from join_stage.engine import DUCKDB_FILE, PLANS
+from join_stage.joiner import PLANS
+from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp import XsclErrors
 from mmqjp.answers.output import Output
 from mmqjp.session import Session

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from feeds.document import Document
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from mmqjp.session import Session
 from templates.catalog import Edge
 from tests.join_cases import SECOND

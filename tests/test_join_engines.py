@@ -11,8 +11,9 @@ import pytest
 
 from join_stage import duckdb_engine, duckdb_plans
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import PLANS, JoinEngine, StoreError
-from join_stage.tables import STATE, TABLES
+from join_stage.joiner import PLANS, JoinEngine
+from join_stage.store.protocol import StoreError
+from join_stage.store.tables import STATE, TABLES
 from tests.join_cases import JoinCase, as_table, random_join_case, run_case, sorted_rows
 
 Opener = Callable[..., JoinEngine]

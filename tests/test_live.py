@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from join_stage.engine import StoreError
+from join_stage.store.protocol import StoreError
 from mmqjp.service import spool as spool_module
 from mmqjp.service.client import Client, CommandError, NoAnswer, stored_engine
 from mmqjp.service.commands import SHELF_LIFE, CommandQueue, done

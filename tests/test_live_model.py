@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from tests.generate_documents import SECOND, START
 from tests.live_cases import BOUNDED, FREE, SILENT, Timing, random_operations
 from tests.live_operations import Batch, Doc, Operation, Prune, Reopen, Subscribe

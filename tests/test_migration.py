@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from feeds.document import Document
-from join_stage.engine import DUCKDB_FILE, PLANS, StoreError
-from join_stage.spark.store import TableStore
-from join_stage.tables import TABLES
+from join_stage.joiner import PLANS
+from join_stage.store.protocol import DUCKDB_FILE, StoreError
+from join_stage.store.spark.files import ParquetStore
+from join_stage.store.tables import TABLES
 from mmqjp.session import Session
 from tests.cli_support import mmqjp
 
@@ -35,7 +36,7 @@ def write_duckdb(directory: Path, recorded: Path = RECORDED) -> None:
 
 def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
     """The same store on Spark: its files have the columns of its format, and no others."""
-    store = TableStore(directory)
+    store = ParquetStore(directory)
     with duckdb.connect() as connection:
         connection.execute(recorded.read_text("utf-8"))
         tables = {name: connection.table(name).to_arrow_table() for (name,) in connection.sql(TABLE_NAMES).fetchall()}

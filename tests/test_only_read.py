@@ -14,8 +14,7 @@ import duckdb
 import pytest
 
 from feeds.document import Document
-from join_stage.engine import StoreError
-from join_stage.only_read import Outdated
+from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.service.client import Client
 from mmqjp.session import Session
 from mmqjp.state.ownership import OWNER, InUse, Looking, Ownership, is_held

@@ -13,7 +13,7 @@ import pytest
 from feeds.fetch.archive import Capture
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.state import FetchStore
-from join_stage.private import SHARED, make_inside, umask_of
+from join_stage.store.private import SHARED, make_inside, umask_of
 from mmqjp.commands import run
 from mmqjp.session import Session
 from mmqjp.state.ownership import OWNER

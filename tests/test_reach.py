@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeds.document import Document
-from join_stage.engine import PLANS
+from join_stage.joiner import PLANS
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from mmqjp.state.reach import MOST_GAPS, Gap, Gaps, Reach, filled, missed_from, opened

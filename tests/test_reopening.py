@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 
 from feeds.document import Document
-from join_stage.engine import DUCKDB_FILE, PLANS, StoreError
+from join_stage.joiner import PLANS
+from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.session import Session
 from templates.catalog import Catalog
 from tests.agreement import as_row

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from feeds.document import Document
-from join_stage.engine import StoreError
+from join_stage.store.protocol import StoreError
 from mmqjp.commands.interrupts import stopping
 from mmqjp.service.log import JsonLog, TextLog
 from mmqjp.session import Session

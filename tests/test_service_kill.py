@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from join_stage.engine import DUCKDB_FILE
+from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.session import Session
 from tests.service_support import PAIRS, Directory
 

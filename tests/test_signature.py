@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import JoinEngine, Scope
+from join_stage.joiner import JoinEngine, Scope
 from join_stage.plan import TemplateTable
 from join_stage.signature import matches
 from join_stage.signature.joiner import SignatureJoin

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from feeds.document import Document
-from join_stage.engine import StoreError
+from join_stage.store.protocol import StoreError
 from mmqjp.session import Session
 from mmqjp.spark import attach
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from join_stage.spark.reading import _Reader
-from join_stage.spark.store import GRACE, MERGE, TableStore
-from join_stage.tables import TABLES
+from join_stage.store.spark.attach import _Reader
+from join_stage.store.spark.files import GRACE, MERGE, ParquetStore
+from join_stage.store.tables import TABLES
 
 BATCHES = 60
 SECOND = 1_000_000
@@ -44,13 +44,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[TableStore]:
-    store = TableStore(tmp_path, clock)
+def store(tmp_path: Path, clock: Clock) -> Iterator[ParquetStore]:
+    store = ParquetStore(tmp_path, clock)
     yield store
     store.close()
 
 
-def commit(store: TableStore, clock: Clock, number: int, *tables: str) -> None:
+def commit(store: ParquetStore, clock: Clock, number: int, *tables: str) -> None:
     """A small batch with a row in each of some tables, or of all, a second after the last."""
     clock.time += SECOND
     for name in tables or TABLES:
@@ -62,7 +62,7 @@ def files(directory: Path) -> int:
     return sum(path.suffix in (".parquet", ".json") for path in directory.rglob("*"))
 
 
-def test_the_files_that_count_stay_few_in_every_table(store: TableStore, clock: Clock):
+def test_the_files_that_count_stay_few_in_every_table(store: ParquetStore, clock: Clock):
     for number in range(BATCHES):
         commit(store, clock, number)
         assert all(len(found) <= 2 * MERGE for found in store.files.values())
@@ -72,7 +72,7 @@ def test_the_files_that_count_stay_few_in_every_table(store: TableStore, clock: 
         assert len(store.read(name)) == BATCHES, name
 
 
-def test_the_files_on_disk_stay_as_many_as_batches_of_the_grace_made(store: TableStore, clock: Clock, tmp_path: Path):
+def test_the_files_on_disk_stay_as_many_as_batches_of_the_grace_made(store: ParquetStore, clock: Clock, tmp_path: Path):
     seconds = GRACE // SECOND
     most = 0
     for number in range(3 * seconds // 20):
@@ -83,7 +83,7 @@ def test_the_files_on_disk_stay_as_many_as_batches_of_the_grace_made(store: Tabl
     assert files(tmp_path) < 1.5 * most
 
 
-def test_a_query_that_was_planned_before_finds_its_files(store: TableStore, clock: Clock, tmp_path: Path):
+def test_a_query_that_was_planned_before_finds_its_files(store: ParquetStore, clock: Clock, tmp_path: Path):
     for number in range(MERGE - 1):
         commit(store, clock, number)
     readers = {name: _Reader(tmp_path, name) for name in TABLES}

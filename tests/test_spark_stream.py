@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from feeds.history import History
 from feeds.tail import Tail
-from join_stage.spark.tables import spark_columns
+from join_stage.store.spark.tables import spark_columns
 from mmqjp.documents.watermarks import Timing
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Rules, Service

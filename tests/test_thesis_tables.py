@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import Scope
+from join_stage.joiner import Scope
 from join_stage.plan import TemplateTable
 from mmqjp import Document
 from mmqjp.session import Session

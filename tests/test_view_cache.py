@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from join_stage import duckdb_views
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import JoinEngine
-from join_stage.tables import TABLES
+from join_stage.joiner import JoinEngine
+from join_stage.store.tables import TABLES
 from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
 from templates.witness import Witnesses
 from tests.join_cases import SECOND, JoinCase, random_join_case, sorted_rows

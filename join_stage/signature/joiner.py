@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from join_stage.costs import Costs
-from join_stage.engine import RESULT, Scope
+from join_stage.joiner import RESULT, Scope
 from join_stage.signature.arrays import encoded
 from join_stage.signature.build import groups_of, postings
 from join_stage.signature.classes import Classes

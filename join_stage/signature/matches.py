@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from join_stage.costs import Cost, Costs
-from join_stage.engine import RESULT
+from join_stage.joiner import RESULT
 from join_stage.signature.arrays import Ints, expanded, matching
 from join_stage.signature.pairing import Paired, Pairs, Ranges
 from join_stage.signature.postings import Run

@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from join_stage.costs import Cost
-from join_stage.engine import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
+from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
-from join_stage.reading import UNBOUNDED, Bounds
 from join_stage.spark.plans import BasicPlan, SparkPlan
-from join_stage.spark.question import SparkQuestion
 from join_stage.spark.signature import SignaturePlan
-from join_stage.spark.store import TableStore
-from join_stage.spark.tables import TableViews, local_frame
 from join_stage.spark.views import ViewsPlan
-from join_stage.tables import STATE, TABLES
+from join_stage.store.reading import UNBOUNDED, Bounds
+from join_stage.store.spark.files import ParquetStore
+from join_stage.store.spark.question import SparkQuestion
+from join_stage.store.spark.tables import TableViews, local_frame
+from join_stage.store.tables import STATE, TABLES
 from join_stage.views import CACHE_BYTES
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
@@ -60,7 +60,7 @@ class SparkEngine:
         *,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self._store = TableStore(directory)
+        self._store = ParquetStore(directory)
         try:
             self._session = session.newSession()
             for key, value in _SETTINGS.items():

@@ -9,12 +9,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from join_stage.only_read import OnlyRead
-from join_stage.reading import UNBOUNDED, Bounds
-from join_stage.spark.manifests import highest_number, newest_files, read_rows
-from join_stage.spark.question import SparkQuestion
-from join_stage.spark.snapshot import Snapshot
-from join_stage.spark.tables import TableViews, local_frame
-from join_stage.tables import TABLES
+from join_stage.store.reading import UNBOUNDED, Bounds
+from join_stage.store.spark.manifests import highest_number, newest_files, read_rows
+from join_stage.store.spark.question import SparkQuestion
+from join_stage.store.spark.snapshot import Snapshot
+from join_stage.store.spark.tables import TableViews, local_frame
+from join_stage.store.tables import TABLES
 
 
 class SparkReader(OnlyRead):

@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from join_stage.costs import Cost
-from join_stage.engine import Batch, Matches
+from join_stage.joiner import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.arrays import encoded
 from join_stage.signature.joiner import Mark, SignatureJoin
-from join_stage.spark.tables import TableViews
-from join_stage.tables import STATE
+from join_stage.store.spark.tables import TableViews
+from join_stage.store.tables import STATE
 from templates.catalog import Edge, Row
 from templates.witness import R_GROUP, Witnesses
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import pyarrow as pa
 
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.engine import JoinEngine, Matches
+from join_stage.joiner import JoinEngine, Matches
 from join_stage.plan import TemplateTable
 from mmqjp.documents.records import Records
 from mmqjp.queries.model import HiddenStream, Subscription

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from feeds.document import Document, Reject
-from join_stage.engine import whole_batch
+from join_stage.store.protocol import whole_batch
 from mmqjp.answers.output import Output, sorted_outputs
 from mmqjp.answers.parts import Parts
 from mmqjp.answers.spending import Cut

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from join_stage.engine import JoinEngine, whole_batch
+from join_stage.joiner import JoinEngine
+from join_stage.store.protocol import whole_batch
 from mmqjp.answers.output import Output, sorted_outputs
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.rows import Rows

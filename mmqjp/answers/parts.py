@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from feeds.document import Clock
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 from mmqjp.answers.allowance import Allowance
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.step import Answering

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 from mmqjp.answers.allowance import BLOCK, NEVER, Account, Allowance, Spent
 from mmqjp.documents.records import Record
 from mmqjp.queries.model import HiddenStream, Subscription

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from join_stage.engine import JoinEngine, Matches
+from join_stage.joiner import JoinEngine, Matches
 from mmqjp.answers.allowance import Allowance
 from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.backfill import Backfill, known_tuples

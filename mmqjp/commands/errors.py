@@ -130,8 +130,8 @@ def describe(error: Exception) -> str:
 def _is_expected(error: Exception) -> bool:
     """Whether the message of an error says all."""
     from feeds.errors import SourceError
-    from join_stage.engine import OtherSession, StoreError
-    from join_stage.spark.java import JavaNotFound
+    from join_stage.store.protocol import OtherSession, StoreError
+    from join_stage.store.spark.java import JavaNotFound
     from mmqjp.service.client import CommandError
     from mmqjp.spark.errors import StreamFailed
 

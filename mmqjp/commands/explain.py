@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS
-from join_stage.only_read import Outdated
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, Outdated
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import Failure
 from mmqjp.commands.options import plan_option, read_script

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from feeds.dates import iso_utc
-from join_stage.engine import DEFAULT_PLAN
-from join_stage.private import share
+from join_stage.joiner import DEFAULT_PLAN
+from join_stage.store.private import share
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.errors import Failure

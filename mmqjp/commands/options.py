@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from feeds.history import MOST_VERSIONS
-from join_stage.engine import DEFAULT_PLAN, PLANS
+from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.allowance import BLOCK, MATCHES, OUTPUTS, WORK
 from mmqjp.commands.errors import Failure, ScriptFailure
 from mmqjp.garbage import collector_paused

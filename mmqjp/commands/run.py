@@ -17,7 +17,7 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
-from join_stage.private import is_shared, make_inside, umask_of
+from join_stage.store.private import is_shared, make_inside, umask_of
 from mmqjp.answers.allowance import ALLOWANCE, Allowance
 from mmqjp.commands.console import counted
 from mmqjp.commands.debug import debug_option

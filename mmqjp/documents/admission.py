@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject
-from join_stage.engine import JoinEngine
-from join_stage.tables import TABLES
+from join_stage.joiner import JoinEngine
+from join_stage.store.tables import TABLES
 from mmqjp.documents.batches import size_refusal
 from mmqjp.documents.records import Record, own_part_id
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks

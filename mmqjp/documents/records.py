@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from join_stage.engine import JoinEngine
-from join_stage.tables import TABLES
+from join_stage.joiner import JoinEngine
+from join_stage.store.tables import TABLES
 from mmqjp.tables.ledger import BEFORE_ARRIVALS
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document

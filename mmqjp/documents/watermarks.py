@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 from mmqjp.tables.ledger import Ledger
 
 EARLIEST, LATEST = -(2**61), 2**61

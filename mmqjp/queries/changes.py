@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from feeds.document import Clock
-from join_stage.engine import JoinEngine, whole_batch
+from join_stage.joiner import JoinEngine
+from join_stage.store.protocol import whole_batch
 from mmqjp.errors import PublishCycle, UnknownQuery
 from mmqjp.queries.model import NUMBERED, Subscription
 from mmqjp.queries.prepared import Preparation

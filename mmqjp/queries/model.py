@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from join_stage.engine import StoreError
+from join_stage.store.protocol import StoreError
 from templates.catalog import INFINITE, Catalog, Placement
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 

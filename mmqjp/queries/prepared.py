@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from join_stage.engine import StoreError
+from join_stage.store.protocol import StoreError
 from xscl import Query, Script, XsclErrors, parse_script, to_xscl
 from xscl.algebra.normal import Conjunct, Hidden, NormalQuery
 from xscl.lower import normalize

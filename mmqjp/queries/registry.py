@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from join_stage.engine import JoinEngine, Scope
+from join_stage.joiner import JoinEngine, Scope
 from join_stage.plan import TemplateTable
 from mmqjp.queries.model import HiddenStream, Owner, Standing, Subscription, Target, is_hidden, width
 from mmqjp.queries.prepared import inner_join

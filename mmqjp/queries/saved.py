@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from join_stage.engine import JoinEngine, StoreError
+from join_stage.joiner import JoinEngine
+from join_stage.store.protocol import StoreError
 from mmqjp.queries.model import Owner, Ready, Standing, Subscription, width
 from mmqjp.queries.prepared import Preparation, Written
 from mmqjp.queries.registry import Registry

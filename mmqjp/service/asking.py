@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from join_stage.reading import Bounds, Cut, Question
+from join_stage.store.reading import Bounds, Cut, Question
 from mmqjp.loading import QUESTION
 from mmqjp.service.spool import Answer
 from mmqjp.session import Session

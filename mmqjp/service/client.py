@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
-from join_stage.only_read import Outdated
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, Outdated, StoreError
 from mmqjp.service.commands import QUESTIONS, CommandQueue, done
 from mmqjp.service.log import Silence
 from mmqjp.service.questions import QUERY

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from feeds.history import History
 from feeds.tail import Tail
-from join_stage.engine import OutOfMemory
+from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
 from mmqjp.documents.batches import BYTES, DOCUMENTS
 from mmqjp.service.intake import Intake, Taken

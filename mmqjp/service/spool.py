@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from feeds.document import Clock, now_us
-from join_stage.private import make_inside, make_state
+from join_stage.store.private import make_inside, make_state
 from mmqjp.state.whole_file import write_whole as _write
 
 SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"

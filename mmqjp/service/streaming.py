@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from feeds.offsets import Offset
 from feeds.tail import Piece, Tail
-from join_stage.engine import StoreError
-from join_stage.spark.tables import file_urls
+from join_stage.store.protocol import StoreError
+from join_stage.store.spark.tables import file_urls
 from mmqjp.service.intake import Taken
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop

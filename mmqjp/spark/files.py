@@ -21,7 +21,7 @@ from feeds.parts import GRAIN, NOTED, UNREADABLE, Part, can_be_read
 from feeds.reading import Held
 from feeds.tail import Piece, Tail, Waiting, waiting_files
 from feeds.unreadable import ReplacedError, cause, is_unreadable
-from join_stage.spark.tables import spark_columns
+from join_stage.store.spark.tables import spark_columns
 from mmqjp.documents.batches import size_of
 from mmqjp.spark.plans import LARGE, PlanFiles, next_plan, shares
 from mmqjp.spark.rows import ROWS, row_of, to_batches, unread_row

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from feeds.offsets import Offset, Positions
-from join_stage.spark.manifests import DataFile, newest_files, read_checked
-from join_stage.tables import TABLES
+from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
+from join_stage.store.tables import TABLES
 
 
 class StoredPositions:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from feeds.spark.drops import drops
 from feeds.spark.live import FeedSource
 from feeds.spark.warc import WarcSource
-from join_stage.spark.reading import attach as _attach
+from join_stage.store.spark.attach import attach as _attach
 
 __all__ = ["attach", "drops", "register"]
 

@@ -19,7 +19,7 @@ from feeds.errors import SourceError
 from feeds.jsonl import read_line
 from feeds.offsets import Offset
 from feeds.tail import Piece
-from join_stage.spark.tables import spark_columns
+from join_stage.store.spark.tables import spark_columns
 from mmqjp.spark.rows import ROWS, row_of, to_batches
 
 VALUES = ("value", "xml")

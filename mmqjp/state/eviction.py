@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from feeds.document import Clock
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 from mmqjp.documents.watermarks import EARLIEST, WATERMARKS, Watermarks, is_bounded, to_setting
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState

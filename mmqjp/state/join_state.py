@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 from mmqjp.documents.records import Record, Records, kept_documents
 from mmqjp.documents.watermarks import EARLIEST
 from mmqjp.queries.registry import Registry

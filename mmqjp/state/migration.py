@@ -9,8 +9,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from join_stage.engine import JoinEngine, whole_batch
-from join_stage.tables import RECORDS
+from join_stage.joiner import JoinEngine
+from join_stage.store.protocol import whole_batch
+from join_stage.store.tables import RECORDS
 from mmqjp.documents.records import Records, kept_documents
 from mmqjp.queries.prepared import Preparation
 from mmqjp.queries.registry import Registry

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
         return engine
     if engine != "spark":
         raise ValueError(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
-    from join_stage.spark.session import spark_session
+    from join_stage.store.spark.session import spark_session
 
     return spark_session(master)
 

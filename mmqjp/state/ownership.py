@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from feeds.document import Clock, now_us
-from join_stage.engine import StoreError
-from join_stage.private import make_lock, make_state
+from join_stage.store.private import make_lock, make_state
+from join_stage.store.protocol import StoreError
 
 OWNER = "owner"
 """The file of a state directory that its holder has locked; it says who that is. Those who look share the lock."""

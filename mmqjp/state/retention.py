@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from join_stage.engine import JoinEngine
+from join_stage.joiner import JoinEngine
 from mmqjp.documents.watermarks import EARLIEST
 from mmqjp.tables.ledger import Ledger
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 from feeds.document import Clock, now_us
 from feeds.offsets import Offset
 from join_stage.costs import Cost
-from join_stage.engine import JoinEngine, StoreError, whole_batch
+from join_stage.joiner import JoinEngine
+from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.tables.notes import Notes
 from mmqjp.tables.rows import Rows
 from templates.catalog import Edge

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from join_stage.engine import JoinEngine
-from join_stage.tables import TABLES
+from join_stage.joiner import JoinEngine
+from join_stage.store.tables import TABLES
 
 
 class Rows:

@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from join_stage.engine import StoreError
-from join_stage.spark.manifests import DataFile, newest_files, read_checked
-from join_stage.spark.tables import VIEWS, row_view, spark_columns
-from join_stage.tables import TABLES
+from join_stage.store.protocol import StoreError
+from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
+from join_stage.store.spark.tables import VIEWS, row_view, spark_columns
+from join_stage.store.tables import TABLES
 
 _COSTS = """SELECT kept.batch, kept.cost.plan, CAST(template AS BIGINT) AS template, measured.seconds, measured.matches
 FROM (

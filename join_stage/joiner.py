@@ -1,9 +1,8 @@
-"""The protocol of stage 2: what both engines, Spark and DuckDB, do for the rest of the system."""
+"""The protocol of stage 2: what joiners do for the rest of the system, on Spark and on DuckDB, by any plan."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,13 +10,9 @@ import pyarrow as pa
 
 from join_stage.costs import Cost
 from join_stage.plan import TemplateTable
-from join_stage.reading import UNBOUNDED, Bounds, Question
+from join_stage.store.protocol import TableStore
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
-
-DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
-"""What a directory holds that is a store of the one engine or of the other."""
-
 
 RESULT = pa.schema(
     [("qid", pa.int64()), ("docid1", pa.int64()), ("docid2", pa.int64()), ("nodes", pa.list_(pa.int64()))]
@@ -78,35 +73,9 @@ def unknown_plan(name: str) -> ValueError:
     return ValueError(f"a plan is one of {', '.join(PLANS)}, not {name!r}")
 
 
-@contextmanager
-def whole_batch(store: JoinEngine) -> Iterator[None]:
-    """A batch that is committed if all goes well and rolled back otherwise."""
-    store.begin()
-    try:
-        yield
-        store.commit()
-    except BaseException:
-        store.rollback()
-        raise
-
-
-class OtherSession(ValueError):
-    """A Spark session runs in this process that is not the one asked for."""
-
-
-class StoreError(RuntimeError):
-    """A store cannot be opened, or was written by a program that this one does not understand."""
-
-
-class OutOfMemory(StoreError):
-    """A batch needs more memory than the store has."""
-
-
-class JoinEngine(Protocol):
-    """Join state and tables behind batches that become visible whole.
-
-    **Batches**: `begin`, any number of `append`, `join` and `evict`, then `commit`; or `rollback`, which leaves
-    everything as it was at `begin`.
+class Joiner(Protocol):
+    """Join state, and the joins of a batch's documents with it. What changes the state belongs to the running batch of
+    the store that it is kept in.
 
     **R_T**: `put_rows` and `drop_rows` take effect at the next `join`. They are not part of a batch: R_T follows from
     the registered queries, and is filled anew when a store is opened.
@@ -117,30 +86,6 @@ class JoinEngine(Protocol):
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         """Takes rows out of the template's R_T."""
-
-    def begin(self) -> None: ...
-
-    def commit(self) -> None: ...
-
-    def rollback(self) -> None:
-        """Takes back the batch, also one whose `commit` failed."""
-
-    def append(self, table: str, rows: pa.Table) -> None:
-        """Appends rows to one of `join_stage.tables.TABLES`."""
-
-    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        """Answers a query of ours over the tables, the current batch's rows included, and over `views` given along."""
-
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> Question:
-        """A question of somebody's, who may only read, over what is committed."""
-
-    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        """Some columns of one of `join_stage.tables.RECORDS`, all rows in no particular order, or those whose column
-        `key` has this value; those of the current batch included. It is sooner there than a query."""
-
-    def highest(self, table: str, column: str) -> int:
-        """The greatest number in a column of one of `join_stage.tables.RECORDS`, -1 if there is none: also sooner there
-        than a query."""
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         """Adds the witnesses to the join state and answers all templates for them.
@@ -164,13 +109,12 @@ class JoinEngine(Protocol):
         """Drops the rows of the join state about nodes with ids from `node` on: those of derived values, which are to
         be found anew."""
 
-    def drop_before(self, table: str, column: str, bound: int) -> None:
-        """Drops the rows of a table, none of the join state, in which a number is less than `bound`."""
-
     def costs(self) -> dict[int, Cost]:
         """What templates cost in the last batch that each of them was answered in, by the templates' numbers."""
 
     def counters(self) -> dict[str, int]:
         """What the plan counts, since the engine was opened; nothing, for a plan that counts nothing."""
 
-    def close(self) -> None: ...
+
+class JoinEngine(TableStore, Joiner, Protocol):
+    """A store and the joiner whose state it keeps."""

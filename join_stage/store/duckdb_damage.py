@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import duckdb
 
-from join_stage.engine import StoreError
+from join_stage.store.protocol import StoreError
 
 ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
 """What to do about a store that cannot be opened."""

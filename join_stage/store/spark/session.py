@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from join_stage.engine import OtherSession
-from join_stage.spark.java import java_home
+from join_stage.store.protocol import OtherSession
+from join_stage.store.spark.java import java_home
 
 LOCAL_MASTER = "local[*]"
 LOOPBACK = "127.0.0.1"
@@ -101,7 +101,7 @@ def _start(config: Mapping[str, str]) -> SparkSession:
     for key, value in config.items():
         builder = builder.config(key, value)
     with (
-        as_file(files("join_stage.spark") / "log4j2.properties") as log,
+        as_file(files("join_stage.store.spark") / "log4j2.properties") as log,
         _environment(launch_environment(config["spark.master"], os.environ)),
     ):
         # A property and not setLogLevel: the noisiest messages come before there is a context to set the level of.

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from join_stage.tables import BOUND_STATE, TABLES
+from join_stage.store.tables import BOUND_STATE, TABLES
 
 LONGEST = 100_000
 """How many characters of SQL are read at the most."""

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from join_stage.engine import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
-from join_stage.private import as_its_directory, make_inside, make_lock, make_state
-from join_stage.spark.manifests import (
+from join_stage.store.private import as_its_directory, make_inside, make_lock, make_state
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.store.spark.manifests import (
     EMPTY,
     DataFile,
     Files,
@@ -40,8 +40,8 @@ from join_stage.spark.manifests import (
     to_disk,
     write_manifest,
 )
-from join_stage.spark.snapshot import Snapshot
-from join_stage.tables import STATE, TABLES
+from join_stage.store.spark.snapshot import Snapshot
+from join_stage.store.tables import STATE, TABLES
 
 MERGE = 16
 """So many small files of one level of a table become one of the next, lest a store of many batches be slow to read."""
@@ -54,7 +54,7 @@ GRACE = 600 * 1_000_000
 """How long, microseconds, files stay that are superseded: a query that was planned before may be long."""
 
 
-class TableStore:
+class ParquetStore:
     """Tables in a directory, or in a temporary one that goes at `close`. Rows are in memory until `commit`.
 
     `now` is the clock, in microseconds.

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.spark.manifests import DataFile
-from join_stage.spark.snapshot import Rows
-from join_stage.tables import TABLES
+from join_stage.store.spark.manifests import DataFile
+from join_stage.store.spark.snapshot import Rows
+from join_stage.store.tables import TABLES
 
 _TYPES = {
     pa.int64(): "BIGINT",

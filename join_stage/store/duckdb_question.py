@@ -15,8 +15,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from join_stage.duckdb_damage import telling_damage
-from join_stage.reading import ONLY_READ, Bounds, Cut, Refused, known, measured, short_enough
+from join_stage.store.duckdb_damage import telling_damage
+from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, measured, short_enough
 
 CHUNK = 2048
 """Rows that are looked at together when an answer is measured: a vector of DuckDB."""

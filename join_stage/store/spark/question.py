@@ -18,10 +18,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.reading import ONLY_READ, Bounds, Cut, Refused, known, short_enough
-from join_stage.spark.functions import FUNCTIONS, TABLE_FUNCTIONS
-from join_stage.spark.snapshot import Snapshot
-from join_stage.spark.tables import TableViews
+from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, short_enough
+from join_stage.store.spark.functions import FUNCTIONS, TABLE_FUNCTIONS
+from join_stage.store.spark.snapshot import Snapshot
+from join_stage.store.spark.tables import TableViews
 
 _PLANS_NAMES = """
 Aggregate CTERelationDef Cube Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LateralSubquery

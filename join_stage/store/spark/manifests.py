@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from join_stage.engine import SPARK_MANIFESTS, StoreError
-from join_stage.private import as_its_directory
-from join_stage.tables import TABLES
+from join_stage.store.private import as_its_directory
+from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
+from join_stage.store.tables import TABLES
 
 FORMAT = 2
 """The format of manifests. Since 2 they have digests of themselves and of the files that they name."""

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from join_stage.spark.manifests import Files, read_rows
-from join_stage.tables import TABLES
+from join_stage.store.spark.manifests import Files, read_rows
+from join_stage.store.tables import TABLES
 
 
 class Rows(Protocol):

@@ -1,0 +1,177 @@
+"""A store in a DuckDB file, or in memory: a batch is a transaction."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from join_stage.store.duckdb_damage import ADVICE, telling_damage
+from join_stage.store.duckdb_question import seclude
+from join_stage.store.duckdb_rows import RowSource
+from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, set_up
+from join_stage.store.private import is_shared, keep_private, make_state
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
+from join_stage.store.tables import BOUND_STATE, RECORDS
+
+_TYPES = {
+    pa.int64(): "BIGINT",
+    pa.int32(): "INTEGER",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.bool_(): "BOOLEAN",
+    pa.list_(pa.int64()): "BIGINT[]",
+    pa.list_(pa.string()): "VARCHAR[]",
+}
+
+_VIEWS = """
+CREATE OR REPLACE VIEW r_bin AS SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp);
+CREATE OR REPLACE VIEW queries AS
+  SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
+  FROM added_queries a LEFT JOIN removed_queries r USING (qid);
+CREATE OR REPLACE VIEW matches AS
+  SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings
+  FROM match_rows m JOIN match_queries q USING (match);
+"""
+
+_REGROUP = """
+BEGIN TRANSACTION;
+CREATE TEMP TABLE edges AS
+  SELECT var1, var2, ((SELECT coalesce(max(grp), -1) FROM groups) + row_number() OVER ())::INTEGER AS grp
+  FROM (SELECT DISTINCT var1, var2 FROM r_bin);
+INSERT INTO groups SELECT grp, var1, var2 FROM edges;
+INSERT INTO bound SELECT docid, grp, node1, node2 FROM r_bin JOIN edges USING (var1, var2);
+DROP TABLE edges;
+DROP TABLE r_bin;
+COMMIT;
+"""
+"""Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
+
+
+@telling_damage
+class DuckDBStore(DuckDBTables):
+    """A `TableStore` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
+
+    The instance reaches no file but its own, whatever it is asked.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        if directory is not None and (directory / SPARK_MANIFESTS).exists():
+            raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
+        try:
+            if directory is not None:
+                make_state(directory)
+            file = ":memory:" if directory is None else str(directory / DUCKDB_FILE)
+            # By default a database in memory spills into the working directory, which is the user's.
+            self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-") if directory is None else None
+            self._connection = duckdb.connect(file)
+            self._private = () if directory is None or is_shared(directory) else (Path(file), Path(f"{file}.wal"))
+            self._keep_private()
+            if self._spilled is not None:
+                self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
+        except (duckdb.Error, OSError) as error:
+            raise StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
+        try:
+            self._prepare()
+            # Cursors of a connection are made where it is not at work, which the batches' may be.
+            self._asked = self._connection.cursor()
+        except BaseException:
+            self.close()
+            raise
+        self._sources: dict[str, RowSource] = {}
+
+    def _keep_private(self) -> None:
+        """Takes the files from all others. DuckDB makes them as the umask says, and the log anew now and then."""
+        for path in self._private:
+            keep_private(path)
+
+    def _prepare(self) -> None:
+        """Sets up the connection and the tables."""
+        run = self._connection.execute
+        set_up(self._connection)
+        # The statements name their joins in the order in which they are to be run: the optimizer, which knows
+        # nothing of how many documents share a value, was seen to choose orders a thousand times slower.
+        run("SET disabled_optimizers = 'join_order'")
+        seclude(self._connection)
+        for name, schema in (BOUND_STATE | RECORDS).items():
+            run(f"CREATE TABLE IF NOT EXISTS {name} ({columns_of(schema)})")
+        made = set(run("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
+        for name, schema in (BOUND_STATE | RECORDS).items():
+            for field in schema:
+                if (name, field.name) not in made:  # a column that is younger than the store
+                    run(f"ALTER TABLE {name} ADD COLUMN {field.name} {_TYPES[field.type]}")
+        if run("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
+            run(_REGROUP)
+        run(_VIEWS)
+
+    # ------------------------------------------------------------ batches
+
+    def begin(self) -> None:
+        self._connection.begin()
+
+    def commit(self) -> None:
+        with written():
+            self._connection.commit()
+        self._keep_private()
+
+    def rollback(self) -> None:
+        self._take_back()
+
+    def _take_back(self) -> bool:
+        """Takes back the batch; whether that was the whole of it: a commit that failed has ended it."""
+        self._sources.clear()  # they may have been registered in the transaction that goes
+        try:
+            self._connection.rollback()
+        except duckdb.TransactionException:
+            return False
+        return True
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        self._insert(table, rows)
+
+    def _insert(self, table: str, rows: pa.Table, columns: str = "*") -> None:
+        """Inserts rows into a table, or what the expressions `columns` make of them. What stands for them is registered
+        once for each table: to do so for each insert takes as long again."""
+        if not len(rows):
+            return
+        with written():
+            source = self._sources.get(table)
+            if source is None or source.schema != rows.schema:
+                source = self._sources[table] = RowSource(rows.schema)
+                self._connection.register(f"{table}_fresh", source)
+            source.rows = rows
+            try:
+                self._connection.execute(f"INSERT INTO {table} SELECT {columns} FROM {table}_fresh")
+            finally:
+                source.rows = source.schema.empty_table()
+
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")
+
+    def close(self) -> None:
+        with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
+            self._connection.close()
+        if self._spilled is not None:
+            self._spilled.cleanup()
+
+
+@contextmanager
+def written() -> Iterator[None]:
+    """Says of what fails in a batch, for want of room above all, that it is the store's."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise OutOfMemory(
+            f"the store needs more memory than its {MEMORY_LIMIT}: {error}; take smaller batches"
+        ) from error
+    except (duckdb.IOException, duckdb.TransactionException) as error:
+        raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
+
+
+def columns_of(schema: pa.Schema) -> str:
+    """The columns of a table as SQL declares them."""
+    return ", ".join(f"{field.name} {_TYPES[field.type]}" for field in schema)

@@ -1,0 +1,65 @@
+"""The tables of a DuckDB file as they are read, and how an instance of DuckDB works for us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+
+from join_stage.store.duckdb_damage import telling_damage
+from join_stage.store.duckdb_question import DuckDBQuestion
+from join_stage.store.reading import UNBOUNDED, Bounds
+
+MEMORY_LIMIT = "2GB"
+"""What DuckDB may hold in memory before it spills to disk."""
+
+THREADS = 4
+"""At most so many threads: each reserves buffers for each join of a statement."""
+
+
+@telling_damage
+class DuckDBTables:
+    """Reads tables over a connection, and answers questions over another of the same instance."""
+
+    _connection: duckdb.DuckDBPyConnection
+    _asked: duckdb.DuckDBPyConnection
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        with registered(self._connection, views or {}):
+            return self._connection.sql(sql).to_arrow_table()
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
+        return DuckDBQuestion(self._asked, sql, bounds)
+
+    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        sql = f"SELECT {', '.join(columns)} FROM {table}"
+        if key is None:
+            return self.select(sql)
+        return self.select(f"{sql} WHERE key = (SELECT w.key FROM wanted w)", {"wanted": pa.table({"key": [key]})})
+
+    def highest(self, table: str, column: str) -> int:
+        (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()
+        return int(number)
+
+
+def set_up(connection: duckdb.DuckDBPyConnection) -> None:
+    """How an instance of ours works."""
+    connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+    connection.execute(f"SET threads = {min(THREADS, os.cpu_count() or 1)}")
+    connection.execute("SET preserve_insertion_order = false")
+    connection.execute("SET enable_progress_bar = false")  # it would show in a notebook
+
+
+@contextmanager
+def registered(connection: duckdb.DuckDBPyConnection, views: Mapping[str, pa.Table]) -> Iterator[None]:
+    """The connection with tables that are there for a while."""
+    for name, table in views.items():
+        connection.register(name, table)
+    try:
+        yield
+    finally:
+        for name in views:
+            connection.unregister(name)
