@@ -8,7 +8,7 @@ import click
 
 from mmqjp.commands.configuration import NAME, configured
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.errors import MISUSED, CommandLine
+from mmqjp.commands.failure import MISUSED, CommandLine
 from mmqjp.commands.lazy import Lazy, LazyCommands
 
 COMMANDS = LazyCommands(

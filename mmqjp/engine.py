@@ -23,7 +23,7 @@ from mmqjp.documents.admission import Found, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
 from mmqjp.garbage import collector_passes_over, collector_paused
 from mmqjp.queries.changes import How, Noting, nothing_noted
-from mmqjp.state.opening import open_session, open_store
+from mmqjp.state.open_store import open_session, open_store
 from mmqjp.state.ownership import Looking, Ownership
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.notes import NOTHING, Notes

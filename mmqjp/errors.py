@@ -23,3 +23,7 @@ class PublishCycle(MmqjpError, ValueError):
 
 class BadCommand(MmqjpError, ValueError):
     """A command from another process is none, or lacks an argument."""
+
+
+class StreamFailed(MmqjpError, RuntimeError):
+    """Spark could not go on with a query; the message is the cause."""

@@ -17,7 +17,7 @@ from mmqjp.documents.watermarks import EARLIEST, by_stream, is_bounded, noted_wa
 from mmqjp.engine import Counters, Engine
 from mmqjp.queries.changes import How, Noting, nothing_noted
 from mmqjp.queries.registry import Registry
-from mmqjp.state.opening import directory_bytes
+from mmqjp.state.open_store import directory_bytes
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import NOTHING, Notes
 from templates.catalog import Catalog

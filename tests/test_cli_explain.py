@@ -5,7 +5,7 @@ import pytest
 
 from join_stage.joiner import PLANS
 from mmqjp import Engine
-from mmqjp.explain.layout import WIDTH, query_lines
+from mmqjp.explain.text_layout import WIDTH, query_lines
 from tests.cli_support import mmqjp as call
 from tests.cli_support import write_queries
 from xscl import parse_script

@@ -11,7 +11,7 @@ from mmqjp.cli import main
 from mmqjp.commands import check as check_module
 from mmqjp.commands import run as run_module
 from mmqjp.commands.configuration import configured
-from mmqjp.commands.errors import Failure
+from mmqjp.commands.failure import Failure
 from mmqjp.documents.watermarks import Timing
 from tests.cli_support import LINES, write_documents, write_queries
 from tests.cli_support import mmqjp as call

@@ -20,9 +20,9 @@ from feeds.history import History
 from feeds.reading import read_waiting
 from feeds.sources import read_documents
 from feeds.tail import Tail, waiting_files
+from mmqjp.spark.batch_plan import PlanFiles
 from mmqjp.spark.files import FileReader, FileSource, Place, Share
-from mmqjp.spark.plans import PlanFiles
-from mmqjp.spark.rows import ROWS, pieces
+from mmqjp.spark.micro_batch import ROWS, pieces
 
 Sequence = list[tuple[str, str, int | None]]
 

@@ -15,7 +15,7 @@ from feeds import Document, Reject, read_documents
 from feeds.errors import SourceError
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.fetch.warc_archive import WarcArchive
-from feeds.spark.rows import local_path, row_batches
+from feeds.spark.document_rows import local_path, row_batches
 from mmqjp.session import Session
 from mmqjp.spark import drops, register
 from tests.feed_server import Fetching, rss

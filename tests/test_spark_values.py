@@ -12,7 +12,7 @@ import pytest
 from feeds.errors import SourceError
 from mmqjp.service.streaming import StreamingService
 from mmqjp.spark.frames import ValueSource, streaming_frame
-from mmqjp.spark.rows import ROWS
+from mmqjp.spark.micro_batch import ROWS
 from mmqjp.spark.values import rows_frame
 from tests.cli_support import mmqjp
 from tests.service_support import Directory, Events, stream

@@ -14,10 +14,11 @@ from feeds.document import Document
 from feeds.history import History
 from feeds.offsets import Offset
 from feeds.tail import Piece, Tail, waiting_files
-from mmqjp.spark import files, plans
+from mmqjp.spark import batch_plan as plans
+from mmqjp.spark import files
+from mmqjp.spark.batch_plan import PlanFiles
 from mmqjp.spark.files import FileReader, FileSource, Place, Share
-from mmqjp.spark.plans import PlanFiles
-from mmqjp.spark.rows import ROWS, pieces, uncommitted
+from mmqjp.spark.micro_batch import ROWS, pieces, uncommitted
 
 HOUR = 3600 * 1_000_000
 ENTRY = "<item><title>{0} {1}</title><guid>{0}</guid><pubDate>Mon, 0{0} Jan 2024 00:00:00 GMT</pubDate></item>"

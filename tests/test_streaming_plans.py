@@ -16,9 +16,9 @@ from feeds.offsets import ALL_READ, Offset
 from feeds.parts import Part
 from feeds.tail import Piece, Tail, waiting_files
 from mmqjp import spark_job
+from mmqjp.spark.batch_plan import Plan, PlanFiles, next_plan, shares
 from mmqjp.spark.files import FileReader, FileSource, Place, Share
-from mmqjp.spark.plans import Plan, PlanFiles, next_plan, shares
-from mmqjp.spark.rows import ROWS, numbered, readable, row_of, to_batches, uncommitted
+from mmqjp.spark.micro_batch import ROWS, numbered, readable, row_of, to_batches, uncommitted
 from tests.unreadable import failing, shut
 
 LIMIT = ReadAllAvailable()

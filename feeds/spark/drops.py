@@ -13,7 +13,7 @@ from feeds.crawl import read_feed_file
 from feeds.entries import EntryForm, Item
 from feeds.files import name_below
 from feeds.layout import FEED_SUFFIXES
-from feeds.spark.rows import COLUMNS, local_path, row_batches
+from feeds.spark.document_rows import COLUMNS, local_path, row_batches
 from feeds.unreadable import or_reject
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 def drops(
     session: SparkSession, directory: Path | str, feeds: EntryForm = "item", most_files: int | None = None
 ) -> DataFrame:
-    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.rows`; at most
+    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.document_rows`; at most
     `most_files` files a batch.
 
     Sidecars are read by path: the directory is one that driver and executors have in common. Each file is read by

@@ -17,7 +17,7 @@ from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
 from feeds.private import own
 from feeds.reading import read_waiting
-from feeds.spark.rows import SCHEMA, row_batches
+from feeds.spark.document_rows import SCHEMA, row_batches
 from feeds.tail import Piece, Tail, waiting_files
 
 FILE = "read.sqlite"

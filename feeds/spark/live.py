@@ -27,8 +27,8 @@ from feeds.fetch.schedule import Pace
 from feeds.fetch.visit import Settings, own_agent
 from feeds.history import History
 from feeds.layout import FEED_SUFFIX
+from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.spark.inbox import Inbox, from_bytes
-from feeds.spark.rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.tail import Tail
 from feeds.unreadable import or_reject
 

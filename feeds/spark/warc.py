@@ -22,7 +22,7 @@ from feeds.files import files_below, name_below, printable
 from feeds.history import History
 from feeds.order import WARC_SUFFIXES, fetch_time
 from feeds.parts import can_be_read
-from feeds.spark.rows import COLUMNS, entry_form, local_path, row_batches
+from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.unreadable import or_reject
 from feeds.warc import read_warc
 

@@ -11,7 +11,7 @@ from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.output import Output, sorted_outputs
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.rows import Rows
+from mmqjp.tables.table_rows import Rows
 
 WRITTEN_AT_A_TIME = 10_000
 """Outputs that are made rows together."""

@@ -11,7 +11,7 @@ from mmqjp.answers.allowance import BLOCK, NEVER, Account, Allowance, Spent
 from mmqjp.documents.records import Record
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.tables.rows import Rows
+from mmqjp.tables.table_rows import Rows
 
 SUPERSEDED = 1_000
 """So many rows, at the least, are written before those that count are written anew and the others dropped."""

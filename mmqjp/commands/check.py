@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.errors import FAILED, Failure
+from mmqjp.commands.failure import FAILED, Failure
 from mmqjp.commands.options import read_script
 from mmqjp.explain.terms import leaf_sides, names_of_others
 from mmqjp.queries.model import HiddenStream, Subscription

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mmqjp.commands.errors import DEBUG
+from mmqjp.commands.failure import DEBUG
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ import click
 
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, Outdated
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.errors import Failure
+from mmqjp.commands.failure import Failure
 from mmqjp.commands.options import plan_option, read_script
 from mmqjp.commands.run import open_engine
 from mmqjp.explain.costs import estimates

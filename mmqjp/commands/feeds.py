@@ -17,7 +17,7 @@ from feeds.fetch.opml import Listed, write_opml
 from feeds.fetch.state import FetchStore
 from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.errors import Failure
+from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetch import state_file
 from mmqjp.commands.options import Decorated
 from mmqjp.commands.sinks import checked, data_file

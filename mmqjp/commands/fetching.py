@@ -24,7 +24,7 @@ from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.schedule import Pace
 from feeds.fetch.visit import Outcome, Settings, own_agent
 from mmqjp.commands.console import counted
-from mmqjp.commands.errors import Failure, Interrupted
+from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.options import duration
 from mmqjp.text import one_line
 

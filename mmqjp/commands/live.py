@@ -18,7 +18,7 @@ from join_stage.joiner import DEFAULT_PLAN
 from join_stage.store.private import share
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.errors import Failure
+from mmqjp.commands.failure import Failure
 from mmqjp.commands.options import engine_option, read_script, seconds, shared_option
 from mmqjp.commands.run import open_engine
 from mmqjp.service.asking import ROWS, SECONDS, SIZE

@@ -12,7 +12,7 @@ import click
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.allowance import BLOCK, MATCHES, OUTPUTS, WORK
-from mmqjp.commands.errors import Failure, ScriptFailure
+from mmqjp.commands.failure import Failure, ScriptFailure
 from mmqjp.garbage import collector_paused
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS

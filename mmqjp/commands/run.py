@@ -21,7 +21,7 @@ from join_stage.store.private import is_shared, make_inside, umask_of
 from mmqjp.answers.allowance import ALLOWANCE, Allowance
 from mmqjp.commands.console import counted
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.errors import Failure, Interrupted
+from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.fetching import (
     DROPS,
     KEPT,
@@ -56,7 +56,7 @@ from mmqjp.service.loop import PRUNED, PRUNED_AT
 from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, open_lines
 from mmqjp.sinks.outlet import Outlet
-from mmqjp.state.opening import open_session
+from mmqjp.state.open_store import open_session
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import NOTHING, Notes
 from mmqjp.text import one_line

@@ -15,7 +15,7 @@ from feeds.tail import Tail
 from join_stage.store.private import is_shared, make_inside
 from mmqjp.answers.allowance import Allowance
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.errors import Failure
+from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option

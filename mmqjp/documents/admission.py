@@ -16,7 +16,7 @@ from join_stage.store.tables import TABLES
 from mmqjp.documents.batches import size_refusal
 from mmqjp.documents.records import Record, own_part_id
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
-from mmqjp.tables.rows import rows_table
+from mmqjp.tables.table_rows import rows_table
 from mmqjp.text import one_line
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError, ParsedDocument

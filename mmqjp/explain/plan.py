@@ -9,8 +9,8 @@ from itertools import chain
 from join_stage.costs import Cost
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from mmqjp.explain.costs import Estimates
-from mmqjp.explain.layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.explain.terms import definition_text, names_of_others, owner_text, stream_text, term_text, window_text
+from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from templates.catalog import INFINITE

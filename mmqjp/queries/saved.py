@@ -14,7 +14,7 @@ from join_stage.store.protocol import StoreError
 from mmqjp.queries.model import Owner, Ready, Standing, Subscription, width
 from mmqjp.queries.prepared import Preparation, Written
 from mmqjp.queries.registry import Registry
-from mmqjp.tables.rows import Rows
+from mmqjp.tables.table_rows import Rows
 from templates.catalog import Catalog, Step
 from templates.shared_rows import RowKey
 from templates.template import Shape

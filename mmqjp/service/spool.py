@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from feeds.document import Clock, now_us
 from join_stage.store.private import make_inside, make_state
-from mmqjp.state.whole_file import write_whole as _write
+from join_stage.store.whole_file import write_whole as _write
 
 SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
 

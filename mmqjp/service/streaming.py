@@ -24,13 +24,13 @@ from feeds.offsets import Offset
 from feeds.tail import Piece, Tail
 from join_stage.store.protocol import StoreError
 from join_stage.store.spark.tables import file_urls
+from mmqjp.errors import StreamFailed
 from mmqjp.service.intake import Taken
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
 from mmqjp.session import Session
 from mmqjp.sinks.lines import Lines
-from mmqjp.spark.errors import StreamFailed
-from mmqjp.spark.rows import numbered, pieces, readable, uncommitted
+from mmqjp.spark.micro_batch import numbered, pieces, readable, uncommitted
 from mmqjp.text import one_line
 
 MICRO_BATCHES = "micro-batches"
@@ -42,7 +42,7 @@ class Stopped(Exception):
 
 
 class StreamingService(Service):
-    """A service whose documents come as rows of `mmqjp.spark.rows.ROWS` in a streaming data frame.
+    """A service whose documents come as rows of `mmqjp.spark.micro_batch.ROWS` in a streaming data frame.
 
     `checkpoint` is where Spark keeps the state of the query. `sources` are those whose offsets the rows have.
     """

@@ -23,8 +23,8 @@ from feeds.tail import Piece, Tail, Waiting, waiting_files
 from feeds.unreadable import ReplacedError, cause, is_unreadable
 from join_stage.store.spark.tables import spark_columns
 from mmqjp.documents.batches import size_of
-from mmqjp.spark.plans import LARGE, PlanFiles, next_plan, shares
-from mmqjp.spark.rows import ROWS, row_of, to_batches, unread_row
+from mmqjp.spark.batch_plan import LARGE, PlanFiles, next_plan, shares
+from mmqjp.spark.micro_batch import ROWS, row_of, to_batches, unread_row
 
 FORMAT = "mmqjp_files"
 

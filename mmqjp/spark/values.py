@@ -20,7 +20,7 @@ from feeds.jsonl import read_line
 from feeds.offsets import Offset
 from feeds.tail import Piece
 from join_stage.store.spark.tables import spark_columns
-from mmqjp.spark.rows import ROWS, row_of, to_batches
+from mmqjp.spark.micro_batch import ROWS, row_of, to_batches
 
 VALUES = ("value", "xml")
 """The columns that a document may be in."""

@@ -15,7 +15,7 @@ from join_stage.costs import Cost
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.tables.notes import Notes
-from mmqjp.tables.rows import Rows
+from mmqjp.tables.table_rows import Rows
 from templates.catalog import Edge
 
 SCHEMA_VERSION = 4

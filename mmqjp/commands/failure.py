@@ -132,7 +132,7 @@ def _is_expected(error: Exception) -> bool:
     from feeds.errors import SourceError
     from join_stage.store.protocol import OtherSession, StoreError
     from join_stage.store.spark.java import JavaNotFound
+    from mmqjp.errors import StreamFailed
     from mmqjp.service.client import CommandError
-    from mmqjp.spark.errors import StreamFailed
 
     return isinstance(error, (SourceError, StoreError, OtherSession, JavaNotFound, CommandError, StreamFailed))
