@@ -29,8 +29,8 @@ _FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 def drops(
     session: SparkSession, directory: Path | str, feeds: EntryForm = "item", most_files: int | None = None
 ) -> DataFrame:
-    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.document_rows`; at most
-    `most_files` files a batch.
+    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.document_rows`; at
+    most `most_files` files a batch.
 
     Sidecars are read by path: the directory is one that driver and executors have in common. Each file is read by
     itself: an entry that the next version of its feed still lists comes again, with the same id.

@@ -28,8 +28,8 @@ class ValueSource:
 def streaming_frame(
     session: SparkSession, source: FileSource | ValueSource, state: Path, checkpoint: Path
 ) -> DataFrame:
-    """Rows of `mmqjp.spark.micro_batch.ROWS` as they come, in a session of their own. `state` is that of a store that is
-    there, and `checkpoint` where Spark keeps that of the query. Raises SourceError."""
+    """Rows of `mmqjp.spark.micro_batch.ROWS` as they come, in a session of their own. `state` is that of a store that
+    is there, and `checkpoint` where Spark keeps that of the query. Raises SourceError."""
     own = session.newSession()
     if isinstance(source, ValueSource):
         own.conf.set("spark.sql.streaming.schemaInference", "true")
