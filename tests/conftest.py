@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 STARVING = 5
 """With so many processes to a core a machine is said to be starved."""
 
-settings.register_profile("ci", deadline=None, print_blob=True)
-settings.register_profile("soak", settings.get_profile("ci"), max_examples=10 * settings.get_profile("ci").max_examples)
+settings.register_profile("ci", deadline=None, print_blob=True, max_examples=40)
+settings.register_profile("soak", settings.get_profile("ci"), max_examples=1_000)
 settings.load_profile("ci")
 
 

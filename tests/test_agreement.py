@@ -16,8 +16,8 @@ from tests.oracle_cases import docs
 from tests.strategies import cases, random_case
 from xscl import Script, parse_script
 
-SETS = 100
-VIEWS = 40
+SETS = 40
+VIEWS = 16
 BOUNDS = (CACHE_BYTES, 2_000, 20_000)
 QUERIES = 20
 DOCUMENTS = 12
@@ -35,7 +35,7 @@ def test_duckdb_agrees_with_the_oracle(seed: int):
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
-@pytest.mark.parametrize("seed", range(2 * SETS, 2 * SETS + VIEWS))
+@pytest.mark.parametrize("seed", range(200, 200 + VIEWS))
 def test_duckdb_with_views_agrees_with_the_oracle(seed: int):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session("duckdb", plan="views", cache_bytes=BOUNDS[seed % len(BOUNDS)]) as engine:
@@ -44,7 +44,7 @@ def test_duckdb_with_views_agrees_with_the_oracle(seed: int):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("seed", range(SETS, 11 * SETS))
+@pytest.mark.parametrize("seed", range(SETS, 1_100))
 def test_duckdb_agrees_with_the_oracle_at_length(seed: int, plan: str):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session("duckdb", plan=plan) as engine:
@@ -52,7 +52,7 @@ def test_duckdb_agrees_with_the_oracle_at_length(seed: int, plan: str):
 
 
 @given(cases(max_queries=3, max_documents=6), st.integers(0, 99))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_duckdb_agrees_with_the_oracle_on_cases_that_shrink(case: tuple[Script, list[Document]], seed: int):
     script, documents = case
     with Session("duckdb") as engine:

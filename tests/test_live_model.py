@@ -20,7 +20,7 @@ from tests.live_shrink import printed, shrunk
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CASES = 50
+CASES = 20
 """Cases of each timing in CI."""
 
 HOUR = 3600

@@ -21,7 +21,7 @@ from tests.test_service_kill import program
 from tests.test_streaming_plans import Driver
 from tests.unreadable import shut
 
-CASES = 30
+CASES = 18
 
 
 def line_of(item: Document | Reject) -> str:
