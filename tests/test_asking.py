@@ -29,7 +29,8 @@ from tests.service_support import PAIRS, Directory, Events, StopAfter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ENDLESS = "SELECT count(*) AS n FROM range(1000000) a, range(1000000) b, range(1000000) c"
+ENDLESS = "SELECT count(*) AS n FROM range(1000000000000000000)"
+CROSSED = "SELECT count(*) AS n FROM range(1000000) a, range(1000000) b, range(1000000) c"
 
 
 class Clock:
@@ -112,7 +113,7 @@ def test_a_question_that_is_waited_for_goes_with_whoever_waits(place: Directory,
         monkeypatch.setattr(Asked, "look", lambda asked: (_ for _ in ()).throw(KeyboardInterrupt))
         monkeypatch.setattr("mmqjp.service.asking.POLL", 0.001)
         with pytest.raises(KeyboardInterrupt):
-            answered(engine, Asking(ENDLESS), clock)
+            answered(engine, Asking(CROSSED), clock)
         assert engine.sql("SELECT 1 AS a")["a"].to_pylist() == [1]
 
 
@@ -278,7 +279,7 @@ def test_the_command_has_limits(place: Directory):
     )
     size = mmqjp("query", "SELECT repeat('x', 2000) FROM range(3)", *state, "--most-bytes", "1000")
     assert size.exit_code == 1 and "more than 1,000 bytes" in size.stderr
-    late = mmqjp("query", ENDLESS, *state, "--timeout", "10ms")
+    late = mmqjp("query", CROSSED, *state, "--timeout", "10ms")
     assert late.exit_code == 1 and "took more than 0.01 s" in late.stderr and late.stderr.count("\n") == 1
     assert mmqjp("query", "SELECT 1 AS a", *state, "--timeout", "INF").stdout == '{"a": 1}\n'
     refused = mmqjp("query", "WITH x AS (DELETE FROM outputs RETURNING *) SELECT * FROM x", *state)
@@ -304,4 +305,6 @@ def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark: SparkSess
         until(lambda: asked.wait(0), asked.look)
         assert found == [Answer(error="enough")]
         until(lambda: not tracker.getActiveJobsIds(), lambda: None)
+        executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos
+        until(lambda: not sum(executor.numRunningTasks() for executor in executors()), lambda: None)
         assert engine.sql("SELECT 1 AS a").num_rows == 1

@@ -160,6 +160,10 @@ SPARK = [
     "SELECT repeat('x', 2000000000)",
     "SELECT sequence(1, 1000000000)",
     "SELECT * FROM range(0, 10, 1, 1000)",
+    "SELECT count(*) FROM range(1000000) a, range(1000000) b",
+    "SELECT count(*) FROM documents d JOIN range(1000000) a ON a.id > d.t0 JOIN range(1000000) b ON b.id > d.t0",
+    "SELECT (SELECT count(*) FROM range(1000000) a JOIN range(1000000) b ON a.id < b.id) AS n",
+    "SELECT count(*) FROM (SELECT explode(documents) e FROM outputs) a CROSS JOIN range(1000000) b",
 ]  # fmt: skip
 
 BOTH = [
@@ -217,6 +221,9 @@ SPARK_READS = [
     ("FROM outputs |> WHERE t0 >= 0 |> SELECT query", 3),
     ("SELECT stream, grouping(stream), count(*) FROM documents GROUP BY CUBE (stream)", 2),
     ("SELECT stack(2, 1, 2), 'a' RLIKE 'b', date '2026-01-01' + interval 1 day", 2),
+    ("SELECT d.id FROM documents d JOIN documents e ON d.t0 < e.t0", 3),
+    ("SELECT d.id FROM documents d WHERE d.docid NOT IN (SELECT docid1 FROM matches WHERE docid1 < 0)", 3),
+    ("SELECT a.id FROM range(1000000) a CROSS JOIN (SELECT max(t0) AS t FROM documents) b WHERE a.id = b.t", None),
 ]
 
 

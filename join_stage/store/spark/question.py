@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 from uuid import uuid4
 
@@ -66,6 +67,10 @@ _SETTINGS = {
 _RANGE = 3
 """The arguments of `range` but for the number of its parts, which would be one of tasks."""
 
+MOST_REPEATED = 100_000
+"""So many rows are gone through, at the most, for one row that is read, by joins that have no equality: a task of
+Spark's sees that it was cancelled only between the rows that it reads."""
+
 _TASKS = ("spark.sql.leafNodeDefaultParallelism", "spark.sql.shuffle.partitions", "spark.sql.files.maxPartitionNum")
 """What says how many tasks a stage has."""
 
@@ -110,7 +115,10 @@ class SparkQuestion:
             judge(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()))
             TableViews(session, self._files).refresh(self._sql)
             frame = session.sql(self._sql)
-            judge_analysed(json.loads(frame._jdf.queryExecution().analyzed().toJSON()))
+            execution = frame._jdf.queryExecution()
+            judge_analysed(json.loads(execution.analyzed().toJSON()))
+            largest = max((sum(file.rows for file in files) for files in self._files.files.values()), default=0)
+            judge_joins(session, execution.optimizedPlan(), largest)
         return frame
 
 
@@ -175,6 +183,46 @@ def judge_analysed(plan: Any) -> None:
             raise Refused(f"{name} is not answered: it is no table of ours")
         if part.get("catalogTable") is not None:
             raise Refused("a table of the catalog is not answered: it is not ours")
+
+
+def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
+    """Refuses a plan, as Spark has optimized it, with joins that could not be interrupted: ones that compare each row
+    of a side with each of the other, both of them many. The largest table has so many rows."""
+    planning = session._jvm.org.apache.spark.sql.catalyst.planning  # type: ignore[union-attr]
+    by_hash = planning.ExtractEquiJoinKeys, planning.ExtractSingleColumnNullAwareAntiJoin
+    repeated = 1
+    for node in _nodes(plan):
+        if node.nodeName() == "Join" and not any(keys.unapply(node).isDefined() for keys in by_hash):
+            repeated *= max(min(_most_rows(side, largest) for side in _sequence(node.children())), 1)
+    if repeated > MOST_REPEATED:
+        raise Refused(
+            "this compares each row of a table with each of another, which could not be interrupted: say what of the "
+            "one equals something of the other, or take fewer rows with LIMIT"
+        )
+
+
+def _most_rows(plan: Any, largest: int) -> int:
+    """How many rows a plan gives at the most."""
+    if (rows := plan.maxRows()).isDefined():
+        return int(rows.get())
+    below = [_most_rows(child, largest) for child in _sequence(plan.children())]
+    if plan.nodeName() == "Generate":
+        return MOST_REPEATED + 1
+    return (prod if plan.nodeName() == "Join" else sum)(below) if below else largest
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """A plan and all below it, also in its subqueries."""
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        waiting += [*_sequence(node.children()), *_sequence(node.subqueries())]
+        yield node
+
+
+def _sequence(found: Any) -> list[Any]:
+    """The elements of a Seq of Scala's."""
+    return [found.apply(place) for place in range(found.length())]
 
 
 def _parts(root: Any) -> Iterator[dict[str, Any]]:
