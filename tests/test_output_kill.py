@@ -113,7 +113,10 @@ def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
         engine.subscribe(PAIRS)
     place.drop("1.jsonl", range(3))
     options = ["--source", place.drops, "--state", place.state, "--output", place.output, "--trigger", "10ms"]
-    with subprocess.Popen([*STREAM, *map(str, options)], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*STREAM, *map(str, options)], stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under nohup
+    ) as process:  # fmt: skip
         next(events(process, "batch"))
         place.output.rename(place.path / "out.jsonl.1")
         process.send_signal(signal.SIGHUP)
@@ -131,6 +134,12 @@ def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
     }
 
 
+def take_terminal() -> None:
+    """Makes standard input the terminal of the session, whose hangup is heard, also under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+
+
 def test_a_terminal_that_is_closed_ends_the_command(place: Directory):
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
@@ -140,7 +149,7 @@ def test_a_terminal_that_is_closed_ends_the_command(place: Directory):
     command = [*STREAM, *map(str, options)]
     with subprocess.Popen(
         command, stdin=slave, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # which makes it the terminal of the session
+        preexec_fn=take_terminal,
     ) as process:  # fmt: skip
         os.close(slave)
         next(events(process, "batch"))
