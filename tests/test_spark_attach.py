@@ -40,7 +40,7 @@ def test_a_query_sees_the_batches_that_are_committed(spark: SparkSession, reader
         engine.subscribe(PAIRS)
         engine.process([doc(1), doc(2)])
         attach(reader, tmp_path)
-        assert [tuple(row) for row in reader.sql("SELECT query, documents FROM mmqjp.answers.output").collect()] == [
+        assert [tuple(row) for row in reader.sql("SELECT query, documents FROM mmqjp.outputs").collect()] == [
             ("pairs", ["d1", "d2"])
         ]
         engine.process([doc(3)])
