@@ -108,6 +108,6 @@ def test_the_questions_in_the_readme_are_answered(spark: SparkSession, reader: S
     assert answers[1] == [("http://feed1", "http://feed3", 1)]
     assert [(template, queries) for template, _, queries in answers[2]] == [(0, 1)]
     assert [name for name, _ in answers[3]] == ["never"]
-    taken_at, committed_at = reader.sql("SELECT taken_at, committed_at FROM mmqjp.documents.batches").collect()[0]
+    taken_at, committed_at = reader.sql("SELECT taken_at, committed_at FROM mmqjp.batches").collect()[0]
     seconds = (committed_at - taken_at) / 1e6
     assert seconds > 0 and answers[4] == [("same", [seconds] * 3)]
