@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from join_stage import duckdb_engine, duckdb_plans
+from join_stage import duckdb_plans
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import PLANS, JoinEngine
+from join_stage.store import duckdb_tables
 from join_stage.store.protocol import StoreError
 from join_stage.store.tables import STATE, TABLES
 from tests.join_cases import JoinCase, as_table, random_join_case, run_case, sorted_rows
@@ -300,7 +301,7 @@ def test_eviction_changes_no_pair_within_the_window(open_engine: Opener):
 
 def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.MonkeyPatch):
     case = random_join_case(7, templates=60, batches=2, documents=10, in_order=True)
-    monkeypatch.setattr(duckdb_engine, "MEMORY_LIMIT", "500MB")
+    monkeypatch.setattr(duckdb_tables, "MEMORY_LIMIT", "500MB")
     together = DuckDBEngine()
     expected = run_case(together, case)
     together.close()

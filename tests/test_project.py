@@ -101,7 +101,7 @@ def test_wheel_holds_every_module_and_data_file_and_no_tests(wheel):
     for package in PACKAGES:
         files = {path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
         assert {path.relative_to(ROOT).as_posix() for path in files} <= held
-    assert {"xscl/xscl.lark", "mmqjp/demo/demo.xscl", "join_stage/spark/log4j2.properties"} <= held
+    assert {"xscl/xscl.lark", "mmqjp/demo/demo.xscl", "join_stage/store/spark/log4j2.properties"} <= held
     metadata = f"mmqjp-{PROJECT['project']['version']}.dist-info"
     assert {name.partition("/")[0] for name in held} == {*PACKAGES, metadata}
 

@@ -16,7 +16,7 @@ from xpath_stage.limits import Limits
 from xpath_stage.parse import StreamDocument, parse_document
 from xscl.algebra.normal import Conjunct
 
-SEEDS = range(4)
+SEEDS = range(8)
 PAIRS = 20_000
 """Different pairs of a pattern and a document of its stream that are compared over all seeds, at least."""
 

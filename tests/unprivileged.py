@@ -12,12 +12,13 @@ from tempfile import TemporaryDirectory
 
 _BECOME = """
 import os, sys
-import configparser, encodings.idna, fcntl, rich.table
+import configparser, encodings.idna, fcntl, rich.table, sqlite3
 import join_stage.duckdb_reader, mmqjp, mmqjp.cli, mmqjp.explain.plan
 with mmqjp.Engine("duckdb") as engine:  # which loads what is loaded when it is needed
     engine.subscribe("S/a->x FOLLOWED BY {x = y, 1} S/a->y PUBLISH a")
     engine.process([mmqjp.Document("a", "<a/>", time=1)])
     engine.sql("SELECT 1")
+list(mmqjp.cli.main.commands.values())
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
