@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from feeds.document import Document, Reject
@@ -173,6 +174,11 @@ class Session(Engine):
         was with it the last time."""
         if is_bounded(self._parts.watermarks.timing.lateness):
             return self._parts.watermarks.by_stream()
+        return self._noted
+
+    @cached_property
+    def _noted(self) -> dict[str, int]:
+        """The watermarks that the store has noted, which nothing changes where there is no lateness."""
         return by_stream(*noted_watermarks(self._parts.ledger))
 
     def horizon(self) -> tuple[int | None, int | None]:
