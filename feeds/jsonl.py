@@ -40,17 +40,25 @@ def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Do
 
 
 def follow_jsonl(
-    path: Path, start: int, now: Clock, max_line: int = MAX_BYTES, stop: int | None = None, mark: str = ""
+    path: Path,
+    start: int,
+    now: Clock,
+    max_line: int = MAX_BYTES,
+    stop: int | None = None,
+    mark: str = "",
+    seal: str = "",
 ) -> Iterator[tuple[Document | Reject | None, int, str]]:
     """The documents of a `.jsonl` file that grows, from byte `start` on, each with the byte behind its line and the
     mark there.
 
     A blank line gives None. A last line that is not ended yet is left for later, unless it is a whole object. No line
     is read that begins at byte `stop` or behind it. Raises ReplacedError for a file that has not the `mark` at `start`,
-    and OSError where it cannot be read.
+    or not the mark `seal` at `stop`, and OSError where it cannot be read.
     """
     name = printable(str(path))
     with path.open("rb") as file:
+        if stop is not None and not is_where_it_was(file, stop, seal):
+            raise ReplacedError(f"{name} was replaced")
         marker, end = _marker(file, start, mark), start
         for line in _lines(file, max_line):
             if stop is not None and end >= stop:

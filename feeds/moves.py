@@ -67,8 +67,9 @@ class Moves:
         lost = [offset for name, offset in known.items() if name not in kept and offset.position > 0 and offset.mark]
         beside = {path: (name, looks) for name, path, looks in self._beside(lost, paths)}
         unjudged = [(name, path) for path, (name, looks) in beside.items() if self._strange.get(path) != looks]
-        moved = self._moved([*fresh.items(), *unjudged], known.values())
-        self._strange = {path: looks for path, (name, looks) in beside.items() if name not in moved}
+        moved, shut = self._moved([*fresh.items(), *unjudged], known.values())
+        strange = ((path, looks) for path, (name, looks) in beside.items() if name not in moved)
+        self._strange = {path: looks for path, looks in strange if path not in shut}
         for name, path in fresh.items():
             if name in present:
                 kept[name] = Lines(name, path, self._beginning(name, path))
@@ -102,15 +103,17 @@ class Moves:
             return Offset(self._source, name, 1, NOWHERE)
         return Offset(self._source, name, 0)
 
-    def _moved(self, paths: Sequence[tuple[str, Path]], known: Iterable[Offset]) -> dict[str, Lines]:
-        """Those of some files that were read under other names."""
+    def _moved(
+        self, paths: Sequence[tuple[str, Path]], known: Iterable[Offset]
+    ) -> tuple[dict[str, Lines], Container[Path]]:
+        """Those of some files that were read under other names, and those that could not be looked into."""
         moved: dict[str, Lines] = {}
         marks = _Marks(known if paths else ())
         for name, path in paths:
             if (offset := marks.of(path)) is not None:
                 at = Offset(self._source, name, offset.position, with_inode(offset.mark, path))
                 moved[name] = Lines(name, path, at, moved=True)
-        return moved
+        return moved, marks.shut
 
     def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
         """The files in the directories of those that are lost which may be those, or copies, each with what tells
@@ -147,13 +150,14 @@ class Moves:
 
 
 def _looks(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file; None if it has gone, and nothing that stays for one that has just changed."""
+    """What changes when a file does, always if it has just changed; None if it has gone."""
     try:
         found = path.stat()
     except OSError:
         return None
     now = time.time_ns()
-    return found.st_ino, found.st_size, found.st_mtime_ns, 0 if found.st_ctime_ns < now - RACY else now
+    racy = 0 if found.st_ctime_ns < now - RACY else now
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, racy
 
 
 def _is_file(path: Path) -> bool:
@@ -168,6 +172,8 @@ class _Marks:
 
     def __init__(self, known: Iterable[Offset]) -> None:
         self._by_head: dict[int, dict[str, list[tuple[Mark, Offset]]]] = {}
+        self.shut: set[Path] = set()
+        """The files that could not be looked into."""
         for offset in known:
             mark = read_mark(offset.mark)
             if mark is not None and offset.position > 0:
@@ -190,6 +196,7 @@ class _Marks:
         except FileNotFoundError:
             return None
         except OSError:  # its inode has to do until it can be read
+            self.shut.add(path)
             return self._by_inode(path)
         return best
 

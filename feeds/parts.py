@@ -31,8 +31,9 @@ class Part:
     comes behind its first `start` items, where `end` is ALL_READ.
 
     `known` is how far the file had been read when the part was made, and `before` the mark there, of whatever file had
-    its name then; `mark` is the one at `start`. It counts for so many `documents`, a line for one and any other file
-    too, and `weight` is about how many bytes there are.
+    its name then; `mark` is the one at `start`, and `seal` the one at the end of JSON lines: another file that has the
+    name when the part is read, or read again, is not taken for this one. It counts for so many `documents`, a line for
+    one and any other file too, and `weight` is about how many bytes there are.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Part:
     weight: int
     mark: str = ""
     before: str = ""
+    seal: str = ""
 
 
 def parts_of(waiting: Waiting, positions: Positions, most: int, most_bytes: int, grain: int = GRAIN) -> Iterator[Part]:
@@ -53,9 +55,9 @@ def parts_of(waiting: Waiting, positions: Positions, most: int, most_bytes: int,
     waiting = waiting.resumed(positions)
     known, start = waiting.known or Offset(waiting.source, waiting.file, 0), waiting.start
 
-    def part(begin: int, end: int, mark: str, documents: int, weight: int) -> Part:
+    def part(begin: int, end: int, mark: str, documents: int, weight: int, seal: str = "") -> Part:
         place = waiting.source, waiting.file, str(waiting.path)
-        return Part(*place, known.position, begin, end, documents, weight, mark, known.mark)
+        return Part(*place, known.position, begin, end, documents, weight, mark, known.mark, seal)
 
     if not waiting.reads:
         yield part(start.position, NOTED, start.mark, 0, 0)
@@ -75,7 +77,7 @@ def parts_of(waiting: Waiting, positions: Positions, most: int, most_bytes: int,
     for end, there in ends:
         lines += 1
         if end - begin >= grain or end == ends[-1][0]:
-            yield part(begin, end, mark, lines, end - begin)
+            yield part(begin, end, mark, lines, end - begin, there)
             begin, mark, lines = end, there, 0
 
 

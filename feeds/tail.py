@@ -56,9 +56,9 @@ class Waiting:
     known: Offset | None = field(compare=False)
     lines: bool = field(compare=False)
 
-    def read(self, stop: int | None = None) -> Iterator[Piece]:
+    def read(self, stop: int | None = None, seal: str = "") -> Iterator[Piece]:
         """See `Tail.read`."""
-        return self.tail.read(self, stop)
+        return self.tail.read(self, stop, seal)
 
     def resumed(self, positions: Positions) -> Waiting:
         """The same behind what was noted since."""
@@ -143,16 +143,16 @@ class Tail:
             return None
         return {self._name(path) for path in paths} | self._beside
 
-    def read(self, waiting: Waiting, stop: int | None = None) -> Iterator[Piece]:
+    def read(self, waiting: Waiting, stop: int | None = None, seal: str = "") -> Iterator[Piece]:
         """A file's items from where it waits, at which the history must be as it was there; no JSON lines that begin at
-        byte `stop` or behind it. Raises OSError where it cannot be read now: ReplacedError for another file, which the
-        next look tells from it."""
+        byte `stop` or behind it, where the file must have the mark `seal`. Raises OSError where it cannot be read now:
+        ReplacedError for another file, which the next look tells from it."""
         path, start = waiting.path, waiting.start
         to = partial(Offset, self.name, waiting.file)
         if not waiting.reads:
             yield Piece(None, start)
         elif waiting.lines:
-            for item, end, mark in follow_jsonl(path, start.position, self._now, stop=stop, mark=start.mark):
+            for item, end, mark in follow_jsonl(path, start.position, self._now, stop=stop, mark=start.mark, seal=seal):
                 yield Piece(item, to(end, mark))
         elif self._is_shut(path):
             os.scandir(path).close()

@@ -206,7 +206,7 @@ def _read(tail: Tail, part: Part) -> Iterator[Piece]:
         can_be_read(waiting.path)
         raise ReplacedError(f"{part.file} can be read again")
     size = 0
-    for piece in waiting.read(part.end if part.end >= 0 else None):
+    for piece in waiting.read(part.end if part.end >= 0 else None, part.seal):
         yield piece
         size += 0 if piece.item is None else size_of(piece.item)
         if size >= LARGE:
