@@ -8,7 +8,6 @@ functions that tell of the store, no function that tells of the process or does 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.store.duckdb_damage import telling_damage
-from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, measured, short_enough
+from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, measured, parts_of, short_enough
 
 CHUNK = 2048
 """Rows that are looked at together when an answer is measured: a vector of DuckDB."""
@@ -107,22 +106,10 @@ def judge(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise Refused("the question is nested too deeply") from None
     if parsed["error"]:  # what DuckDB calls a SELECT and does more than select
         raise Refused(ONLY_READ)
-    parts = list(_parts(parsed["statements"]))
+    parts = list(parts_of(parsed["statements"]))
     made = {entry["key"].lower() for part in parts if "cte_map" in part for entry in part["cte_map"]["map"]}
     for part in parts:
         _judge(part, made)
-
-
-def _parts(root: Any) -> Iterator[dict[str, Any]]:
-    """Everything in a parsed question that has parts itself."""
-    waiting = [root]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            yield part
-            waiting += part.values()
-        elif isinstance(part, list):
-            waiting += part
 
 
 def _judge(part: dict[str, Any], made: set[str]) -> None:

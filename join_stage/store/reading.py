@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -96,3 +96,15 @@ def measured(chunks: pa.RecordBatchReader, bounds: Bounds) -> pa.Table:
         bounds.check(rows, size)
         found.append(chunk)
     return pa.Table.from_batches(found, chunks.schema)
+
+
+def parts_of(root: Any) -> Iterator[dict[str, Any]]:
+    """Everything in JSON, such as a parsed question, that has parts with names."""
+    waiting = [root]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part

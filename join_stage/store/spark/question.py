@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, short_enough
+from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, parts_of, short_enough
 from join_stage.store.spark.functions import FUNCTIONS, TABLE_FUNCTIONS
 from join_stage.store.spark.snapshot import Snapshot
 from join_stage.store.spark.tables import TableViews
@@ -137,7 +137,7 @@ def _beside(session: SparkSession) -> SparkSession:
 def judge(plan: Any) -> None:
     """Refuses a plan, as Spark's parser gives it and in JSON, that does anything but select from relations of ours by
     functions of the list."""
-    parts = list(_parts(plan))
+    parts = list(parts_of(plan))
     made = {entry["_1"].lower() for part in parts for entry in part.get("cteRelations", ())}
     for part in parts:
         if "class" in part:
@@ -172,7 +172,7 @@ def _judge_function(name: str, allowed: frozenset[str]) -> None:
 def judge_analysed(plan: Any) -> None:
     """Refuses a plan, as Spark has analysed it and in JSON, whose rows come from elsewhere, or whose expressions reach
     there."""
-    for part in _parts(plan):
+    for part in parts_of(plan):
         if "class" not in part:
             continue
         name = _name(part)
@@ -188,53 +188,51 @@ def judge_analysed(plan: Any) -> None:
 def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
     """Refuses a plan, as Spark has optimized it, with joins that could not be interrupted: ones that compare each row
     of a side with each of the other, both of them many. The largest table has so many rows."""
-    planning = session._jvm.org.apache.spark.sql.catalyst.planning  # type: ignore[union-attr]
+    planning = session._jvm.org.apache.spark.sql.catalyst.planning  # type: ignore[union-attr]  # it runs
     by_hash = planning.ExtractEquiJoinKeys, planning.ExtractSingleColumnNullAwareAntiJoin
     repeated = 1
-    for node in _nodes(plan):
+    for node, below in _bottom_up(plan, largest):
         if node.nodeName() == "Join" and not any(keys.unapply(node).isDefined() for keys in by_hash):
-            repeated *= max(min(_most_rows(side, largest) for side in _sequence(node.children())), 1)
-    if repeated > MOST_REPEATED:
-        raise Refused(
-            "this compares each row of a table with each of another, which could not be interrupted: say what of the "
-            "one equals something of the other, or take fewer rows with LIMIT"
-        )
+            repeated *= max(min(below), 1)
+        if repeated > MOST_REPEATED:
+            raise Refused(
+                "this compares each row of a table with each of another, which could not be interrupted: say what of "
+                "the one equals something of the other, or take fewer rows with LIMIT"
+            )
 
 
-def _most_rows(plan: Any, largest: int) -> int:
-    """How many rows a plan gives at the most."""
-    if (rows := plan.maxRows()).isDefined():
-        return int(rows.get())
-    below = [_most_rows(child, largest) for child in _sequence(plan.children())]
-    if plan.nodeName() == "Generate":
-        return MOST_REPEATED + 1
-    return (prod if plan.nodeName() == "Join" else sum)(below) if below else largest
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    """A plan and all below it, also in its subqueries."""
-    waiting = [plan]
+def _bottom_up(plan: Any, largest: int) -> Iterator[tuple[Any, list[int]]]:
+    """A plan and all below it, also in its subqueries, each after what is below it, with how many rows its children
+    give at the most."""
+    waiting: list[tuple[Any, int, bool]] = [(plan, 0, False)]
+    done: list[int] = []
     while waiting:
-        node = waiting.pop()
-        waiting += [*_sequence(node.children()), *_sequence(node.subqueries())]
-        yield node
+        node, count, is_met = waiting.pop()
+        if not is_met:
+            children = _sequence(node.children())
+            waiting.append((node, len(children), True))
+            waiting += [(child, 0, False) for child in reversed(children)]
+            for inner in _sequence(node.subqueries()):
+                yield from _bottom_up(inner, largest)
+            continue
+        below = done[len(done) - count :]
+        del done[len(done) - count :]
+        yield node, below
+        done.append(_most_rows(node, below, largest))
+
+
+def _most_rows(node: Any, below: list[int], largest: int) -> int:
+    """How many rows a node gives at the most, given that of its children. A leaf is a table."""
+    if (rows := node.maxRows()).isDefined():
+        return int(rows.get())
+    if node.nodeName() == "Generate":
+        return MOST_REPEATED + 1
+    return (prod if node.nodeName() == "Join" else sum)(below) if below else largest
 
 
 def _sequence(found: Any) -> list[Any]:
     """The elements of a Seq of Scala's."""
     return [found.apply(place) for place in range(found.length())]
-
-
-def _parts(root: Any) -> Iterator[dict[str, Any]]:
-    """Everything in a plan that has parts itself."""
-    waiting = [root]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            yield part
-            waiting += part.values()
-        elif isinstance(part, list):
-            waiting += part
 
 
 def _name(part: Mapping[str, Any]) -> str:
