@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mmqjp.loading import end, ending_when_interrupted
+from mmqjp.loading import end_past_questions, ending_when_interrupted
 
 
 def main() -> None:
@@ -18,7 +18,9 @@ def main() -> None:
     try:
         command_line()
     except SystemExit as ended:
-        end(ended.code if isinstance(ended.code, int) else 0)
+        if isinstance(ended.code, int):
+            end_past_questions(ended.code)
+        raise
 
 
 if __name__ == "__main__":

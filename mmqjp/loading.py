@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
 
 INTERRUPTED = 130
 
@@ -35,15 +34,14 @@ def ending_when_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def end(status: int) -> NoReturn:
-    """Ends the process. A thread called QUESTION may still be in a query of DuckDB's that heeds no interrupt: once that
-    is done while Python ends, it would abort the process. Then Python is not ended, for nothing is left to be done."""
+def end_past_questions(status: int) -> None:
+    """Ends the process at once if a thread called QUESTION is still in a query of DuckDB's that heeds no interrupt: if
+    that returns while Python ends, it aborts the process."""
     if any(thread.name == QUESTION for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
                 stream.flush()
         os._exit(status)
-    sys.exit(status)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -96,6 +96,21 @@ main()
 """
 
 
+FAILING = """
+import sys
+import mmqjp.cli
+
+mmqjp.cli.main = lambda: sys.exit("not flat: memory")
+from mmqjp.__main__ import main
+main()
+"""
+
+
+def test_a_benchmark_that_fails_says_why():
+    done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (1, "not flat: memory\n")
+
+
 def test_a_query_that_goes_on_when_the_program_ends_does_not_abort_it():
     done = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "answered\n", "")
