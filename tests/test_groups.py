@@ -16,6 +16,7 @@ from join_stage.joiner import PLANS
 from mmqjp.session import Session
 from templates.catalog import Edge
 from tests.join_cases import SECOND
+from tests.seeds import seeds
 from xpath_stage import groups as groups_module
 from xpath_stage.groups import SHARE, Groups
 
@@ -66,7 +67,7 @@ def pairs(engine: Session, documents: Sequence[Document]) -> set[tuple[str, str]
 # ------------------------------------------------------------ numbers
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15, 150))
 def test_groups_cover_what_binds_and_their_rows_are_bounded(seed: int):
     rng, groups = random.Random(seed), Groups()
     filters: dict[Edge, tuple[int, ...]] = {}

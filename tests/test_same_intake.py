@@ -23,6 +23,7 @@ from feeds.tail import Tail, waiting_files
 from mmqjp.spark.batch_plan import PlanFiles
 from mmqjp.spark.files import FileReader, FileSource, Place, Share
 from mmqjp.spark.micro_batch import ROWS, pieces
+from tests.seeds import seeds
 
 Sequence = list[tuple[str, str, int | None]]
 
@@ -143,7 +144,7 @@ def by_spark(directory: Path, feeds: EntryForm | None, plans: Path) -> Sequence:
 
 
 @pytest.mark.parametrize("feeds", [None, "item", "raw"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 def test_run_stream_and_spark_read_the_same(seed: int, feeds: EntryForm | None, tmp_path: Path):
     crawl = Crawl(tmp_path / "crawl", seed).directory
     found = by_stream(crawl, feeds)

@@ -20,6 +20,7 @@ from templates.template import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from tests.agreement import Delivery, assert_agrees
 from tests.join_cases import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
+from tests.seeds import seeds
 from tests.strategies import random_case
 
 S = Scope(INFINITE, frozenset({("S", "S")}))
@@ -35,7 +36,7 @@ def by_plan(case: JoinCase, plan: str) -> list[Result]:
 # ---------------------------------------------------------------- against the basic plan
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, 300))
 def test_random_witnesses(seed: int):
     case = random_join_case(seed, templates=6, in_order=seed % 2 == 0)
     assert by_plan(case, "signature") == by_plan(case, "basic")
@@ -93,7 +94,7 @@ def test_a_restart_between_batches(tmp_path: Path):
             engine.close()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 200))
 def test_the_oracle_s_outputs(seed: int):
     script, documents = random_case(seed, 20, 12)
     with Session("duckdb", plan="signature") as engine:

@@ -21,6 +21,7 @@ from mmqjp.session import Session
 from mmqjp.state.retention import ID_RETENTION
 from tests.agreement import as_row
 from tests.oracle import comparable
+from tests.seeds import seeds
 from tests.service_support import PAIRS, Directory, StopAfter
 from tests.strategies import random_case
 
@@ -66,7 +67,7 @@ def assert_any_order(engine: object, seed: int, queries: int, documents: int) ->
     return len(found[0])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5, 50))
 def test_any_order_within_the_lateness_gives_the_same(seed: int):
     assert_any_order("duckdb", seed, 8, 12)
 
