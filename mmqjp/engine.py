@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +18,7 @@ from join_stage.views import CACHE_BYTES
 from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance
 from mmqjp.answers.batch import Batches, Processed
 from mmqjp.answers.output import Output
-from mmqjp.answers.parts import Bounds, assemble
+from mmqjp.answers.parts import assemble
 from mmqjp.documents.admission import Found, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
 from mmqjp.garbage import collector_passes_over, collector_paused
@@ -44,10 +44,6 @@ class Counters:
     duplicates: int = 0
     dead_letters: int = 0
     outputs: int = 0
-
-    def with_outputs(self, count: int) -> Counters:
-        """With so many outputs more."""
-        return Counters(self.documents, self.duplicates, self.dead_letters, self.outputs + count)
 
     def after(self, batch: Processed) -> Counters:
         """With what a batch brought."""
@@ -124,8 +120,8 @@ class Engine:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             stage1 = _stage1(session, ledger, limits, max_nodes)
             timing = Timing(lateness, idle_after, max_ahead)
-            bounds = Bounds(max_document, max_nodes, Allowance(max_matches, max_outputs, max_work))
-            self._parts = assemble(self._store, ledger, stage1, timing, bounds, now)
+            allowance = Allowance(max_matches, max_outputs, max_work)
+            self._parts = assemble(self._store, ledger, stage1, timing, allowance, max_document, max_nodes, now)
         except BaseException:
             self._store.close()
             self._disown()
@@ -184,24 +180,27 @@ class Engine:
             parsed = parse_script(script) if isinstance(script, str) else script
             names, outputs, paused = self._batches.subscribe(parsed, how, noting, backfill=backfill)
         self._paused |= paused
-        self._counters = self._counters.with_outputs(outputs)
+        self._counters = replace(self._counters, outputs=self._counters.outputs + outputs)
         return names
 
     def unsubscribe(self, name: str) -> None:
         """Removes all queries of a name. Raises UnknownQuery if there is none."""
-        self._batches.change(lambda: self._parts.changes.unsubscribe(name))
+        with self._batches.whole():
+            self._parts.changes.unsubscribe(name)
 
     def pause(self, name: str, reason: str = "asked to") -> None:
         """Lets all queries of a name rest: they give nothing, and will never see documents that arrive meanwhile.
 
         Raises UnknownQuery if there is none."""
-        self._batches.change(lambda: self._parts.changes.pause(name, reason))
+        with self._batches.whole():
+            self._parts.changes.pause(name, reason)
 
     def resume(self, name: str) -> None:
         """Lets all queries of a name go on, also with the documents from before they were paused that are still kept.
 
         Raises UnknownQuery if there is none."""
-        self._batches.change(lambda: self._parts.changes.resume(name))
+        with self._batches.whole():
+            self._parts.changes.resume(name)
 
     def queries(self) -> dict[str, list[str]]:
         """The texts of the registered queries by name."""

@@ -48,15 +48,18 @@ class Session(Engine):
 
     def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """See `Engine.unsubscribe`."""
-        self._batches.change(lambda: self._parts.changes.unsubscribe(name, noting))
+        with self._batches.whole():
+            self._parts.changes.unsubscribe(name, noting)
 
     def pause(self, name: str, reason: str = "asked to", *, noting: Noting = nothing_noted) -> None:
         """See `Engine.pause`."""
-        self._batches.change(lambda: self._parts.changes.pause(name, reason, noting))
+        with self._batches.whole():
+            self._parts.changes.pause(name, reason, noting)
 
     def resume(self, name: str, *, noting: Noting = nothing_noted) -> None:
         """See `Engine.resume`."""
-        self._batches.change(lambda: self._parts.changes.resume(name, noting))
+        with self._batches.whole():
+            self._parts.changes.resume(name, noting)
 
     @property
     def registry(self) -> Registry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -158,11 +158,6 @@ class Batches:
             except Passed as passed:
                 cuts |= passed.cuts
         return names, count, self._set_paused(pauses)
-
-    def change(self, change: Callable[[], None]) -> None:
-        """Does what commits a change of queries."""
-        with self.whole():
-            change()
 
     def _save_pauses(self, pauses: Iterable[Pause]) -> None:
         for pause in pauses:

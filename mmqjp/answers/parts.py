@@ -27,16 +27,6 @@ from xpath_stage.spark import SparkStage
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What documents and queries are held to; None is no limit. A document has at most `bytes` bytes and `nodes`
-    elements and attributes; `allowance` is what a query may cost."""
-
-    bytes: int | None
-    nodes: int | None
-    allowance: Allowance
-
-
-@dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of an engine, in the way of data."""
 
@@ -57,10 +47,18 @@ class Parts:
 
 
 def assemble(
-    store: JoinEngine, ledger: Ledger, stage1: XPathStage | SparkStage, timing: Timing, bounds: Bounds, now: Clock
+    store: JoinEngine,
+    ledger: Ledger,
+    stage1: XPathStage | SparkStage,
+    timing: Timing,
+    allowance: Allowance,
+    max_document: int | None,
+    max_nodes: int | None,
+    now: Clock,
 ) -> Parts:
-    """The parts over a store, whose queries are registered; a store of an older format is brought up to date. Raises
-    StoreError for one that cannot be read."""
+    """The parts over a store, whose queries are registered; a store of an older format is brought up to date. A
+    document has at most `max_document` bytes, and `max_nodes` elements and attributes; None is no limit. Raises
+    StoreError for a store that cannot be read."""
     with collector_passes_over():
         saved, preparation = KeptQueries(store), Preparation()
         registry = Registry(saved.catalog(), stage1, store)
@@ -70,10 +68,10 @@ def assemble(
     greatest: Mapping[str, int] = greatest_times(store, ledger) if is_bounded(timing.lateness) else {}
     watermarks, records = Watermarks(timing, greatest, now()), Records(store)
     state = JoinState(store, ledger, registry, stage1, records)
-    admission = Admission(store, watermarks, registry.sources, state.behind, now, bounds.bytes, bounds.nodes)
+    admission = Admission(store, watermarks, registry.sources, state.behind, now, max_document, max_nodes)
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
     outbox = Outbox(store, ledger)
-    answering = Answering(stage1, store, ledger, registry, records, state, outbox, bounds.allowance)
+    answering = Answering(stage1, store, ledger, registry, records, state, outbox, allowance)
     return Parts(
         store, ledger, watermarks, records, stage1, saved, registry, changes, state, eviction, admission, outbox,
         answering, now,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -26,7 +26,7 @@ class Lazy:
         return found
 
 
-class LazyCommands(MutableMapping[str, click.Command]):
+class LazyCommands(Mapping[str, click.Command]):
     """The commands of a group by their names, in the order in which they were given."""
 
     def __init__(self, known: Mapping[str, Lazy]) -> None:
@@ -41,12 +41,6 @@ class LazyCommands(MutableMapping[str, click.Command]):
         if name not in self._loaded:
             self._loaded[name] = self._known[name].load()
         return self._loaded[name]
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._known[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._known
