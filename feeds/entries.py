@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from common.prolog import read_prolog
 from feeds.charset import as_told
 from feeds.confined import confined
 from feeds.document import DEFAULT_STREAM, Document, Reject
@@ -16,7 +17,6 @@ from feeds.json_feed import json_feed_to_atom, load_json_feed
 from feeds.links import is_url
 from feeds.raw import raw_entries
 from feeds.sightings import Fetch, Listed, SeenEntry, sightings
-from markup.prolog import read_prolog
 
 EntryForm = Literal["item", "raw"]
 

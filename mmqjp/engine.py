@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from common.private import share
 from feeds.document import Clock, Document, Reject, now_us
 from join_stage.joiner import DEFAULT_PLAN, PLANS, unknown_plan
-from join_stage.store.private import share
 from join_stage.store.protocol import Outdated
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.private import SHARED, make_inside, umask_of
 from feeds.fetch.archive import Capture
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.state import FetchStore
-from join_stage.store.private import SHARED, make_inside, umask_of
 from mmqjp.commands import run
 from mmqjp.session import Session
 from mmqjp.state.ownership import OWNER

@@ -7,7 +7,7 @@ from xml.parsers import expat
 
 import pytest
 
-from markup.prolog import read_prolog
+from common.prolog import read_prolog
 from tests.cpu import printed
 from tests.fuzz_stage1 import read, reference
 from xpath_stage.parse import DocumentError, parse_document

@@ -6,7 +6,7 @@ import re
 
 from lxml import etree
 
-from markup.prolog import Prolog, wide_encoding
+from common.prolog import Prolog, wide_encoding
 
 NODE_BYTES = 4
 """What an element or an attribute takes at the least: `<a/>`."""

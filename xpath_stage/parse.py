@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from markup.prolog import Prolog, read_prolog
+from common.prolog import Prolog, read_prolog
 from xpath_stage.extent import NODE_BYTES, excess
 
 MAX_BYTES = 16 << 20

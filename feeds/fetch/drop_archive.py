@@ -6,9 +6,9 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
+from common.private import as_its_directory
 from feeds.fetch.archive import Capture
 from feeds.layout import FEED_SUFFIX, SIDECAR_SUFFIX, Sidecar, drop_stem, read_stem, sidecar_json
-from feeds.private import as_its_directory
 
 _DRAFT = ".draft"
 

@@ -9,8 +9,8 @@ from typing import cast
 
 from lxml import etree
 
+from common.prolog import read_prolog
 from feeds.text import one_line
-from markup.prolog import read_prolog
 
 LONGEST_TITLE = 1_000
 """Characters of a title: it stands in the folders of all that is below it."""

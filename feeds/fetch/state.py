@@ -17,10 +17,10 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from common.private import own
 from feeds.errors import SourceError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.hints import Hints
-from feeds.private import own
 
 STATE_FILE = "fetch.sqlite"
 FORMAT = 2

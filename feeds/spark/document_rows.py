@@ -10,11 +10,11 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from lxml import etree
 
+from common.prolog import read_prolog
 from feeds.document import Document, Reject
 from feeds.entries import EntryForm, Item
 from feeds.errors import SourceError
 from feeds.xml_files import safe_parser
-from markup.prolog import read_prolog
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
 """Of a document `reason` and `raw` are null; of what is none `xml` is, and what else is not known. Times are

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from common.private import own
 from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
-from feeds.private import own
 from feeds.reading import read_waiting
 from feeds.spark.document_rows import SCHEMA, row_batches
 from feeds.tail import Piece, Tail, waiting_files

@@ -13,9 +13,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from common.private import share
 from feeds.dates import iso_utc
 from join_stage.joiner import DEFAULT_PLAN
-from join_stage.store.private import share
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure

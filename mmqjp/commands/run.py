@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from common.private import is_shared, make_inside, umask_of
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
-from join_stage.store.private import is_shared, make_inside, umask_of
 from mmqjp.answers.allowance import ALLOWANCE, Allowance
 from mmqjp.commands.console import counted
 from mmqjp.commands.debug import debug_option

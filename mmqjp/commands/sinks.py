@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from join_stage.store.whole_file import whole_file
+from common.whole_file import whole_file
 from mmqjp.sinks.lines import is_stream, refuse_missing_directory
 from mmqjp.sinks.standard_output import standard_output
 from mmqjp.text import json_line

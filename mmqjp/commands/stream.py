@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from common.private import is_shared, make_inside
 from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
-from join_stage.store.private import is_shared, make_inside
 from mmqjp.answers.allowance import Allowance
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from common.private import make_inside, make_state
+from common.whole_file import write_whole as _write
 from feeds.document import Clock, now_us
-from join_stage.store.private import make_inside, make_state
-from join_stage.store.whole_file import write_whole as _write
 
 SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from join_stage.store.whole_file import sync_directory, whole_file
+from common.whole_file import sync_directory, whole_file
 from mmqjp.answers.output import Output
 from mmqjp.sinks.places import NOWHERE, Left, Place
 from mmqjp.sinks.standard_output import standard_output

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from common.whole_file import write_whole
 from feeds.offsets import Positions
 from feeds.parts import GRAIN, Part, parts_of
 from feeds.tail import Waiting
-from join_stage.store.whole_file import write_whole
 
 LARGE = 64 << 20
 """Bytes of XML after which a file is read on in a later micro-batch. Nothing comes behind so large a file in a plan."""

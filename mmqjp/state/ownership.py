@@ -12,8 +12,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from common.private import make_lock, make_state
 from feeds.document import Clock, now_us
-from join_stage.store.private import make_lock, make_state
 from join_stage.store.protocol import StoreError
 
 OWNER = "owner"

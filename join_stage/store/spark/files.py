@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from join_stage.store.private import as_its_directory, make_inside, make_lock, make_state
+from common.private import as_its_directory, make_inside, make_lock, make_state
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.store.spark.manifests import (
     EMPTY,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from join_stage.store.private import as_its_directory
+from common.private import as_its_directory
 from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
 from join_stage.store.tables import TABLES
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from join_stage.store.private import as_its_directory
+from common.private import as_its_directory
 
 
 @contextmanager

@@ -90,3 +90,10 @@ def keep_private(path: Path) -> None:
         mode = path.stat().st_mode
         if mode & OTHERS:
             path.chmod(mode & 0o700)
+
+
+def own(path: Path) -> None:
+    """Makes a file, if it is missing, that only its owner may read and write, and takes it from others if it is there.
+    What SQLite makes beside it is like it."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    keep_private(path)

@@ -1,1 +1,0 @@
-"""XML that strangers wrote, looked at before a parser sees it."""
