@@ -166,7 +166,7 @@ class Engine:
 
     def subscribe(self, text: str, *, add: bool = False, backfill: bool = False) -> list[str]:
         """Registers the queries of a script and returns their names. They see documents that arrive from now on; with
-        `backfill` all that are kept too, and what these give is in `undelivered` at once.
+        `backfill` all that are kept too, and what these give is among `outputs` at once.
 
         They take the place of the queries that are registered under the names they PUBLISH, of which those with the
         same text stay as they are; with `add` all of these stay.
@@ -224,22 +224,28 @@ class Engine:
     ) -> list[Output]:
         with collector_paused():
             batch = self._batches.process(documents, notes, found)
+        self._take(batch)
+        return batch.outputs
+
+    def _take(self, batch: Processed) -> None:
+        """Takes note of what a batch brought, and warns of its dead letters."""
         self._paused |= batch.paused
         self._last_dead_letters = batch.dead_letters
         if not self._quiet:
             warn_of(self._last_dead_letters)
         self._counters = self._counters.after(batch)
-        return batch.outputs
 
     # ------------------------------------------------------------ what was done
 
-    def undelivered(self) -> Iterator[Output]:
-        """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
-        return self._parts.outbox.undelivered()
+    def outputs(self, after: int = -1) -> Iterator[Output]:
+        """The outputs that are kept whose `seq` is greater than `after`, in the order of `seq`. Who notes the last one
+        that it has got goes on from there, also after a restart."""
+        return self._parts.outbox.outputs(after)
 
-    def mark_delivered(self) -> None:
-        """Notes that all outputs so far have reached their reader."""
-        self._parts.outbox.mark_delivered()
+    @property
+    def last_seq(self) -> int:
+        """The `seq` of the last output that is committed; -1 if there is none."""
+        return self._parts.ledger.next_seq - 1
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """All dead letters of the store, in no particular order."""

@@ -10,12 +10,14 @@ from feeds.document import Document, Reject
 from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
+from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.documents.admission import Found
 from mmqjp.documents.evaluated import EvaluatedRows
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import EARLIEST, by_stream, is_bounded, noted_watermarks
 from mmqjp.engine import Counters, Engine
+from mmqjp.garbage import collector_paused
 from mmqjp.queries.changes import How, Noting, nothing_noted
 from mmqjp.queries.registry import Registry
 from mmqjp.state.open_store import directory_bytes
@@ -106,9 +108,13 @@ class Session(Engine):
         self._batches.note(notes)
 
     def pass_time(self) -> bool:
-        """Lets silent streams go on with the clock although no document comes. What nothing can meet any more for that
-        leaves the join state, in a batch of its own; whether there was anything."""
-        return self._batches.pass_time()
+        """Lets silent streams go on with the clock although no document comes. What is decided by that is answered, and
+        what nothing can meet any more leaves the join state, in a batch of its own; whether there was anything."""
+        with collector_paused():
+            batch = self._batches.pass_time()
+        if batch is not None:
+            self._take(batch)
+        return batch is not None
 
     def prune(
         self,
@@ -152,9 +158,13 @@ class Session(Engine):
         numbers; None before any batch. Of an earlier run they are known if it was closed."""
         return (self._plan, costs) if (costs := self._store.costs()) else self._parts.ledger.costs()
 
-    def outputs_after(self, batch: int) -> Iterator[list[Output]]:
-        """The outputs of the batches after one, each list as `process` returned it, oldest first."""
-        return self._parts.outbox.outputs_after(batch)
+    def lines(self, after: int = -1) -> Iterator[Output]:
+        """Like `outputs`, in the order of the output lines of a run: by t1, query, documents, nodes."""
+        return self._parts.outbox.lines(after)
+
+    def position(self, sink: str) -> Position:
+        """How far a sink is, as noted last."""
+        return self._parts.outbox.position(sink)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""

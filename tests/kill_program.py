@@ -19,7 +19,7 @@ from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
 from mmqjp.session import Session
-from mmqjp.sinks.lines import GrowingFile
+from mmqjp.sinks.jsonl import GrowingFile
 from tests.service_support import Directory, StopAfter
 
 STEPS: list[tuple[Any, str]] = [

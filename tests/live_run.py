@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmqjp.session import Session
 from tests.agreement import as_row
+from tests.delivery import mark_delivered, undelivered
 from tests.live_model import Expected, LiveModel, Refused, kept_texts, parsed
 from tests.live_operations import (
     Batch,
@@ -199,7 +200,7 @@ class Live:
 
     def _deliver(self) -> None:
         self._compare_undelivered()
-        self._engine.mark_delivered()
+        mark_delivered(self._engine)
         self._model.delivered()
 
     def _copied(self) -> None:
@@ -223,8 +224,8 @@ class Live:
             self._compare_kept()
 
     def _compare_undelivered(self) -> None:
-        undelivered = [as_row(output) for output in self._engine.undelivered()]
-        _same_rows("undelivered outputs", undelivered, self._model.undelivered)
+        left = [as_row(output) for output in undelivered(self._engine)]
+        _same_rows("undelivered outputs", left, self._model.undelivered)
 
     def _compare_queries(self) -> None:
         texts = self._engine.queries()

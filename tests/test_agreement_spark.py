@@ -11,6 +11,7 @@ import pytest
 from join_stage.joiner import PLANS
 from mmqjp.session import Session
 from tests.agreement import Delivery, as_row, assert_agrees
+from tests.delivery import mark_delivered, undelivered
 from tests.oracle import comparable
 from tests.strategies import random_case
 
@@ -60,7 +61,7 @@ def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark: SparkSess
     for half in (documents[:6], documents[6:]):
         with Session(spark, state=tmp_path) as engine:
             engine.ensure(script)
-            assert sorted(o.xml for o in engine.process(half)) == sorted(o.xml for o in engine.undelivered())
-            halves += [as_row(output) for output in engine.undelivered()]
-            engine.mark_delivered()
+            assert sorted(o.xml for o in engine.process(half)) == sorted(o.xml for o in undelivered(engine))
+            halves += [as_row(output) for output in undelivered(engine)]
+            mark_delivered(engine)
     assert comparable(halves) == comparable(whole)

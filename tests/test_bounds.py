@@ -15,6 +15,7 @@ from mmqjp.answers.allowance import Steps, TooMuch
 from mmqjp.session import Session
 from tests.agreement import as_row
 from tests.cli_support import mmqjp
+from tests.delivery import mark_delivered, undelivered
 from tests.oracle import comparable
 from tests.oracle_bounds import Model, Watched
 from xpath_stage.binder import Part, each_binding
@@ -114,7 +115,7 @@ def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: 
                 case "reopen":
                     engine.close()
                     engine = make(matches, in_all)
-        assert comparable(map(as_row, engine.undelivered())) == comparable(model.given)
+        assert comparable(map(as_row, undelivered(engine))) == comparable(model.given)
     finally:
         engine.close()
     return reasons
@@ -312,7 +313,7 @@ def test_documents_are_numbered_on_when_all_were_dropped(tmp_path: Path):
     with engine() as second:
         clock[0] = 10**9
         second.pass_time()
-        second.mark_delivered()
+        mark_delivered(second)
         second.prune(0)
         assert second.sql("SELECT * FROM documents").num_rows == 0
     with engine() as third:

@@ -10,6 +10,7 @@ import pytest
 
 from mmqjp.session import Session
 from tests.agreement import as_row
+from tests.delivery import undelivered
 from tests.oracle import comparable
 from tests.strategies import random_case
 
@@ -56,7 +57,7 @@ def test_a_killed_run_is_taken_up_again(point: str, after: int, tmp_path: Path):
         engine.ensure(script)
         for start in range(0, 12, 4):
             engine.process(documents[start : start + 4])
-        got = comparable(as_row(output) for output in engine.undelivered())
+        got = comparable(as_row(output) for output in undelivered(engine))
     with Session("duckdb") as undisturbed:
         undisturbed.ensure(script)
         expected = comparable(as_row(output) for output in undisturbed.process(documents))

@@ -12,6 +12,7 @@ from mmqjp import XsclErrors
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from tests.agreement import as_row
+from tests.delivery import mark_delivered, undelivered
 from tests.oracle import comparable
 from tests.strategies import random_case
 from xscl import parse_script
@@ -219,12 +220,12 @@ def test_outputs_wait_in_the_state_until_they_are_delivered(tmp_path: Path):
         engine.process([doc(1), doc(2)])
     with Session("duckdb", state=tmp_path) as engine:
         engine.process([doc(3)])
-        assert [o.documents for o in engine.undelivered()] == [("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
-        engine.mark_delivered()
+        assert [o.documents for o in undelivered(engine)] == [("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
+        mark_delivered(engine)
     with Session("duckdb", state=tmp_path) as engine:
-        assert list(engine.undelivered()) == []
+        assert list(undelivered(engine)) == []
         engine.process([doc(4)])
-        assert [o.documents for o in engine.undelivered()] == [("d1", "d4"), ("d2", "d4"), ("d3", "d4")]
+        assert [o.documents for o in undelivered(engine)] == [("d1", "d4"), ("d2", "d4"), ("d3", "d4")]
 
 
 def test_matches_are_kept_once_for_all_queries_that_share_a_row(engine: Session):

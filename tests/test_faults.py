@@ -27,6 +27,7 @@ from mmqjp.service.spool import Answer, Spool
 from mmqjp.session import Session
 from tests.cli_support import mmqjp
 from tests.damage import damaged
+from tests.delivery import mark_delivered, undelivered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +56,7 @@ def made(state: Path, engine: str | SparkSession = "duckdb") -> list[Any]:
 
 def content(engine: Session) -> Any:
     """All that is to be known of a store: its queries, documents and outputs."""
-    outputs = [(o.query, o.documents, o.xml) for o in engine.undelivered()]
+    outputs = [(o.query, o.documents, o.xml) for o in undelivered(engine)]
     documents = sorted(
         (row["docid"], row["id"], row["xml"]) for row in engine.sql("SELECT * FROM documents").to_pylist()
     )
@@ -345,6 +346,6 @@ def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path: Path):
         engine.resume("c")
         assert len(engine.process([doc(2_092), doc(2_080)])) == 2
         assert [row["id"] for row in engine.dead_letters()] == ["a2080"]
-        engine.mark_delivered()
+        mark_delivered(engine)
         engine.prune(0)
-        assert not list(engine.undelivered())
+        assert not list(undelivered(engine))

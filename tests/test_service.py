@@ -91,7 +91,7 @@ def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(
     place.drop("2.jsonl", range(3, 6))
     with Session("duckdb", state=place.state) as engine:
         service = place.service(engine, batch_size=2)
-        broken = service._outlet._lines if failing == "write" else service
+        broken = service._delivery._sink if failing == "write" else service
         kept = getattr(broken, failing)
 
         def fail(*arguments: object) -> None:

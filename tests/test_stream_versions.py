@@ -23,7 +23,8 @@ from mmqjp.service.intake import HISTORY
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
 from mmqjp.session import Session
-from mmqjp.sinks.lines import WRITTEN, GrowingFile, open_lines
+from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.jsonl import GrowingFile, open_sink
 from tests.feed_server import START, Fetching, rss, running_server
 from tests.service_support import Events, StopAfter
 
@@ -47,7 +48,7 @@ class Reader:
         with Session("duckdb", state=self.state, lateness=self.lateness, now=lambda: self.now) as engine:
             if not engine.queries():
                 engine.subscribe("FROM S//item->a PUBLISH all")
-            lines = open_lines(self.output, engine.setting(WRITTEN))
+            lines = open_sink(self.output, engine.position(OUTPUT))
             service = Service(
                 engine, [drops.tail("item", history)], lines, CommandQueue(Spool(self.state)),
                 Events() if events is None else events,

@@ -20,6 +20,7 @@ from mmqjp.documents import watermarks
 from mmqjp.session import Session
 from mmqjp.state.retention import ID_RETENTION
 from tests.agreement import as_row
+from tests.delivery import mark_delivered
 from tests.oracle import comparable
 from tests.seeds import seeds
 from tests.service_support import PAIRS, Directory, StopAfter
@@ -236,7 +237,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
             got = []
             for document in documents:
                 got += engine.process([document])
-                engine.mark_delivered()
+                mark_delivered(engine)
                 if keep is not None:
                     engine.prune(keep)
             found.append(comparable(map(as_row, got)))
@@ -251,7 +252,7 @@ def test_the_ids_of_dropped_documents_are_known_for_a_while():
         engine.subscribe(WINDOW)
         engine.process([doc(0), Document("bad", "<a>", time=NOW)])
         engine.process([doc(1000)])
-        engine.mark_delivered()
+        mark_delivered(engine)
         engine.prune(SECOND)
         engine.process([doc(0)])
         assert engine.counters().duplicates == 1 and engine.counters().dead_letters == 1
@@ -268,7 +269,7 @@ def test_old_rows_go_from_files_too(spark: SparkSession, tmp_path: Path):
             engine.subscribe(WINDOW)
             for seconds in range(start * 60, start * 60 + 60, 20):
                 engine.process([doc(seconds), doc(seconds + 1), Document(f"bad{seconds}", "<a>", time=NOW)])
-            engine.mark_delivered()
+            mark_delivered(engine)
             time.now += 1000 * SECOND
             engine.prune(500 * SECOND)
             engine.prune(10 * SECOND)

@@ -47,13 +47,25 @@ RECORDS = {
     # External documents that were met and are not kept any more.
     "dropped_ids": _schema(id=_TEXT, stream=_TEXT, t1=_INT),
     "dead_letters": _schema(id=_TEXT, stream=_TEXT, time=_INT, reason=_TEXT, raw=pa.binary(), noted_at=_INT),
+    # `seq` numbers the outputs in the order in which they are committed; `id` is the same wherever an output is made.
     "outputs": _schema(
-        query=_TEXT, t0=_INT, t1=_INT, documents=_TEXTS, streams=_TEXTS, nodes=_TEXT, xml=_TEXT, batch=_INT
+        query=_TEXT,
+        t0=_INT,
+        t1=_INT,
+        documents=_TEXTS,
+        streams=_TEXTS,
+        nodes=_TEXT,
+        xml=_TEXT,
+        batch=_INT,
+        seq=_INT,
+        id=_TEXT,
     ),
     # When a batch was taken in and committed, and what it brought. Batches that only note something have no row.
     "batches": _schema(batch=_INT, taken_at=_INT, committed_at=_INT, documents=_INT, dead_letters=_INT, outputs=_INT),
     "match_rows": _schema(match=_INT, template=_INT, docid1=_INT, docid2=_INT, t0=_INT, t1=_INT, bindings=_INTS),
     "match_queries": _schema(match=_INT, query=_TEXT, qid=_INT),
+    # Which matches an output is of.
+    "output_matches": _schema(seq=_INT, match=_INT),
     "added_queries": _schema(
         qid=_INT, name=_TEXT, text=_TEXT, occurrence=_INT, template=_INTS, window_us=_INT, added_at=_INT, since=_INT
     ),

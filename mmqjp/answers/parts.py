@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from feeds.document import Clock
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.allowance import Allowance
+from mmqjp.answers.older_outputs import number_outputs
+from mmqjp.answers.operators import operators
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.step import Answering
 from mmqjp.documents.admission import Admission
@@ -62,7 +65,7 @@ def assemble(
     with collector_passes_over():
         saved, preparation = KeptQueries(store), Preparation()
         registry = Registry(saved.catalog(), stage1, store)
-        if not migrate(store, ledger, saved, registry, preparation):
+        if not migrate(store, ledger, saved, registry, preparation, partial(number_outputs, store, ledger)):
             saved.restore(registry, preparation)
         changes = Subscribing(store, ledger, saved, registry, preparation, now)
     greatest: Mapping[str, int] = greatest_times(store, ledger) if is_bounded(timing.lateness) else {}
@@ -71,7 +74,9 @@ def assemble(
     admission = Admission(store, watermarks, registry.sources, state.behind, now, max_document, max_nodes)
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
     outbox = Outbox(store, ledger)
-    answering = Answering(stage1, store, ledger, registry, records, state, outbox, allowance)
+    answering = Answering(
+        stage1, store, ledger, registry, records, state, outbox, operators(registry, records), allowance
+    )
     return Parts(
         store, ledger, watermarks, records, stage1, saved, registry, changes, state, eviction, admission, outbox,
         answering, now,

@@ -54,8 +54,8 @@ from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNED, PRUNED_AT
 from mmqjp.session import Session
-from mmqjp.sinks.lines import WRITTEN, open_lines
-from mmqjp.sinks.outlet import Outlet
+from mmqjp.sinks.delivery import OUTPUT, Delivery
+from mmqjp.sinks.jsonl import open_sink
 from mmqjp.state.open_store import open_session
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import NOTHING, Notes
@@ -185,9 +185,9 @@ def run(
         ExitStack() as here,
     ):
         growing = state is not None
-        lines = here.enter_context(closing(open_lines(target, opened.setting(WRITTEN), _say, growing=growing)))
-        outlet = Outlet(opened, lines)
-        outlet.attend()
+        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT), _say, growing=growing)))
+        delivery = Delivery(opened, sink)
+        delivery.prepare()
         dead.begin()
         try:
             drops = intake = report = None
@@ -209,7 +209,7 @@ def run(
                         )
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
-                written = deliver(opened, outlet)
+                written = deliver(opened, delivery)
                 if intake is not None:
                     drop_superseded(opened, intake)
         except KeyboardInterrupt:
@@ -320,11 +320,11 @@ def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:
         click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def deliver(engine: Session, outlet: Outlet) -> int:
+def deliver(engine: Session, delivery: Delivery) -> int:
     """Writes the outputs that no run has written yet, and returns how many there were."""
-    count = outlet.write(engine.undelivered(), engine.batch - 1)
+    count = delivery.write(engine.lines(delivery.acked))
     if count:  # only what its reader has counts as delivered
-        outlet.note()
+        delivery.note()
     return count
 
 

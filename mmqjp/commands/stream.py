@@ -48,7 +48,8 @@ from mmqjp.service.questions import AT_ONCE, QUERY, Questions
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.session import Session
-from mmqjp.sinks.lines import WRITTEN, open_lines
+from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.jsonl import open_sink
 
 AVAILABLE_NOW = "available-now"
 CHECKPOINT, FILES = "checkpoint", "files"
@@ -246,7 +247,7 @@ def stream(
         if script is not None and queries_path is not None:
             for what in subscribe(opened, script, queries_path, "renew"):
                 metrics.event("queries", what=what)
-        lines = open_lines(target, opened.setting(WRITTEN), lambda what: metrics.event("output", what=what))
+        sink = open_sink(target, opened.position(OUTPUT), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
             port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
@@ -266,7 +267,7 @@ def stream(
             # On Spark one question may take half of the cores, and two would leave none.
             at_once = 1 if session is not None else AT_ONCE
             questions = Questions(opened, spool, metrics, question_timeout, at_once=at_once)
-            parts = opened, sources, lines, CommandQueue(spool, beside=(QUERY,)), metrics
+            parts = opened, sources, sink, CommandQueue(spool, beside=(QUERY,)), metrics
             rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening, questions.make_room)
             if session is None:
                 service = Service(*parts, rules)
@@ -302,7 +303,7 @@ def stream(
                 f"the reader of {error.filename} has gone; what it has not got comes with a restart"
             ) from error
         finally:
-            lines.close()
+            sink.close()
         seen = opened.counters()
         metrics.event("stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters)
 

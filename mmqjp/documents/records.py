@@ -65,7 +65,52 @@ class Record:
 
 
 def own_part_id(stream: str, document_id: str) -> str:
+    """What tells a document apart from all others: its stream and id as JSON."""
     return json.dumps([stream, document_id], ensure_ascii=False)
+
+
+def published_record(stream: str, inputs: Sequence[Record], xml: str, id: str, *, within: bool) -> Record:
+    """An output over some documents, as a document of a stream. It gets a docid when it enters. `within` says whether
+    it appears when the latest of these did, or only now."""
+    appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
+    return _record_over(inputs, id, stream, xml, "published", (), (own_part_id(stream, id),), (), appeared)
+
+
+def tuple_record(stream: str, inputs: Sequence[Record], xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
+    """A tuple over some documents, as a document of a hidden stream. It gets a docid when it enters. `bound` has the
+    docid and node of each variable."""
+    parts = tuple(part for record in inputs for part in record.parts)
+    part_ids = tuple(part for record in inputs for part in record.part_ids)
+    appeared = tuple(at for record in inputs for at in record.appeared)
+    return _record_over(inputs, "", stream, xml, "hidden", parts, part_ids, bound, appeared)
+
+
+def _record_over(
+    inputs: Sequence[Record],
+    id: str,
+    stream: str,
+    xml: str,
+    kind: Kind,
+    parts: tuple[int, ...],
+    part_ids: tuple[str, ...],
+    bound: tuple[tuple[int, Node], ...],
+    appeared: tuple[int, ...],
+) -> Record:
+    return Record(
+        -1,
+        id,
+        stream,
+        min(r.t0 for r in inputs),
+        max(r.t1 for r in inputs),
+        xml,
+        kind,
+        parts,
+        part_ids,
+        tuple(source for r in inputs for source in r.sources),
+        bound,
+        max(r.arrival for r in inputs),
+        appeared,
+    )
 
 
 class Records:

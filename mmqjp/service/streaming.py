@@ -29,7 +29,7 @@ from mmqjp.service.intake import Taken
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
 from mmqjp.session import Session
-from mmqjp.sinks.lines import Lines
+from mmqjp.sinks.protocol import Sink
 from mmqjp.spark.micro_batch import numbered, pieces, readable, uncommitted
 from mmqjp.text import one_line
 
@@ -51,14 +51,14 @@ class StreamingService(Service):
         self,
         engine: Session,
         sources: Sequence[Tail],
-        lines: Lines,
+        sink: Sink,
         commands: Commands,
         log: Log,
         rules: Rules,
         frame: DataFrame,
         checkpoint: Path,
     ) -> None:
-        super().__init__(engine, sources, lines, commands, log, rules)
+        super().__init__(engine, sources, sink, commands, log, rules)
         self._frame, self._checkpoint = frame, checkpoint.absolute()
         self._lock = Lock()
         self._failure: BaseException | None = None
@@ -111,8 +111,8 @@ class StreamingService(Service):
             return
         try:
             self._obey()
-            if idle and self._engine.pass_time():
-                self._prune()
+            if idle:
+                self._pass_time()
             if idle and self._undrained:
                 self._settle()
                 self._rules.drained(self._engine)

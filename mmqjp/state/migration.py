@@ -1,10 +1,13 @@
-"""What a store of an older format has of derived values, found anew: it numbered functions as its processes met them.
+"""Migration: brings a store of an older format up to date, in one batch.
 
-Two processes that wrote one store could give one number to two chains of functions, so the numbers cannot be told; but
-what the join state has of derived values follows from its documents.
+Up to format 3 two processes that wrote one store could give one number to two chains of functions, so the numbers
+cannot be told; but what the join state has of derived values follows from its documents. Up to format 4 outputs had no
+numbers and ids, and it was noted by batch how far they were written.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,15 +33,20 @@ _JOINED = "d.docid IN (SELECT docid FROM r_docts)"
 """Of a document: it is in the join state."""
 
 
-PLACED, CHAINED = 3, 4
-"""The formats since which it is written where queries stand, and the numbers of chains are."""
+PLACED, CHAINED, NUMBERED = 3, 4, 5
+"""The formats since which it is written where queries stand, the numbers of chains are, and outputs have numbers."""
 
 
 def migrate(
-    store: JoinEngine, ledger: Ledger, saved: KeptQueries, registry: Registry, preparation: Preparation
+    store: JoinEngine,
+    ledger: Ledger,
+    saved: KeptQueries,
+    registry: Registry,
+    preparation: Preparation,
+    number_outputs: Callable[[], None],
 ) -> bool:
     """Brings a store of an older format up to date, in a batch of its own: whether there was need to. The queries are
-    registered by the way.
+    registered by the way. `number_outputs` does what concerns outputs.
 
     What a format has more, tables and columns, the store has made already; what it keeps otherwise, it has rewritten.
     """
@@ -51,6 +59,8 @@ def migrate(
             saved.restore(registry, preparation)
         if 0 < ledger.version < CHAINED:
             derive_anew(store, registry.catalog, registry.stage1)
+        if 0 < ledger.version < NUMBERED:
+            number_outputs()
         saved.save_catalog(registry.catalog)
         ledger.save_version()
     registry.stage1.finish_batch(committed=True)

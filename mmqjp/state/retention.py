@@ -40,7 +40,8 @@ def prune(
     before = horizon - keep
     for table in ("outputs", "match_rows"):
         store.drop_before(table, "t1", before)
-    store.drop_before("match_queries", "match", ledger.first_match())
+    for table in ("match_queries", "output_matches"):
+        store.drop_before(table, "match", ledger.first_match())
     unneeded = min(before, evictable)
     ledger.keep_ids(unneeded)
     if keep_ids is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +19,10 @@ from mmqjp.tables.notes import Notes
 from mmqjp.tables.table_rows import Rows
 from templates.catalog import Edge
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The format of a store. Since 2 queries may be paused, and sources have offsets; since 3 it is written where queries
-stand in the catalog; since 4 the numbers of chains of functions are, and documents have arrivals. A version that finds
-another normal form, or other templates, for a query has a new format."""
+stand in the catalog; since 4 the numbers of chains of functions are, and documents have arrivals; since 5 outputs have
+numbers and ids. A version that finds another normal form, or other templates, for a query has a new format."""
 
 NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
@@ -30,12 +31,12 @@ BEFORE_ARRIVALS = 1 << 40
 """Documents of a store from before their arrivals were noted came before all others, in the order of their docids."""
 
 NUMBERS = "numbers"
-"""The setting with the next docid, arrival and match: those that had the last ones may be gone."""
+"""The setting with the next docid, arrival, match and output: those that had the last ones may be gone."""
 
-_PLACES = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "match")
+_PLACES = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "match"), ("outputs", "seq")
 
-Mark = tuple[int, int, int]
-"""The next docid, arrival and match."""
+Mark = tuple[int, int, int, int]
+"""The next docid, arrival, match and output."""
 
 
 class Ledger:
@@ -52,9 +53,11 @@ class Ledger:
                 "install the version that wrote it, or a newer one"
             )
         self.batch = 1 + max(store.highest(table, "batch") for table in NUMBERED)
-        noted = json.loads(self._setting(NUMBERS) or "[0, 0, 0]")
+        noted = json.loads(self._setting(NUMBERS) or "[]")
         kept = (store.highest(*place) + 1 for place in _PLACES)
-        self.next_docid, self.next_arrival, self.next_match = map(max, kept, noted)
+        # An older store has noted fewer.
+        numbers = (max(pair) for pair in zip_longest(kept, noted, fillvalue=0))
+        self.next_docid, self.next_arrival, self.next_match, self.next_seq = numbers
 
     @property
     def is_current(self) -> bool:
@@ -63,11 +66,11 @@ class Ledger:
 
     def mark(self) -> Mark:
         """What is numbered next."""
-        return self.next_docid, self.next_arrival, self.next_match
+        return self.next_docid, self.next_arrival, self.next_match, self.next_seq
 
     def back_to(self, mark: Mark) -> None:
         """Numbers again from there: what was numbered since is rolled back."""
-        self.next_docid, self.next_arrival, self.next_match = mark
+        self.next_docid, self.next_arrival, self.next_match, self.next_seq = mark
 
     def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
         """The groups of edges that the join state's rows were expanded from."""
@@ -120,6 +123,11 @@ class Ledger:
         """The number of the first match that is kept, else of the next one."""
         first = next(row["first"] for row in self._rows("SELECT min(match) AS first FROM match_rows"))
         return self.next_match if first is None else int(first)
+
+    def first_seq(self) -> int:
+        """The number of the first output that is kept, else of the next one."""
+        first = next(row["first"] for row in self._rows("SELECT min(seq) AS first FROM outputs"))
+        return self.next_seq if first is None else int(first)
 
     def keep_numbers(self) -> None:
         """Notes what is numbered next, whatever is dropped."""

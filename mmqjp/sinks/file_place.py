@@ -1,27 +1,22 @@
-"""A file of output lines as it was left: noted, found again, and rid of what was written and not noted."""
+"""The place of a file of output lines: noted, found again, and cut back to what was noted."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from mmqjp.answers.output import Output
+from mmqjp.sinks.protocol import Pending
 from mmqjp.text import json_line
-
-NOWHERE = "{}"
-"""What is noted where lines went to nothing that can be taken up."""
-
-Left = Callable[[], Iterable[Output]]
-"""Gives the outputs that are committed, and not noted as written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """A file of so many bytes, by its path and inode. (Its device may have another number when it is mounted again.)"""
 
     file: str
@@ -29,18 +24,19 @@ class Place:
     bytes: int
 
     @classmethod
-    def noted(cls, note: str | None) -> Place | None:
-        """The place that a note is of; None if it is of none."""
-        found = json.loads(note or NOWHERE)
-        return cls(found["file"], found.get("inode"), found["bytes"]) if "file" in found else None
+    def of(cls, noted: Mapping[str, Any]) -> FilePlace | None:
+        """The place that was noted; None if what was noted is no file."""
+        return cls(noted["file"], noted.get("inode"), noted["bytes"]) if "file" in noted else None
 
-    def note(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+    def to_note(self) -> dict[str, Any]:
+        """What to note of it."""
+        return asdict(self)
 
-    def cut_back(self, left: Left) -> bool:
-        """Cuts off what is behind the place and in `left`, since that is written again, maybe elsewhere; also if the
-        file was moved within its directory. Whether it stays, being of others."""
-        stays = [path for path in self._files() if not _cut_back(path, self.bytes, left)]
+    def cut_back(self, pending: Pending) -> bool:
+        """Cuts off what is behind the place if it is among the pending outputs: these are written again, maybe
+        elsewhere. Also finds a file that was moved within its directory. Returns whether something stays, which others
+        have written."""
+        stays = [path for path in self._files() if not _cut_back(path, self.bytes, pending)]
         return bool(stays)
 
     def _files(self) -> Iterator[Path]:
@@ -55,11 +51,11 @@ class Place:
                 yield from [Path(e.path) for e in entries if e.inode() == self.inode and e.is_file()]
 
 
-def _cut_back(path: Path, length: int, left: Left) -> bool:
-    """Cuts a file to a length if all behind it is in `left`; whether it is."""
+def _cut_back(path: Path, length: int, pending: Pending) -> bool:
+    """Cuts a file to a length if all behind it are pending outputs. Returns whether they are."""
     if not path.is_file() or path.stat().st_size <= length:
         return True
-    if not _is_in(path, length, left()):
+    if not _is_in(path, length, pending()):
         return False
     with path.open("rb+") as file:
         file.truncate(length)
@@ -81,9 +77,11 @@ def _is_in(path: Path, start: int, outputs: Iterable[Output]) -> bool:
     for output in outputs:
         if not missing and not half:
             break
-        line = json_line(output.to_dict())
-        missing.discard(_digest(line))
-        half = b"" if line.startswith(half) else half
+        written = output.to_dict()
+        older = {key: value for key, value in written.items() if key not in ("id", "seq")}  # before format 5
+        for line in (json_line(written), json_line(older)):
+            missing.discard(_digest(line))
+            half = b"" if line.startswith(half) else half
     return not missing and not half
 
 

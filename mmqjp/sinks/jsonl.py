@@ -1,98 +1,104 @@
-"""Where output lines go: a file that grows by each output once, one that is written whole, or a pipe."""
+"""Sinks of output lines: a file that grows by each output once, one that is written whole, and a pipe."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from common.whole_file import sync_directory, whole_file
+from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.sinks.places import NOWHERE, Left, Place
+from mmqjp.sinks.file_place import FilePlace
+from mmqjp.sinks.protocol import Pending, Sink, Tell
 from mmqjp.sinks.standard_output import standard_output
 from mmqjp.text import json_line
-
-WRITTEN = "written"
-"""The setting with the file of output lines, and how long it was with the last batch that is marked as delivered."""
 
 CHUNK = 1 << 20
 """Bytes that are written at a time."""
 
-Tell = Callable[[str], object]
-"""Is told what became of the file meanwhile."""
+
+class _Acknowledged:
+    """How far a sink is: the greatest `seq` of what it has written."""
+
+    def __init__(self, position: Position) -> None:
+        self._acked = self._greatest = position.acked
+
+    def _passing(self, outputs: Iterable[Output]) -> Iterator[Output]:
+        """Outputs on their way to be written."""
+        self._greatest = self._acked
+        for output in outputs:
+            self._greatest = max(self._greatest, output.seq)
+            yield output
+
+    def _acknowledge(self) -> None:
+        """All that passed is written."""
+        self._acked = self._greatest
+
+    def position(self) -> Position:
+        """Up to which output the sink is written; what was noted of a place does not stand for this one."""
+        return Position(self._acked)
 
 
-class Lines(Protocol):
-    """Where output lines go."""
-
-    def attend(self, left: Left) -> bool:
-        """Sees to it that lines can be written, also if the file was moved, cut or replaced meanwhile. Whether the
-        position has to be noted before any is."""
-
-    def write(self, outputs: Iterable[Output]) -> int:
-        """Writes outputs, so that they are there whatever happens next, and returns how many."""
-
-    def position(self) -> str:
-        """What has to be noted under WRITTEN to go on from here."""
-
-    def close(self) -> None: ...
-
-
-class Pipe:
+class Pipe(_Acknowledged):
     """Standard output, or what else is no regular file. A line may come again after a kill."""
 
-    def __init__(self, path: Path | None, noted: str | None = None) -> None:
-        self._path, self._before = path, Place.noted(noted)
+    def __init__(self, path: Path | None, position: Position) -> None:
+        super().__init__(position)
+        self._path, self._before = path, FilePlace.of(position.place)
         self._file: BinaryIO = standard_output() if path is None else path.open("wb")
 
-    def attend(self, left: Left) -> bool:
+    def prepare(self, pending: Pending) -> bool:
+        """Cuts back the file that lines went to before, if any."""
         before, self._before = self._before, None
         if before is not None:
-            before.cut_back(left)
+            before.cut_back(pending)
         return before is not None
 
     def write(self, outputs: Iterable[Output]) -> int:
+        """Writes lines and flushes them. Raises OSError, also if nobody reads any more."""
         try:
-            count = _write(outputs, self._file)
+            count = _write(self._passing(outputs), self._file)
             self._file.flush()
         except OSError as error:
             error.filename = error.filename or str(self._path or "standard output")
             raise
+        self._acknowledge()
         return count
 
-    def position(self) -> str:
-        return NOWHERE
-
     def close(self) -> None:
+        """Closes a named pipe. Standard output stays open."""
         if self._path is not None:
             self._file.close()
 
 
-class WholeFile:
+class WholeFile(_Acknowledged):
     """A file that appears, or takes the place of another, when all its lines are there: those of one call."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(Position())
         self._path = path
 
-    def attend(self, left: Left) -> bool:
+    def prepare(self, pending: Pending) -> bool:
+        """There is nothing to find again."""
         return False
 
     def write(self, outputs: Iterable[Output]) -> int:
+        """Writes the file whole. Raises OSError."""
         with whole_file(self._path) as file:
-            return _write(outputs, file)
-
-    def position(self) -> str:
-        return NOWHERE
+            count = _write(self._passing(outputs), file)
+        self._acknowledge()
+        return count
 
     def close(self) -> None:
-        pass
+        """Nothing is open."""
 
 
-class GrowingFile:
+class GrowingFile(_Acknowledged):
     """A file that output lines are appended to.
 
     What is behind the noted position was written by a process that could not note it any more: it is cut off, and comes
@@ -100,13 +106,15 @@ class GrowingFile:
     whatever has its name then.
     """
 
-    def __init__(self, path: Path, noted: str | None, tell: Tell = lambda text: None) -> None:
+    def __init__(self, path: Path, position: Position, tell: Tell = lambda text: None) -> None:
+        super().__init__(position)
         self._path, self._tell = path, tell
-        self._place = Place.noted(noted)
+        self._place = FilePlace.of(position.place)
         self._handle, self._end = -1, 0
         self._break = b""
 
-    def attend(self, left: Left) -> bool:
+    def prepare(self, pending: Pending) -> bool:
+        """Opens the file anew if it was moved, cut or replaced, and cuts back what was not noted."""
         if self._is_as_left():
             return False
         before, path = self._place, self._path.resolve()
@@ -123,9 +131,9 @@ class GrowingFile:
         if created:
             sync_directory(path.parent)
         if before is not None:
-            self._take_up(before, path, created, left)
+            self._take_up(before, path, created, pending)
         status = os.fstat(handle)
-        self._place = Place(str(path), status.st_ino, status.st_size)
+        self._place = FilePlace(str(path), status.st_ino, status.st_size)
         ends = not status.st_size or os.pread(handle, 1, status.st_size - 1) == b"\n"
         self._break = b"" if ends else b"\n"
         return self._place != before
@@ -138,9 +146,9 @@ class GrowingFile:
             return os.path.samestat(self._path.stat(), own) and own.st_size == self._place.bytes
         return False
 
-    def _take_up(self, before: Place, path: Path, created: bool, left: Left) -> None:
+    def _take_up(self, before: FilePlace, path: Path, created: bool, pending: Pending) -> None:
         """Cuts off what was not noted, and tells of what is not as it was left."""
-        stays = before.cut_back(left)
+        stays = before.cut_back(pending)
         if before.file != str(path):
             return
         status = path.stat()
@@ -154,16 +162,18 @@ class GrowingFile:
             self._tell(f"{path} has got {status.st_size - before.bytes:,} bytes from others: lines are appended to it")
 
     def write(self, outputs: Iterable[Output]) -> int:
+        """Appends lines, and has them on disk when it returns; if that fails none is there. Raises OSError."""
         place = self._place
-        assert place is not None, "attend comes first"
+        assert place is not None, "prepare comes first"
         self._end = place.bytes
         try:
-            count = self._append(outputs)
+            count = self._append(self._passing(outputs))
         except BaseException as error:
             self._withdraw(place.bytes)
             if isinstance(error, OSError) and error.filename is None:
                 error.filename = str(self._path)
             raise
+        self._acknowledge()
         self._place, self._break = replace(place, bytes=self._end), b""
         return count
 
@@ -190,10 +200,12 @@ class GrowingFile:
             if os.fstat(self._handle).st_size == self._end:
                 os.ftruncate(self._handle, length)
 
-    def position(self) -> str:
-        return NOWHERE if self._place is None else self._place.note()
+    def position(self) -> Position:
+        """Up to which output the file is written, and how long it is with these."""
+        return Position(self._acked, {} if self._place is None else self._place.to_note())
 
     def close(self) -> None:
+        """Closes the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -204,12 +216,12 @@ def is_stream(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def open_lines(path: Path | None, noted: str | None, tell: Tell = lambda text: None, *, growing: bool = True) -> Lines:
-    """The place that --output names: standard output for None, or a file that is `growing` or else written whole.
-    `noted` is what stands under WRITTEN."""
+def open_sink(path: Path | None, position: Position, tell: Tell = lambda text: None, *, growing: bool = True) -> Sink:
+    """The sink that --output names: standard output for None, or a file that is `growing` or else written whole.
+    `position` is what was noted last. Raises OSError."""
     if path is None or is_stream(path):
-        return Pipe(path, noted)
-    return GrowingFile(path, noted, tell) if growing else WholeFile(path)
+        return Pipe(path, position)
+    return GrowingFile(path, position, tell) if growing else WholeFile(path)
 
 
 def refuse_missing_directory(path: Path) -> None:
