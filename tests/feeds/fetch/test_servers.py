@@ -273,7 +273,7 @@ def test_a_wrong_length(server, fetching, length):
     ("coding", "data", "cause"),
     [
         ("gzip", FEED.encode(), "the body is not gzip"),
-        ("gzip", gzip.compress(FEED.encode())[:-30], "the body is not gzip: it ends too early"),
+        ("gzip", gzip.compress(FEED.encode(), mtime=0)[:-30], "the body is not gzip: it ends too early"),
         ("br", b"\xff\xff\xff", "the body is not br"),
         ("br", brotli.compress(FEED.encode())[:-9], "the body is not br: it ends too early"),
         ("zstd", b"no", "the body is not zstd"),
