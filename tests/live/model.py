@@ -8,65 +8,24 @@ was dropped for good is remembered: what could have met it must be late.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from lxml import etree
 
 from tests.live.operations import Batch, Change, Doc, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
-from tests.oracle.evaluation import Answer, OutputRow, QueryAnswers, Stored
+from tests.live.standing import Kept, Refused, Standing, in_order, parts_of, streams_of, windows_of
+from tests.oracle.bindings import OutputRow, Stored
+from tests.oracle.evaluation import QueryAnswers
 from tests.oracle.match import Tree
-from xscl import Query, Script, parse_script
-from xscl.syntax import Block, Input, Join, SubQuery
+from xscl import parse_script
 
 parsed = cache(parse_script)
 """A script. What the engine's process forgets, the tests need not parse again."""
 
 INFINITE = None
 """A window without end."""
-
-
-@dataclass(frozen=True, eq=False)
-class Kept:
-    """A document that queries may read: from outside, or an output of a query for the readers of its name.
-
-    `identity` is its id, or what tells it from the other outputs of its name. `arrived` counts operations.
-    """
-
-    stored: Stored
-    stream: str
-    identity: object
-    outside: bool
-    arrived: int
-
-
-@dataclass(eq=False)
-class Standing:
-    """A query registered at a step; it sees the documents that arrived after the step `since`, but for those of the
-    `gaps`, each from behind one step to another, when it was paused."""
-
-    name: str
-    query: Query
-    namespaces: tuple[tuple[str, str], ...]
-    occurrence: int
-    step: int
-    since: int
-    answers: QueryAnswers
-    paused: int | None = None
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    given: set[object] = field(default_factory=set)
-
-    @property
-    def key(self) -> object:
-        """What makes two queries the same one."""
-        return self.query.publish, self.query.source, self.query.select, self.namespaces
-
-    def sees(self, document: Kept) -> bool:
-        """Whether a document is among those that it is answered for."""
-        at = document.arrived
-        resting = self.paused is not None and at > self.paused
-        return at > self.since and not resting and not any(low < at <= high for low, high in self.gaps)
 
 
 @dataclass(frozen=True)
@@ -76,14 +35,6 @@ class Expected:
     outputs: list[OutputRow] = field(default_factory=list)
     dead_letters: list[tuple[str, str, str]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-
-
-class Refused(Exception):
-    """An operation is refused with an error of this kind, and changes nothing."""
-
-    def __init__(self, kind: type[Exception]) -> None:
-        super().__init__(kind.__name__)
-        self.kind = kind
 
 
 class LiveModel:
@@ -178,7 +129,7 @@ class LiveModel:
             names.append(one.name)
         replaced = {query.publish for query in script.queries if query.publish} if change.how == "replace" else set()
         staying = [q for q in self.queries if q in kept or q.name not in replaced]
-        _in_order([*staying, *fresh])
+        in_order([*staying, *fresh])
         self._highest = highest
         self.queries = [*staying, *fresh]
         return Expected(self._settle(fresh if change.backfill else None) if change.backfill else [], names=names)
@@ -234,7 +185,7 @@ class LiveModel:
         horizon = self.watermark(self._streams())
         if horizon is None:
             return Expected()
-        widest = [window for query in self.queries for window in _windows(query.query.source)]
+        widest = [window for query in self.queries for window in windows_of(query.query.source)]
         if None not in widest:
             needed = horizon - max((window for window in widest if window is not None), default=0)
             before = min(horizon - change.keep, needed)
@@ -256,7 +207,7 @@ class LiveModel:
         outputs: list[OutputRow] = []
         known = {(d.stream, d.identity) for d in self.documents} if backfilled is not None else set()
         read = self._streams()
-        for query in _in_order(self.queries):
+        for query in in_order(self.queries):
             if query.paused is not None:
                 continue
             seen: dict[str, list[Stored]] = {}
@@ -271,7 +222,7 @@ class LiveModel:
                 query.given.add(key)
                 outputs.append(answer.row)
                 if query.query.publish in read:
-                    identity = (query.key, query.occurrence, _parts(answer, by_stored), answer.nodes)
+                    identity = (query.key, query.occurrence, parts_of(answer, by_stored), answer.nodes)
                     if (query.name, identity) not in known:
                         self.documents.append(Kept(answer.stored, query.name, identity, False, self._step))
         self.undelivered += outputs
@@ -279,7 +230,7 @@ class LiveModel:
 
     def _streams(self) -> set[str]:
         """The streams that registered queries read."""
-        return {stream for query in self.queries for stream in _reads(query.query.source)}
+        return {stream for query in self.queries for stream in streams_of(query.query.source)}
 
     # ------------------------------------------------------------ time
 
@@ -303,7 +254,7 @@ class LiveModel:
         makers = [query for query in self.queries if query.query.publish == stream]
         if not makers:
             return {stream}
-        return {s for maker in makers for read in _reads(maker.query.source) for s in self._sources(read)}
+        return {s for maker in makers for read in streams_of(maker.query.source) for s in self._sources(read)}
 
     def _go_on(self, greatest: dict[str, int], arrived: Iterable[str]) -> None:
         """Has the streams that are silent go on with the clock."""
@@ -331,8 +282,8 @@ class LiveModel:
     def _misses(self, document: Doc) -> bool:
         """Whether a query could have joined a document with one that was there when it was, and was dropped."""
         for query in self.queries:
-            windows = list(_windows(query.query.source))
-            reads = _reads(query.query.source)
+            windows = list(windows_of(query.query.source))
+            reads = streams_of(query.query.source)
             if windows and document.stream in self._behind(reads):
                 widest = INFINITE if INFINITE in windows else max(window for window in windows if window is not None)
                 for gone, step in self._gone:
@@ -349,7 +300,7 @@ class LiveModel:
             if stream not in found:
                 found.add(stream)
                 for query in self.queries:
-                    waiting += _reads(query.query.source) if query.query.publish == stream else ()
+                    waiting += streams_of(query.query.source) if query.query.publish == stream else ()
         return found
 
 
@@ -358,49 +309,3 @@ _NONE = QueryAnswers(parse_script("S").queries[0], "", ())
 
 def _raise(greatest: dict[str, int], stream: str, time: int) -> None:
     greatest[stream] = max(greatest.get(stream, time), time)
-
-
-def _parts(answer: Answer, by_stored: Mapping[Stored, Kept]) -> tuple[object, ...]:
-    documents = [by_stored[stored] for stored in answer.inputs]
-    return tuple((document.stream, document.identity) for document in documents)
-
-
-def _reads(source: Input) -> set[str]:
-    """The streams of an input's blocks."""
-    match source:
-        case Block():
-            return {source.stream}
-        case Join():
-            return _reads(source.left) | _reads(source.right)
-        case SubQuery():
-            return _reads(source.source)
-
-
-def _windows(source: Input) -> Iterator[int | None]:
-    """The windows of an input's joins, None for one without end."""
-    match source:
-        case Join():
-            yield source.window.us
-            yield from _windows(source.left)
-            yield from _windows(source.right)
-        case SubQuery():
-            yield from _windows(source.source)
-
-
-def _in_order(queries: list[Standing]) -> list[Standing]:
-    """The queries, those that PUBLISH before those that read it. Raises Refused if there is no such order."""
-    ordered: list[Standing] = []
-    waiting = list(queries)
-    while waiting:
-        made = {query.query.publish for query in waiting} - {None}
-        ready = [query for query in waiting if not _reads(query.query.source) & made]
-        if not ready:
-            raise Refused(ValueError)
-        ordered += ready
-        waiting = [query for query in waiting if query not in ready]
-    return ordered
-
-
-def kept_texts(queries: Iterable[Standing]) -> Counter[tuple[str, Script]]:
-    """The registered queries by name, each as a script of its own."""
-    return Counter((query.name, Script((query.query,), query.namespaces)) for query in queries)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmqjp.session import Session
-from tests.live.model import Expected, LiveModel, Refused, kept_texts, parsed
+from tests.live.model import Expected, LiveModel, parsed
 from tests.live.operations import (
     Batch,
     Broken,
@@ -29,7 +29,9 @@ from tests.live.operations import (
     Subscribe,
     Unsubscribe,
 )
-from tests.oracle.evaluation import OutputRow, comparable
+from tests.live.standing import Refused, kept_texts
+from tests.oracle.bindings import OutputRow
+from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from xscl import parse_script
 

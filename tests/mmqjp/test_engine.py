@@ -1,4 +1,4 @@
-"""The engine's life: subscriptions that come and go, state that is found again, batches that fail, late documents."""
+"""The engine's life: subscriptions that come and go, state that is found again, late documents."""
 
 from pathlib import Path
 
@@ -9,29 +9,12 @@ from feeds.document import Document, Reject
 from join_stage.joiner import PLANS
 from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp import XsclErrors
-from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
+from tests.support.pairs import PAIRS, doc, pairs
 from xscl import parse_script
-
-PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y"
-
-
-def doc(number: int, text: str = "v", seconds: float | None = None, stream: str = "S") -> Document:
-    time = number if seconds is None else seconds
-    return Document(f"d{number}", f"<a>{text}</a>", stream, int(time * 1_000_000))
-
-
-def pairs(outputs: list[Output]) -> list[tuple[str, ...]]:
-    return [output.documents for output in outputs]
-
-
-@pytest.fixture
-def engine():
-    with Session("duckdb") as opened:
-        yield opened
 
 
 def test_a_batch_joins_itself_and_what_came_before(engine: Session):
@@ -147,19 +130,6 @@ def test_who_embeds_the_engine_is_warned_of_dead_letters(engine: Session, caplog
         quiet.process([Document("e", "<", time=1)])
         assert len(quiet.last_dead_letters()) == 1
     assert len(caplog.messages) == 2
-
-
-def test_a_batch_that_fails_leaves_no_trace(engine: Session, monkeypatch: pytest.MonkeyPatch):
-    engine.subscribe(PAIRS)
-    engine.process([doc(1)])
-    before = engine.counters()
-    with monkeypatch.context() as patched:
-        patched.setattr(engine._store, "commit", lambda: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            engine.process([doc(2), doc(3)])
-    assert engine.counters() == before
-    assert pairs(engine.process([doc(2), doc(3)])) == [("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
-    assert engine.sql("SELECT count(*) AS n FROM outputs")["n"][0].as_py() == 3
 
 
 def test_documents_later_than_the_lateness_are_dead_letters():
@@ -278,27 +248,6 @@ def test_slices_larger_than_the_bound_are_used_and_not_kept():
         assert (counted["hits"], counted["misses"], counted["values"], counted["bytes"]) == (0, 3, 0, 0)
 
 
-def test_a_failed_batch_can_bring_shapes_that_were_new_with_it(engine: Session, monkeypatch: pytest.MonkeyPatch):
-    engine.subscribe("S//a->x FOLLOWED BY {x = y, 10} S//a->y")
-    nested = Document("nested", "<b><a>v</a></b>", time=0)
-    with monkeypatch.context() as patched:
-        patched.setattr(engine._store, "commit", lambda: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            engine.process([nested])
-    engine.process([nested])
-    assert pairs(engine.process([Document("again", "<b><a>v</a></b>", time=1)])) == [("nested", "again")]
-
-
-def test_a_subscription_that_cannot_be_stored_is_not_made(engine: Session, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(engine._store, "commit", lambda: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            engine.subscribe(PAIRS + " PUBLISH p")
-    assert not engine.queries() and not engine.catalog.steps
-    engine.subscribe(PAIRS + " PUBLISH p")
-    assert pairs(engine.process([doc(1), doc(2)])) == [("d1", "d2")]
-
-
 def test_r_t_has_a_row_for_each_query_as_in_table_6_4(engine: Session):
     engine.subscribe(
         PAIRS + " PUBLISH one; S/a->p JOIN {p = q, 20} S/a->q PUBLISH two; S/b->p JOIN {p = q, INF} S/a->q"
@@ -330,32 +279,6 @@ def test_functions_may_nest_deeply(engine: Session):
     )
     outputs = engine.process([Document("d", "<a>V</a>", time=0), Document("e", "<b>v</b>", time=0)])
     assert pairs(outputs) == [("d", "e")]
-
-
-def test_a_script_that_cannot_be_registered_leaves_nothing(engine: Session, monkeypatch: pytest.MonkeyPatch):
-    add = engine.catalog.add
-    calls = iter([add])
-    monkeypatch.setattr(type(engine.catalog), "add", lambda _self, *given: next(calls, lambda *_: 1 / 0)(*given))
-    with pytest.raises(ZeroDivisionError):
-        engine.subscribe("S/a PUBLISH one; S/b PUBLISH two")
-    monkeypatch.undo()
-    assert not engine.queries() and not engine.catalog.steps and not engine.process([doc(1)])
-    engine.subscribe("S/a PUBLISH one")
-    assert [o.query for o in engine.process([doc(2)])] == ["one"]
-
-
-def test_a_commit_that_fails_in_the_database_is_taken_back(engine: Session, monkeypatch: pytest.MonkeyPatch):
-    engine.subscribe(PAIRS)
-
-    def fail() -> None:
-        engine._store.rollback()
-        raise ZeroDivisionError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(engine._store, "commit", fail)
-        with pytest.raises(ZeroDivisionError):
-            engine.process([doc(1), doc(2)])
-    assert pairs(engine.process([doc(1), doc(2)])) == [("d1", "d2")]
 
 
 def test_another_script_over_one_state_is_known_again(tmp_path: Path):

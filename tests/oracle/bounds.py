@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from feeds.document import Document
-from tests.oracle.evaluation import Answer, OutputRow, Stored, _Evaluation
+from tests.oracle.bindings import Answer, OutputRow, Stored
+from tests.oracle.evaluation import Evaluation
 from xscl import parse_script
 
 Gap = tuple[int, int | None]
@@ -39,7 +40,7 @@ class Watched:
         self.gaps[-1] = self.gaps[-1][0], arrival
 
 
-class _Seen(_Evaluation):
+class _Seen(Evaluation):
     """The outputs of queries each of which sees what is outside its gaps."""
 
     def __init__(self, texts: Sequence[str], gaps: Sequence[Sequence[Gap]], documents: Sequence[Document]) -> None:

@@ -6,7 +6,8 @@ import re
 
 from feeds.document import Document
 from tests.generate.documents import SECOND
-from tests.oracle.evaluation import OutputRow, evaluate
+from tests.oracle.bindings import OutputRow
+from tests.oracle.evaluation import evaluate
 from xscl import parse_script
 
 

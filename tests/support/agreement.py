@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from feeds.document import Document
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
-from tests.oracle.evaluation import OutputRow, comparable, evaluate
+from tests.oracle.bindings import OutputRow
+from tests.oracle.evaluation import comparable, evaluate
 from xscl import Script
 
 

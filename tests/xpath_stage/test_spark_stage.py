@@ -19,8 +19,8 @@ from mmqjp.session import Session
 from templates.catalog import Change, Row
 from templates.witness import Witnesses
 from tests.generate.strategies import random_case
+from tests.oracle.bindings import OutputRow
 from tests.oracle.cases import docs
-from tests.oracle.evaluation import OutputRow
 from tests.support.agreement import run
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
