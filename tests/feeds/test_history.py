@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from feeds.sightings import Fetch, Listed, SeenEntry, sightings
 from feeds.sources import read_documents
 from mmqjp import Engine
 from tests.support.cli import mmqjp, write_queries
+from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Fetching, rss, running_server
 
 SOURCE = "https://s.example/feed"
@@ -222,15 +223,11 @@ def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
 # ---------------------------------------------------------------- any fetches, with crashes in between
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 STEPS = st.lists(
     st.tuples(
         st.lists(st.sampled_from("abcde"), max_size=4, unique=True),
         st.booleans(),
-        st.sampled_from(["", "keep", "kept", "commit", "committed"]),
+        st.sampled_from([None, *product(["before", "after"], ["keep", "commit"])]),
     ),
     max_size=8,
 )
@@ -255,15 +252,18 @@ def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, la
             # An entry's version is told by its date: each title has two, in turns.
             feed = rss(*titles).replace("10:00:00", f"1{number % 2}:00:00")
             server.validated("/feed", feed, f'"{hash(feed)}"') if validated else server.serve("/feed", feed)
-            with pytest.MonkeyPatch.context() as patch:
-                if kill:
-                    _kill_at(patch, archives[layout], kill)
-                try:
+            points = {"keep": (archives[layout], "keep"), "commit": (FetchStore, "commit")}
+            try:
+                if kill is None:
                     fetching.run(url)
-                except Killed:
-                    fetching.run(url)  # makes what was committed readable, too
                 else:
-                    assert not kill or kill in ("keep", "kept")
+                    when, at = kill
+                    with armed(points[at], killed, after=when == "after"):
+                        fetching.run(url)
+            except Killed:
+                fetching.run(url)  # makes what was committed readable, too
+            else:
+                assert kill is None or kill[1] == "keep"
             versions |= {(title, f"1{number % 2}") for title in titles}
             fetching.later(2 * 3600)
             if any(directory.rglob("*.xml")) or any(directory.rglob("*.gz")):
@@ -274,20 +274,6 @@ def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, la
             bodies = fetching.bodies(url)
             assert all(one != other for one, other in pairwise(bodies))
             assert (directory / source_name(url)).is_dir()
-
-
-def _kill_at(patch: pytest.MonkeyPatch, archive: type, point: str) -> None:
-    """Kills what comes to a point, once."""
-    owner, name = (archive, "keep") if point.startswith("k") else (FetchStore, "commit")
-    method = getattr(owner, name)
-
-    def armed(*arguments: object) -> None:
-        patch.setattr(owner, name, method)
-        if point not in ("keep", "commit"):
-            method(*arguments)
-        raise Killed
-
-    patch.setattr(owner, name, armed)
 
 
 def _version(id: str, engine: Engine) -> tuple[str, str]:

@@ -13,7 +13,6 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmqjp.session import Session
 from tests.live.model import Expected, LiveModel, parsed
 from tests.live.operations import (
     Batch,
@@ -33,6 +32,7 @@ from tests.live.standing import Refused, kept_texts
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
+from tests.support.faults import FaultySession, FaultyStore, Injected
 from xscl import parse_script
 
 if TYPE_CHECKING:
@@ -45,10 +45,6 @@ WRITES = ("begin", "append", "join", "extend", "evict", "drop_before", "commit")
 
 class Parted(AssertionError):
     """The engine did not do what the model expects."""
-
-
-class Fault(Exception):
-    """A call of the store that fails."""
 
 
 class Live:
@@ -75,7 +71,7 @@ class Live:
                     raise Parted(f"at operation {at}, {type(operation).__name__}: {error}") from None
             self._compare_kept()
         finally:
-            self._engine.__exit__(Fault, None, None)
+            self._engine.__exit__(Injected, None, None)
             shutil.rmtree(self._place, ignore_errors=True)
 
     # ------------------------------------------------------------ operations
@@ -103,7 +99,7 @@ class Live:
     def _open(self, opened: Reopen) -> None:
         forget_process()
         self._opened = opened
-        self._engine = Session(
+        self._engine = FaultySession(
             self._kind,
             state=self._state,
             plan=opened.plan,
@@ -164,26 +160,27 @@ class Live:
         change = broken.change
         if isinstance(change, Prune):
             self._deliver()
-        armed = Armed(self._engine, broken.call, broken.after, lambda: self._copied() if broken.dies else None)
+        store = self._engine.store
+        breaking = Breaking(store, broken.call, broken.after, lambda: self._copied() if broken.dies else None)
         refused = False
         try:
-            self._apply(change)
-        except Fault:
+            with store.instead(**breaking.calls):
+                self._apply(change)
+        except Injected:
             self.broken += 1
         except (KeyError, ValueError):
             refused = True
-        armed.disarm()
-        if not armed.failed:
+        if not breaking.failed:
             # There were not so many calls: it was done, or refused.
             self._undisturbed(change, refused)
             return
-        if broken.dies or armed.committed:
-            self._engine.__exit__(Fault, None, None)
+        if broken.dies or breaking.committed:
+            self._engine.__exit__(Injected, None, None)
             if broken.dies:
                 shutil.rmtree(self._state)
                 self._state = self._dead
             self._open(self._opened)
-            if armed.committed:
+            if breaking.committed:
                 self._model.change(change, self._said_late())
             self._model.reopen(self._opened)
         self._compare_kept()
@@ -251,19 +248,13 @@ class Live:
         _same("published", published, Counter(d.stream for d in self._model.documents if not d.outside))
 
 
-class Armed:
-    """The store of an engine, one of whose calls fails."""
+class Breaking:
+    """Calls for a store, one of which fails."""
 
-    def __init__(self, engine: Session, call: int, after: bool, dying: Callable[[], object]) -> None:
-        self._store, self._left, self._after, self._dying = engine._store, call, after, dying
+    def __init__(self, store: FaultyStore, call: int, after: bool, dying: Callable[[], object]) -> None:
+        self._left, self._after, self._dying = call, after, dying
         self.committed = self.failed = False
-        for name in WRITES:
-            setattr(self._store, name, self._around(name, getattr(self._store, name)))
-
-    def disarm(self) -> None:
-        """Lets all calls be as they were."""
-        for name in WRITES:
-            delattr(self._store, name)
+        self.calls = {name: self._around(name, getattr(store, name)) for name in WRITES}
 
     def _around(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -283,7 +274,7 @@ class Armed:
     def _fail(self) -> None:
         self.failed = True
         self._dying()
-        raise Fault
+        raise Injected
 
 
 def forget_process() -> None:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from mmqjp.session import Session
+from tests.support.faults import FaultySession
 
 
 @pytest.fixture
 def engine():
-    with Session("duckdb") as opened:
+    """An engine on DuckDB whose store fails where a test wants it to."""
+    with FaultySession("duckdb") as opened:
         yield opened

@@ -1,12 +1,9 @@
 """A fetch in a process of its own that kills itself at a named point: `python -m tests.processes.fetch`."""
 
-import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import feeds.fetch.visit
 from feeds.fetch.drop_archive import DropArchive
@@ -15,9 +12,10 @@ from feeds.fetch.gates import HostGates
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
+from tests.support.faults import Point, arm, kill
 from tests.support.feed_server import Fetching, Hours
 
-POINTS: dict[str, tuple[Any, str]] = {
+POINTS: dict[str, Point] = {
     "exchange": (feeds.fetch.visit, "exchange"),
     "keep": (DropArchive, "keep"),
     "keep-warc": (WarcArchive, "keep"),
@@ -28,35 +26,10 @@ POINTS: dict[str, tuple[Any, str]] = {
 """What a process may be killed before or after: `before commit`, `after rename`, and so on."""
 
 
-def arm(point: str, calls: int) -> None:
+def kill_at(point: str, calls: int) -> None:
     """Has this process killed with SIGKILL at a point, when it has been passed so many times."""
     when, _, name = point.partition(" ")
-    owner, attribute = POINTS[name]
-    method: Callable[..., Any] = getattr(owner, attribute)
-    left = calls
-
-    def strike(now: str) -> None:
-        nonlocal left
-        if now == "before":
-            left -= 1
-        if left < 0 and now == when:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def armed(*arguments: Any, **options: Any) -> Any:
-        strike("before")
-        result = method(*arguments, **options)
-        if name != "exchange":
-            strike("after")
-            return result
-
-        async def answered() -> Any:
-            reply = await result
-            strike("after")
-            return reply
-
-        return answered()
-
-    setattr(owner, attribute, armed)
+    arm(POINTS[name], kill, calls + 1, after=when == "after")
 
 
 def note_starts(trail: Path, clock: Hours) -> None:
@@ -78,7 +51,7 @@ def main(directory: str, opml: str, layout: str, agent: str, start: str, point: 
     clock = Hours(int(start))
     note_starts(Path(directory).with_suffix(".trail"), clock)
     if point != "never":
-        arm(point, int(calls))
+        kill_at(point, int(calls))
     fetching = Fetching(Path(directory), clock, Limits(), robots=True, agent=agent)
     if layout == "warc":
         fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark, file_bytes=20_000)

@@ -14,9 +14,8 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import mmqjp.sinks.places as places
 from join_stage.duckdb_engine import DuckDBEngine
@@ -24,6 +23,7 @@ from mmqjp.cli import main as command
 from mmqjp.session import Session
 from mmqjp.sinks.lines import GrowingFile
 from mmqjp.sinks.outlet import Outlet
+from tests.support.faults import Point, arm, kill
 
 QUERIES = [
     "FROM S//a->x FOLLOWED BY {x = y, 10} S//a->y PUBLISH pairs",
@@ -36,7 +36,7 @@ QUERIES = [
 STORE = 7
 """So many of the seams are those of the store and the engine."""
 
-SEAMS: list[tuple[Any, str]] = [
+SEAMS: list[Point] = [
     *((DuckDBEngine, name) for name in ("begin", "append", "join", "commit", "close")),
     *((Session, name) for name in ("process", "ensure")),
     *((GrowingFile, name) for name in ("attend", "write", "close")),
@@ -51,40 +51,30 @@ STEPS = 7
 """Processes of a case, of which the last one is not killed."""
 
 
+@dataclass(frozen=True, slots=True)
 class Killer:
-    """Kills this process before or after the n-th call of a seam, or with half of its n-th write being written."""
+    """Kills this process before or after a call of a seam, or with half of what a call writes being written."""
 
-    def __init__(self, seam: int, calls: int, *, after: bool) -> None:
-        self.seam, self.left, self.after = seam, calls, after
-
-    def step(self) -> None:
-        self.left -= 1
-        if not self.left:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def around(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if not self.after:
-                self.step()
-            result = method(*arguments, **options)
-            if self.after:
-                self.step()
-            return result
-
-        return call
-
-    def half(self, handle: int, data: bytes) -> int:
-        written = self.write(handle, data[: len(data) // 2] if self.left == 1 else data)
-        self.step()
-        return written
+    seam: int
+    calls: int
+    after: bool
 
     def arm(self) -> None:
-        self.write = os.write
-        if self.seam == len(SEAMS):
-            os.write = self.half  # type: ignore[assignment]
+        """Has the process that calls this be killed."""
+        if self.seam < len(SEAMS):
+            arm(SEAMS[self.seam], kill, self.calls, after=self.after)
             return
-        owner, name = SEAMS[self.seam]
-        setattr(owner, name, self.around(getattr(owner, name)))
+        write, left = os.write, self.calls
+
+        def half(handle: int, data: bytes) -> int:
+            nonlocal left
+            left -= 1
+            written = write(handle, data if left else data[: len(data) // 2])
+            if not left:
+                kill()
+            return written
+
+        os.write = half  # type: ignore[assignment]
 
 
 class Case:
@@ -111,7 +101,7 @@ class Case:
                 self.move(removing=not killed)
             killer = None if step == STEPS - 1 or self.rng.random() < 0.2 else self.killer()
             arguments = self.arguments(killer)
-            self.trail.append(f"{vars(killer) if killer else 'to its end'}: {' '.join(map(str, arguments))}")
+            self.trail.append(f"{killer or 'to its end'}: {' '.join(map(str, arguments))}")
             status = self.fork(arguments, killer)
             killed = status == -signal.SIGKILL
             self.kills += killed
@@ -155,7 +145,7 @@ class Case:
 
     def killer(self) -> Killer:
         seam = self.rng.choice([*range(len(SEAMS) + 1), *4 * [*range(STORE, len(SEAMS) + 1)]])
-        return Killer(seam, self.rng.choice([1, 1, 1, 2, 3]), after=self.rng.random() < 0.5)
+        return Killer(seam, self.rng.choice([1, 1, 1, 2, 3]), self.rng.random() < 0.5)
 
     def arguments(self, killer: Killer | None) -> list[object]:
         state = ["--state", self.path / "state", "--queries", self.queries, "--engine", "duckdb"]

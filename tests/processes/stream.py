@@ -14,7 +14,7 @@ from mmqjp.cli import main as command
 from mmqjp.service.drops import Drops
 from mmqjp.session import Session
 from mmqjp.sinks.lines import GrowingFile
-from tests.processes.fetch import POINTS, arm, note_starts
+from tests.processes.fetch import POINTS, kill_at, note_starts
 from tests.support.feed_server import Hours, to_loopback
 
 POINTS |= {"process": (Session, "process"), "write": (GrowingFile, "write"), "sweep": (Drops, "sweep")}
@@ -54,7 +54,7 @@ def main(directory: str, trigger: str, agent: str, start: str, now: str, point: 
     if trigger != "available-now":
         end_when_all_is_fetched(int(start))
     if point != "never":
-        arm(point, int(calls))
+        kill_at(point, int(calls))
     lists = ["--fetch", place.parent / "feeds.opml", "--user-agent", agent, "--allow-private", "--robots"]
     lists += ["--concurrency", "2"]  # who is killed has not fetched them all
     kept = ["--state", place / "state", "--output", place / "out.jsonl", "--keep-drops", "0s"]

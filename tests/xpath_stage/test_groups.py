@@ -17,6 +17,7 @@ from mmqjp.session import Session
 from templates.catalog import Edge
 from tests.generate.joins import SECOND
 from tests.generate.seeds import seeds
+from tests.support.faults import FaultySession
 from xpath_stage import groups as groups_module
 from xpath_stage.groups import SHARE, Groups
 
@@ -218,8 +219,8 @@ def test_groups_of_documents_that_were_evicted_go():
         assert ("n7", "d100") in found
 
 
-def test_a_prune_that_cannot_be_committed_changes_nothing(monkeypatch: pytest.MonkeyPatch):
-    with Session("duckdb") as engine:
+def test_a_prune_that_cannot_be_committed_changes_nothing():
+    with FaultySession("duckdb") as engine:
         engine.subscribe("; ".join(map(contains, range(4))))
         engine.process([document(0, {0, 1}), document(1, {1, 2})])
         engine.unsubscribe("n2")
@@ -228,10 +229,8 @@ def test_a_prune_that_cannot_be_committed_changes_nothing(monkeypatch: pytest.Mo
         def fails() -> None:
             raise duckdb.IOException("no room")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(engine._store, "commit", fails)
-            with pytest.raises(duckdb.IOException):
-                engine.prune(None)
+        with engine.store.failing("commit", call=fails), pytest.raises(duckdb.IOException):
+            engine.prune(None)
         assert rows_of_groups(engine) == before and engine.stage1_counters()["groups"] == groups
         assert pairs(engine, [other(2)]) == {("n0", "d0"), ("n1", "d0"), ("n1", "d1")}
         before = rows_of_groups(engine)

@@ -15,6 +15,7 @@ from mmqjp.session import Session
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import evaluate
 from tests.support.agreement import Delivery, arranged
+from tests.support.faults import FaultySession, Injected
 from xscl import Query, Script, parse_script, to_xscl
 
 if TYPE_CHECKING:
@@ -123,30 +124,26 @@ def test_a_query_that_is_replaced_gives_nothing_in_the_backfill_of_the_other(oth
         assert sorted(output.query for output in engine.process([doc(2)])) == ["P", "R", "reader"]
 
 
-def test_a_query_whose_replacement_fails_goes_on(monkeypatch: pytest.MonkeyPatch):
-    with Session("duckdb") as engine:
+def test_a_query_whose_replacement_fails_goes_on():
+    with FaultySession("duckdb") as engine:
         engine.subscribe("P/match->m PUBLISH R; P/match->n PUBLISH R; S/b PUBLISH P")
         engine.pause("R")
         engine.subscribe("P/match->m PUBLISH R", add=True)
         engine.process([doc(1)])
         for number, name in enumerate(("extend", "commit", "append"), 2):
-            with monkeypatch.context() as patched:
-                patched.setattr(engine._store, name, lambda *given: 1 / 0)
-                with pytest.raises(ZeroDivisionError):
-                    engine.subscribe("S/a PUBLISH P; P/match->o PUBLISH R", backfill=True)
+            with engine.store.failing(name), pytest.raises(Injected):
+                engine.subscribe("S/a PUBLISH P; P/match->o PUBLISH R", backfill=True)
             assert sorted(output.query for output in engine.process([doc(number, "b")])) == ["P", "R"]
         assert [s.active for s in engine.registry.named("R")] == [False, False, True]
 
 
-def test_a_backfill_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
-    with Session("duckdb") as engine:
+def test_a_backfill_that_fails_leaves_nothing():
+    with FaultySession("duckdb") as engine:
         engine.subscribe(PAIRS)
         engine.process([doc(1)])
         for name in ("extend", "commit"):
-            with monkeypatch.context() as patched:
-                patched.setattr(engine._store, name, lambda *given: 1 / 0)
-                with pytest.raises(ZeroDivisionError):
-                    engine.subscribe(f"{CHAIN} PUBLISH late", backfill=True)
+            with engine.store.failing(name), pytest.raises(Injected):
+                engine.subscribe(f"{CHAIN} PUBLISH late", backfill=True)
         assert list(engine.queries()) == ["q1"] and not list(engine.undelivered())
         assert [o.documents for o in engine.process([doc(2)])] == [("a1", "a2")]
         engine.subscribe(f"{CHAIN} PUBLISH late", backfill=True)
@@ -182,7 +179,7 @@ def test_a_row_that_only_paused_queries_share_is_not_joined():
         engine.pause("one")
         assert {o.query for o in engine.process([doc(2)])} == {"two"}
         engine.pause("two")
-        assert engine._store.join is not None and not engine.registry._live
+        assert not engine.registry._live
         assert engine.process([doc(3)]) == []
         engine.unsubscribe("two")  # what is left of the row is paused
         assert engine.process([doc(4)]) == [] and not engine.registry._live

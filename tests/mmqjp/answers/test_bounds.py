@@ -17,6 +17,7 @@ from tests.oracle.bounds import Model, Watched
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.cli import mmqjp
+from tests.support.faults import FaultySession, Injected
 from xpath_stage.binder import Part, each_binding
 from xpath_stage.parse import parse_document
 from xscl import parse_script
@@ -287,15 +288,13 @@ def test_a_query_that_was_paused_when_the_store_was_opened_meets_older_documents
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_queries_that_wait_for_a_document_outlast_a_backfill_that_fails(plan: str, monkeypatch: Any):
+def test_queries_that_wait_for_a_document_outlast_a_backfill_that_fails(plan: str):
     pairs = "S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH "
-    with Session("duckdb", plan=plan) as engine:
+    with FaultySession("duckdb", plan=plan) as engine:
         engine.process([Document("d0", "<a>v</a>", time=0)])
         engine.subscribe(pairs + "early")
-        with monkeypatch.context() as patched:
-            patched.setattr(engine._store, "commit", lambda: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                engine.subscribe("S/a->x FOLLOWED BY {x = y, INF} T/b->y PUBLISH late", backfill=True)
+        with engine.store.failing("commit"), pytest.raises(Injected):
+            engine.subscribe("S/a->x FOLLOWED BY {x = y, INF} T/b->y PUBLISH late", backfill=True)
         engine.process([Document("d1", "<a>v</a>", time=1)])
         assert [o.query for o in engine.process([Document("d2", "<a>v</a>", time=2)])] == ["early"]
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from mmqjp.session import Session
 from tests.support.cli import DOCUMENTS, LINES, QUERIES, mmqjp, write_documents, write_queries
+from tests.support.faults import FaultySession, Injected
 from tests.support.service import PAIRS, Directory
 from xscl import parse_script
 
@@ -203,20 +204,12 @@ def test_without_any_queries_there_is_nothing_to_run(run: Run, tmp_path: Path):
     assert (none.exit_code, none.stderr) == (1, expected)
 
 
-def test_queries_that_cannot_be_kept_leave_those_that_were_there(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_queries_that_cannot_be_kept_leave_those_that_were_there(run: Run, tmp_path: Path):
     run(BLOGS, FIRST)
-    with Session("duckdb", state=tmp_path / "state") as engine:
-
-        def fail() -> None:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(engine._store, "commit", fail)
-        with pytest.raises(ZeroDivisionError):
+    with FaultySession("duckdb", state=tmp_path / "state") as engine:
+        with engine.store.failing("commit"), pytest.raises(Injected):
             engine.ensure(parse_script(BOOKS), "exact")
         assert list(engine.queries()) == ["blogs"]
-    monkeypatch.undo()
     assert run(None, REST).exit_code == 0
     assert found(tmp_path) == [("blogs", "d3"), ("blogs", "d4")]
 

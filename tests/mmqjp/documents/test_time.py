@@ -16,6 +16,7 @@ from feeds.document import Document
 from feeds.history import History
 from feeds.offsets import Offset
 from feeds.tail import Tail, waiting_files
+from join_stage.store.protocol import whole_batch
 from mmqjp.documents import watermarks
 from mmqjp.session import Session
 from mmqjp.state.retention import ID_RETENTION
@@ -23,6 +24,7 @@ from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
+from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, StopAfter
 
 if TYPE_CHECKING:
@@ -210,17 +212,16 @@ def test_a_published_stream_has_come_as_far_as_the_last_of_its_inputs():
 
 
 def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
-    with Session("duckdb", state=tmp_path, lateness=SECOND) as engine:
+    with FaultySession("duckdb", state=tmp_path, lateness=SECOND) as engine:
         engine.subscribe(WINDOW)
         engine.process([doc(0)])
         engine.process([doc(1000)])
         engine.process([doc(2000, "T")])
         engine.prune(0)
         assert engine.sql("SELECT id FROM documents ORDER BY id")["id"].to_pylist() == ["S1000", "T2000"]
-        engine._store.begin()
-        engine._store.drop_before("documents", "t0", NOW + 10**12)
-        engine._store.commit()
-    with Session("duckdb", state=tmp_path, lateness=SECOND) as engine:
+        with whole_batch(engine.store):
+            engine.store.drop_before("documents", "t0", NOW + 10**12)
+    with FaultySession("duckdb", state=tmp_path, lateness=SECOND) as engine:
         assert engine.watermarks() == {"S": NOW + 999 * SECOND, "T": NOW + 1999 * SECOND}
         engine.process([doc(500)])
         assert engine.counters().dead_letters == 1

@@ -25,6 +25,7 @@ from mmqjp.service.questions import AT_ONCE, ENDING, GIVEN_UP, NEEDED, QUERY, Qu
 from mmqjp.service.spool import Answer
 from mmqjp.session import Session
 from tests.support.cli import mmqjp
+from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
 if TYPE_CHECKING:
@@ -222,14 +223,14 @@ def test_rubbish_among_questions_is_told(place: Directory):
         questions.step()
 
 
-def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory, monkeypatch: pytest.MonkeyPatch):
+def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory):
     place.drop("1.jsonl", range(3))
-    with Session("duckdb", state=place.state) as engine:
+    with FaultySession("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         questions = asking(place, engine, Events(), Clock())
         command = place.ask(QUERY, sql=ENDLESS)
         questions.step()
-        join, tried = engine._store.join, list[int]()
+        join, tried = engine.store.join, list[int]()
 
         def short_of_memory(*arguments: Any) -> Any:
             tried.append(len(questions._running) and not next(iter(questions._running.values()))._done.is_set())
@@ -237,17 +238,17 @@ def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory
                 raise OutOfMemory("a batch needs more memory than 2GB")
             return join(*arguments)
 
-        monkeypatch.setattr(engine._store, "join", short_of_memory)
         service = place.service(engine, make_room=questions.make_room)
         service._commands = CommandQueue(place.spool, beside=(QUERY,))
-        service.run(None, StopAfter(10**9))
-        assert tried == [True, False] and len(place.pairs()) == 3
-        assert place.answer(command).error == NEEDED
-        questions.step()
-        tried.clear()
-        place.drop("2.jsonl", range(3, 5))
-        with pytest.raises(OutOfMemory):  # nobody asks: the batch is too large for the store
+        with engine.store.instead(join=short_of_memory):
             service.run(None, StopAfter(10**9))
+            assert tried == [True, False] and len(place.pairs()) == 3
+            assert place.answer(command).error == NEEDED
+            questions.step()
+            tried.clear()
+            place.drop("2.jsonl", range(3, 5))
+            with pytest.raises(OutOfMemory):  # nobody asks: the batch is too large for the store
+                service.run(None, StopAfter(10**9))
     place.run()
     assert len(place.pairs()) == 10
 

@@ -16,6 +16,7 @@ from mmqjp.service.commands import SHELF_LIFE, CommandQueue, done
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.session import Session
 from tests.support.cli import mmqjp
+from tests.support.faults import FaultySession, Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
 if TYPE_CHECKING:
@@ -73,10 +74,9 @@ def test_a_command_that_was_done_before_a_kill_is_not_done_again(
     place: Directory, point: str, monkeypatch: pytest.MonkeyPatch
 ):
     command = place.ask("subscribe", **ALL | {"add": True})
-    with monkeypatch.context() as patched, Session("duckdb", state=place.state) as engine:
+    with Session("duckdb", state=place.state) as engine:
         broken: object = Spool if point == "answer" else spool_module
-        patched.setattr(broken, point, lambda *given: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        with armed((broken, point), fail), pytest.raises(Injected):
             CommandQueue(place.spool).apply(engine, Events())
         assert len(engine.queries()["all_a"]) == 1
     for _ in range(2):  # killed between the answer and the command's end, too
@@ -89,15 +89,11 @@ def test_a_command_that_was_done_before_a_kill_is_not_done_again(
         )
 
 
-def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(
-    place: Directory, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(place: Directory):
     command = place.ask("subscribe", **ALL)
-    with Session("duckdb", state=place.state) as engine:
-        with monkeypatch.context() as patched:
-            patched.setattr(engine._store, "commit", lambda: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                CommandQueue(place.spool).apply(engine, Events())
+    with FaultySession("duckdb", state=place.state) as engine:
+        with engine.store.failing("commit"), pytest.raises(Injected):
+            CommandQueue(place.spool).apply(engine, Events())
         assert CommandQueue(place.spool).apply(engine, Events()) == 1
     assert place.answer(command) == Answer(["all_a"])
 

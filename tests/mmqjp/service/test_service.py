@@ -15,9 +15,12 @@ from feeds.document import Document
 from join_stage.store.protocol import StoreError
 from mmqjp.commands.interrupts import stopping
 from mmqjp.service.log import JsonLog, TextLog
+from mmqjp.service.loop import Service
 from mmqjp.session import Session
+from mmqjp.sinks.lines import GrowingFile
 from mmqjp.state.ownership import InUse, is_held
 from tests.support.cli import mmqjp
+from tests.support.faults import Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
 
@@ -83,25 +86,15 @@ def test_a_run_that_waits_looks_again_at_every_trigger(place: Directory):
 
 
 @pytest.mark.parametrize("failing", ["write", "_delivered", "_settle"])
-def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(
-    place: Directory, failing: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(place: Directory, failing: str):
     place.drop("1.jsonl", range(3))
     place.run(PAIRS)
     place.drop("2.jsonl", range(3, 6))
     with Session("duckdb", state=place.state) as engine:
         service = place.service(engine, batch_size=2)
-        broken = service._outlet._lines if failing == "write" else service
-        kept = getattr(broken, failing)
-
-        def fail(*arguments: object) -> None:
-            kept(*arguments)
-            raise ZeroDivisionError
-
-        with monkeypatch.context() as patched:
-            patched.setattr(broken, failing, fail)
-            with pytest.raises(ZeroDivisionError):
-                service.run(None, StopAfter(10**9))
+        broken = GrowingFile if failing == "write" else Service
+        with armed((broken, failing), fail, after=True), pytest.raises(Injected):
+            service.run(None, StopAfter(10**9))
     half = place.output.read_bytes()
     place.run()
     assert place.output.read_bytes().startswith(half)

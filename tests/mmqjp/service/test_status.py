@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from feeds.document import Document
 from mmqjp.service.log import Silence
@@ -19,6 +18,7 @@ from mmqjp.service.status import status
 from mmqjp.session import Session
 from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp
+from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
 
@@ -76,22 +76,22 @@ def test_a_batch_tells_how_many_files_wait(tmp_path: Path):
     assert [batch["waiting_files"] for batch in events.named("batch")] == [1, 0, 0]
 
 
-def test_status_asks_a_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    Session("duckdb", state=tmp_path).close()
-    with Session("duckdb", state=tmp_path) as engine:
+def test_status_asks_a_store_once(tmp_path: Path):
+    FaultySession("duckdb", state=tmp_path).close()
+    with FaultySession("duckdb", state=tmp_path) as engine:
         engine.process([doc(0), doc(0, "T")])
         asked: list[str] = []
-        select = engine._store.select
+        select = engine.store.select
 
         def noted(sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
             asked.append(sql)
             return select(sql, views)
 
-        monkeypatch.setattr(engine._store, "select", noted)
-        status(engine)
-        assert len(asked) <= 2
-        status(engine)
-        assert len(asked) <= 3
+        with engine.store.instead(select=noted):
+            status(engine)
+            assert len(asked) <= 2
+            status(engine)
+            assert len(asked) <= 3
 
 
 def status_of_nothing():

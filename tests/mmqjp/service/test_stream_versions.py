@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,9 @@ from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
 from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, GrowingFile, open_lines
+from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Fetching, rss, running_server
 from tests.support.service import Events, StopAfter
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 class Reader:
@@ -127,38 +124,21 @@ def test_any_fetches_of_any_versions_with_crashes_give_each_version_once(steps, 
                 )
             server.validated("/feed", feed, f'"{hash(feed)}"') if validated else server.serve("/feed", feed)
             archive = DropArchive if layout == "drop" else WarcArchive
-            with pytest.MonkeyPatch.context() as patch:
-                if kill is not None:
-                    arm(patch, archive, *kill)
-                try:
-                    fetching.run(url)
-                    reader.run(keep=30 * DAY)
-                except Killed:
-                    pass
+            with suppress(Killed), killing(archive, kill):
+                fetching.run(url)
+                reader.run(keep=30 * DAY)
             fetching.run(url)
             reader.run(keep=30 * DAY)
             versions |= {(title, "11" if title in second else "10") for title in titles}
             assert Counter((title, hour) for title, _, hour in reader.documents()) == dict.fromkeys(versions, 1)
 
 
-def arm(patch: pytest.MonkeyPatch, archive: type, kill: str, calls: int) -> None:
-    """Kills what comes to a point so many times, once."""
-    owner, name, after = KILLS[kill]
-    owner = owner or archive
-    method: Callable[..., Any] = getattr(owner, name)
-    left = calls
-
-    def armed(*arguments: Any, **options: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0 and not after:
-            raise Killed
-        result = method(*arguments, **options)
-        if left == 0:
-            raise Killed
-        return result
-
-    patch.setattr(owner, name, armed)
+def killing(archive: type, kill: tuple[str, int] | None) -> AbstractContextManager[None]:
+    """A block that ends at a point that is come to so many times, or as it does by itself."""
+    if kill is None:
+        return nullcontext()
+    owner, name, after = KILLS[kill[0]]
+    return armed((owner or archive, name), killed, kill[1], after=after)
 
 
 # ---------------------------------------------------------------- what a service knows of entries

@@ -15,6 +15,7 @@ import pytest
 
 from mmqjp.session import Session
 from mmqjp.sinks.lines import WRITTEN, GrowingFile
+from tests.support.faults import Killed, armed, killed
 from tests.support.places import ROOT
 from tests.support.service import PAIRS, Directory, StopAfter
 
@@ -43,10 +44,6 @@ def place(tmp_path: Path) -> Directory:
     return Directory(tmp_path)
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 def left_undelivered(place: Directory) -> None:
     """A state that another process left with outputs that nobody has written."""
     place.drop("1.jsonl", range(3))
@@ -57,24 +54,15 @@ def left_undelivered(place: Directory) -> None:
 
 
 @pytest.mark.parametrize("old", ["", "what was there\n"])
-def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then(
-    place: Directory, old: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then(place: Directory, old: str):
     left_undelivered(place)
     place.output = place.path / "new.jsonl"
     if old:
         place.output.write_text(old)
-    write = GrowingFile.write
-
-    def killed(self: GrowingFile, outputs: object) -> int:
-        write(self, outputs)  # type: ignore[arg-type]
-        raise Killed
-
     for _ in range(2):
-        with monkeypatch.context() as patched, Session("duckdb", state=place.state) as engine:
-            patched.setattr(GrowingFile, "write", killed)
-            with pytest.raises(Killed):
-                place.service(engine)
+        dying = armed((GrowingFile, "write"), killed, after=True)
+        with Session("duckdb", state=place.state) as engine, dying, pytest.raises(Killed):
+            place.service(engine)
         assert place.output.read_text().count("more") == 2 * 3  # the query stands in a line twice
     place.run()
     text = place.output.read_text()

@@ -14,43 +14,13 @@ from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.places import ROOT
 
-PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-from mmqjp.session import Session
-from tests.generate.strategies import random_case
-
-state, seed, point, after = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-script, documents = random_case(seed, 10, 12)
-engine = Session("duckdb", state=state)
-store, calls = engine._store, 0
-
-def armed(method):
-    def call(*arguments, **options):
-        global calls
-        calls += 1
-        if calls > after and point.startswith("before"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = method(*arguments, **options)
-        if calls > after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    return call
-
-name = point.split()[1]
-setattr(store, name, armed(getattr(store, name)))
-engine.ensure(script)
-for start in range(0, 12, 3):
-    engine.process(documents[start : start + 3])
-"""
-
 
 @pytest.mark.parametrize("after", [0, 2, 3])
 @pytest.mark.parametrize("point", ["before commit", "after commit", "after join", "before append"])
 def test_a_killed_run_is_taken_up_again(point: str, after: int, tmp_path: Path):
     seed = 7
     script, documents = random_case(seed, 10, 12)
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(seed), point, str(after)]
+    command = [sys.executable, "-m", "tests.processes.engine", str(tmp_path), str(seed), point, str(after)]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     with Session("duckdb", state=tmp_path) as engine:
         engine.ensure(script)

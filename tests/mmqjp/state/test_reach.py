@@ -18,6 +18,7 @@ from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from mmqjp.state.reach import MOST_GAPS, Gap, Gaps, Reach, filled, missed_from, opened
 from tests.generate.seeds import seeds
+from tests.support.faults import FaultySession, Injected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,16 +142,14 @@ def test_a_publisher_that_is_added_after_a_prune_is_late_with_what_could_meet_wh
         assert joined(engine.process([doc(98.5, "B")])) == [("A100", "B98.5")]
 
 
-def test_a_batch_that_fails_leaves_what_was_evicted_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
+def test_a_batch_that_fails_leaves_what_was_evicted_evicted(tmp_path: Path):
+    with FaultySession("duckdb", state=tmp_path, lateness=HOUR) as engine:
         engine.subscribe(WINDOW)
         for hours in (0, 100):
             engine.process([doc(hours)])
-    with Session("duckdb", state=tmp_path) as engine:
-        with monkeypatch.context() as patched:
-            patched.setattr(engine._store, "commit", lambda: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                engine.process([doc(1)])
+    with FaultySession("duckdb", state=tmp_path) as engine:
+        with engine.store.failing("commit"), pytest.raises(Injected):
+            engine.process([doc(1)])
         assert kept(engine) == 1
         assert len(engine.process([doc(1)])) == 2 and kept(engine) == 3
 
