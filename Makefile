@@ -38,13 +38,13 @@ bench-stage1: $(READY)
 
 kept = --csv bench-results/$(1).csv --json bench-results/$(1).json --plot bench-results/$(1)
 
-# The cases that feedparser is tested with, of the release that is installed: tests/test_feedparser_cases.py reads them.
+# The cases that feedparser is tested with, of the release that is installed: tests/feeds/test_feedparser_cases.py reads them.
 feedparser-tests: $(READY)
 	rm -rf .feedparser
 	version=$$($(BIN)/python -c 'import feedparser; print(feedparser.__version__)') && \
 	$(BIN)/python -m pip download --quiet --no-deps --no-binary feedparser --dest .feedparser "feedparser==$$version" && \
 	tar -xzf .feedparser/feedparser-$$version.tar.gz -C .feedparser
-	$(PYTEST) tests/test_feedparser_cases.py
+	$(PYTEST) tests/feeds/test_feedparser_cases.py
 
 soak: $(READY)
 	$(PYTEST) -m "" --hypothesis-profile=soak

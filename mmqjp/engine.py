@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from common.private import share
 from feeds.document import Clock, Document, Reject, now_us
-from join_stage.joiner import DEFAULT_PLAN, PLANS, unknown_plan
+from join_stage.joiner import DEFAULT_PLAN, PLANS, JoinEngine, unknown_plan
 from join_stage.store.protocol import Outdated
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance
@@ -110,7 +110,7 @@ class Engine:
         elif directory is not None and session is None:  # files of Spark's stay while they are read
             self._ownership = Looking(directory)
         try:
-            self._store = open_store(session, directory, plan, cache_bytes, read_only=read_only)
+            self._store = self._open_store(session, directory, plan, cache_bytes, read_only)
         except BaseException:
             self._disown()
             raise
@@ -130,6 +130,12 @@ class Engine:
         self._counters = Counters()
         self._paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
+
+    def _open_store(
+        self, session: SparkSession | None, directory: Path | None, plan: str, cache_bytes: int, read_only: bool
+    ) -> JoinEngine:
+        """What batches are written to. Tests put one in its place that fails where they tell it to."""
+        return open_store(session, directory, plan, cache_bytes, read_only=read_only)
 
     def __enter__(self) -> Self:
         return self

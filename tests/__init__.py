@@ -1,1 +1,1 @@
-"""Tests of all packages; not installed."""
+"""Tests of all packages, in folders as theirs; not installed."""

@@ -9,7 +9,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
-from tests.feed_server import FeedServer, Fetching, running_server
+from tests.support.feed_server import FeedServer, Fetching, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.places import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 README = (ROOT / "README.md").read_text("utf-8")

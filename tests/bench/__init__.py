@@ -1,0 +1,1 @@
+"""Tests of the benchmarks: what they check and write, with tiny cases."""

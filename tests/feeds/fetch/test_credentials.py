@@ -1,0 +1,120 @@
+"""Names and passwords in the addresses of feeds: they reach the host, and stand nowhere but in the fetcher's state."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeds.credentials import without_credentials
+from feeds.fetch.opml import read_opml
+from feeds.fetch.state import STATE_FILE
+from tests.support.cli import mmqjp, write_queries
+from tests.support.feed_server import FeedServer, Request, rss, running_server
+
+NAME, PASSWORD = "ada", "s3cr%40t"
+SENT = "Basic " + base64.b64encode(b"ada:s3cr@t").decode()
+QUERY = "FROM S//item->a[./title->t] JOIN { t = u, 2 d } S//item->b[./title->u] PUBLISH same; S//item PUBLISH all_items"
+SECRETS = (b"s3cr", SENT[-8:].encode())
+
+
+@pytest.fixture
+def server() -> Iterator[FeedServer]:
+    with running_server() as server:
+        yield server
+
+
+def with_password(server: FeedServer, path: str) -> str:
+    return server.url(path, f"{NAME}:{PASSWORD}@127.0.0.1")
+
+
+def guarded(server: FeedServer, path: str, body: str, **headers: str) -> str:
+    """A path that answers those who have the password."""
+
+    def answer(request: Request) -> None:
+        known = request.headers.get("Authorization") == SENT
+        request.answer(200 if known else 401, body.encode() if known else b"", **headers)
+
+    server.routes[path] = answer
+    return with_password(server, path)
+
+
+def told(directory: Path) -> set[str]:
+    """The files of a directory, but for the fetcher's state, in which some of a password stands."""
+    files = [path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(STATE_FILE)]
+    assert files
+    return {path.name for path in files for secret in SECRETS if secret in path.read_bytes()}
+
+
+@pytest.mark.parametrize("layout", [[], ["--warc"]])
+def test_passwords_are_kept_by_the_fetcher_alone(server: FeedServer, tmp_path: Path, layout: list[str]):
+    item = "<rss><channel><title>F</title><item><title>one</title><link>/one</link></item></channel></rss>"
+    addresses = [
+        guarded(server, "/feed", item),
+        guarded(server, "/twin", item),
+        guarded(server, "/page", '<html><head><link rel="alternate" type="application/rss+xml" href="/named"></head>'),
+        with_password(server, "/missing"),
+        with_password(server, "/circle"),
+        with_password(server, "/nowhere"),
+        f"ftp://{NAME}:{PASSWORD}@127.0.0.1/feed",
+    ]
+    guarded(server, "/named", rss("one", "two"))
+    server.serve("/circle", b"", 302, Location=with_password(server, "/circle"))
+    server.serve("/nowhere", b"", 302, Location=f"gopher://{NAME}:{PASSWORD}@127.0.0.1/x")
+    lists = tmp_path / "feeds.txt"
+    lists.write_text("\n".join(addresses))
+    crawl = tmp_path / "crawl"
+    shown = []
+
+    def call(*arguments: str | Path, status: int = 0) -> bytes:
+        result = mmqjp(*arguments)
+        assert result.exit_code == status, result.stderr
+        shown.append(result.stdout + result.stderr)
+        return result.stdout.encode()
+
+    call("fetch", "--feeds", lists, "--out", crawl, "--allow-private", "--spacing", "0s", *layout)
+    assert "3 new" in shown[0] and "3 failed" in shown[0] and "ftp://127.0.0.1/feed" in shown[0]
+    queries = write_queries(tmp_path, QUERY)
+    found = call("run", "--engine", "duckdb", "--queries", queries, "--documents", crawl, "--feeds",
+                 "--state", tmp_path / "state")  # fmt: skip
+    assert b'"same"' in found and f"{server.url('/feed')} ".encode() in found
+    call("feeds", "list", "--state", crawl)
+    exported = call("feeds", "export", "--state", crawl)
+    assert {feed.url for feed in read_opml(exported)} >= {server.url("/feed"), server.url("/named")}
+    call("feeds", "retry", "--state", crawl, server.url("/missing"))
+    call("feeds", "retry", "--state", crawl, with_password(server, "/none"), status=1)
+    assert not any(secret.decode() in text for secret in SECRETS for text in shown)
+    lists.unlink()
+    assert not told(tmp_path)
+    # The host is told, now and the next time, and who asks for the passwords gets them.
+    assert all(request.headers.get("Authorization") == SENT for request in server.log)
+    whole = mmqjp("feeds", "export", "--state", crawl, "--passwords").stdout.encode()
+    assert {feed.url for feed in read_opml(whole)} >= {with_password(server, "/feed")}
+    assert mmqjp("feeds", "retry", "--state", crawl, with_password(server, "/missing")).exit_code == 0
+
+
+def test_a_crawl_of_others_may_have_passwords(tmp_path: Path):
+    (tmp_path / "1.xml").write_text(rss("one"))
+    (tmp_path / "1.json").write_text(
+        '{"url": "https://ada:s3cret@example.org/feed", "fetched_at": "2026-01-01T00:00:00Z"}'
+    )
+    found = mmqjp("run", "--engine", "duckdb", "--queries", write_queries(tmp_path, QUERY), "--documents", tmp_path,
+                  "--feeds")  # fmt: skip
+    assert found.exit_code == 0 and "https://example.org/feed one" in found.stdout and "s3cret" not in found.stdout
+
+
+HOSTS = st.sampled_from(["example.org", "[::1]:80", "a-b.example:8080"])
+USERS = st.text("abc:%40.@!$&'()*+,;=-_~é", max_size=30)
+PATHS = st.sampled_from(["", "/", "/feed@here", "/a?b=c@d", "?x=//y@z", "#@"])
+
+
+@given(st.lists(st.tuples(USERS, HOSTS, PATHS), max_size=4))
+def test_what_stands_before_the_host_is_left_out(parts: list[tuple[str, str, str]]):
+    text = " and ".join(f"https://{user}@{host}{path}" for user, host, path in parts)
+    expected = " and ".join(f"https://{host}{path}".replace("//y@z", "//z") for _, host, path in parts)
+    assert without_credentials(text) == expected
+    assert without_credentials(expected) == expected

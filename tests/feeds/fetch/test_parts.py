@@ -1,0 +1,387 @@
+"""The parts of fetching: addresses, codings, what bodies are, lists of feeds, the state, the archives."""
+
+import gzip
+import re
+import sqlite3
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import brotli
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+from warcio.archiveiterator import ArchiveIterator
+
+from feeds import SourceError, read_documents
+from feeds.fetch.addresses import is_public
+from feeds.fetch.archive import Capture
+from feeds.fetch.decode import MOST_MEMBERS, DecodeError, decode
+from feeds.fetch.discovery import feeds_of_page
+from feeds.fetch.drop_archive import DropArchive
+from feeds.fetch.feed_state import FeedState, source_name
+from feeds.fetch.hints import Hints
+from feeds.fetch.lists import read_feed_lists
+from feeds.fetch.opml import Listed, read_opml, write_opml
+from feeds.fetch.state import FetchStore, HostState
+from feeds.fetch.warc_archive import FILE_AGE, WarcArchive
+from feeds.layout import drop_stem, read_stem
+from feeds.sniff import kind_of
+from tests.support.feed_server import START, rss
+
+# ---------------------------------------------------------------- addresses
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.0.0.1", "172.16.0.1", "192.168.1.1", "127.0.0.1", "127.9.9.9", "169.254.169.254", "0.0.0.0", "100.64.0.1",
+        "192.0.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
+        "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fec0::1", "ff02::1", "2001:db8::1",
+        "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2002:a00:1::1", "::127.0.0.1",
+        "2001:0:a00:1::", "", "localhost", "1.2.3", "192.0.0.8", "192.0.0.9", "192.88.99.1", "168.63.129.16",
+        "198.19.255.255", "3fff::1", "3fff:fff::1", "2001:1::1", "2001:20::1", "100::1", "100:0:0:1::1", "5f00::1",
+        "64:ff9b:1::1.1.1.1", "64:ff9b::a8:3f81", "64:ff9b::a83f:8110", "2002:c058:6301::", "::1.1.1.1", "4000::1",
+        "2606:4700::1111%eth0",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_public(address):
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "1.1.1.1",
+        "93.184.215.14",
+        "2606:4700::1111",
+        "::ffff:1.1.1.1",
+        "64:ff9b::1.1.1.1",
+        "2002:101:101::1",
+        "168.63.129.15",
+        "168.63.129.17",
+        "192.0.1.0",
+        "191.255.255.255",
+        "192.88.98.255",
+        "192.88.100.0",
+        "100.63.255.255",
+        "100.128.0.0",
+        "172.15.255.255",
+        "172.32.0.0",
+        "198.17.255.255",
+        "198.20.0.0",
+        "223.255.255.255",
+        "2001:200::1",
+        "2001:db7::1",
+        "2001:db9::1",
+        "3ffe::1",
+        "3fff:1000::1",
+    ],
+)
+def test_addresses_that_are_public(address):
+    assert is_public(address)
+
+
+@given(st.ip_addresses(v=4))
+def test_an_address_in_disguise_is_what_it_is(address):
+    high, low = int(address) >> 16, int(address) & 0xFFFF
+    for disguised in (f"::ffff:{address}", f"64:ff9b::{high:x}:{low:x}", f"2002:{high:x}:{low:x}::1"):
+        assert is_public(disguised) == is_public(str(address))
+
+
+# ---------------------------------------------------------------- codings
+
+
+@given(st.binary(max_size=5000), st.sampled_from(["gzip", "br", "zstd"]))
+def test_what_was_encoded_is_decoded(data, coding):
+    encoded = {"gzip": gzip.compress, "br": brotli.compress, "zstd": zstandard.compress}[coding](data)
+    assert decode(encoded, coding, 5000) == data
+
+
+@given(st.binary(max_size=500), st.sampled_from(["gzip", "deflate", "br", "zstd"]))
+def test_nonsense_is_an_error_or_bytes(data, coding):
+    with suppress(DecodeError):
+        assert isinstance(decode(data, coding, 1000), bytes)
+
+
+@pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+def test_a_body_has_many_compressed_parts_but_not_any_number(coding, compress):
+    parts = [compress(b"a")] * (MOST_MEMBERS - 1)
+    assert decode(b"".join([compress(b""), *parts]), coding, 10_000) == b"a" * (MOST_MEMBERS - 1)
+    with pytest.raises(DecodeError, match="more than 1,000 compressed parts"):
+        decode(compress(b"") * 800_000, coding, 10_000)
+
+
+@given(st.integers(0, 3000), st.sampled_from(["gzip", "br", "zstd"]))
+def test_a_cut_body_is_an_error(cut, coding):
+    data = bytes(range(256)) * 4
+    encoded = {"gzip": gzip.compress, "br": brotli.compress, "zstd": zstandard.compress}[coding](data)
+    with pytest.raises(DecodeError):
+        decode(encoded[: cut % len(encoded)] or b"\x1f", coding, 5000)
+
+
+# ---------------------------------------------------------------- what a body is
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (rss("a"), "feed"),
+        (f"\ufeff\n <?xml version='1.0'?><?x y?><!-- <html> -->\n<!DOCTYPE rss [<!ENTITY a 'b'>]>{rss('a')}", "feed"),
+        ('<atom:feed xmlns:atom="http://www.w3.org/2005/Atom"/>', "feed"),
+        ('<rdf:RDF xmlns:rdf="x">', "feed"),
+        ('{"version": "https:\\/\\/jsonfeed.org\\/version\\/1.1"}', "feed"),
+        ("<html><head><title>t</title>", "page"),
+        ("<!doctype HTML><!-- --><p>", "page"),
+        ("<html><body><feed xmlns='http://www.w3.org/2005/Atom'>", "feed"),
+        ("<html><pre>&lt;rss version='2.0'>", "page"),
+        ("<opml/>", "other"),
+        ("nothing", "other"),
+        ("", "other"),
+        ("<!---->" * 20_000, "other"),
+    ],
+)
+def test_kinds_of_bodies(body, kind):
+    assert kind_of(body.encode()) == kind
+    assert kind_of(body.encode("utf-16")) == kind
+
+
+def test_feeds_of_a_page_in_its_order_and_comments_last():
+    page = b"""<html><head><base href="/blog/"><link rel=alternate type="application/rss+xml" href="c" title="Comments">
+    <link rel="feed alternate" type="TEXT/XML" href="a?x=1&amp;y=2"><link rel=alternate type=text/html href=no>
+    <link rel="alternate" type="application/atom+xml"><link rel=alternate type=application/atom+xml href='http://[x'>
+    <link rel=alternate type=application/feed+json href=" //other.example/f.json "></head>"""
+    assert feeds_of_page(page, "https://s.example/index") == [
+        "https://s.example/blog/a?x=1&y=2",
+        "https://other.example/f.json",
+        "https://s.example/blog/c",
+    ]
+
+
+@given(st.binary(max_size=300))
+def test_no_page_is_too_odd(data):
+    feeds_of_page(data, "https://s.example/")
+    kind_of(data)
+
+
+# ---------------------------------------------------------------- lists
+
+
+OPML = """<?xml version="1.0"?><opml version="1.0"><head/><body>
+<outline text="Top" xmlUrl="https://top.example/feed"/>
+<outline text="News"><!-- a comment --><outline title="World" text="w">
+  <outline text="Feed &amp; Co" XMLURL=" https://world.example/feed "/></outline>
+  <outline type="rss" title="N" xmlurl="feed://news.example/rss"/>
+  <outline text="empty"/></outline>
+<outline text="odd" xmlUrl="javascript:alert(1)"/>
+</body></opml>"""
+
+
+def test_opml_of_any_nesting():
+    assert read_opml(OPML.encode()) == [
+        Listed("https://top.example/feed", "Top", "", 2),
+        Listed("https://world.example/feed", "Feed & Co", "News/World", 4),
+        Listed("feed://news.example/rss", "N", "News", 5),
+        Listed("javascript:alert(1)", "odd", "", 7),
+    ]
+    depth = 200
+    deep = "<opml><body>" + "<outline>" * depth + "<outline xmlUrl='https://x.example/'/>"
+    assert len(read_opml(f"{deep}{'</outline>' * depth}</body></opml>".encode())) == 1
+
+
+NAMES = st.text(st.characters(categories=["L", "N", "P"], exclude_characters="/"), min_size=1, max_size=5)
+LISTED = st.builds(Listed, NAMES.map("https://{}.example/".format), NAMES, st.lists(NAMES, max_size=3).map("/".join))
+
+
+@given(st.lists(LISTED, max_size=12))
+def test_what_is_exported_is_imported(listed):
+    read = [replace(feed, line=0) for feed in read_opml(write_opml(listed))]
+    assert sorted(read, key=repr) == sorted(listed, key=repr)
+
+
+def test_lists_of_every_kind_together_each_feed_once(tmp_path):
+    (tmp_path / "a.opml").write_text(OPML)
+    (tmp_path / "b.txt").write_text("\ufeff# mine\nhttps://TOP.example:443/feed#x\n\n  not an address\n", "utf-8")
+    names = [str(tmp_path / "a.opml"), str(tmp_path / "b.txt"), "https://third.example"]
+    feeds, complaints = read_feed_lists(names)
+    assert [feed.url for feed in feeds] == [
+        "https://top.example/feed", "https://world.example/feed", "http://news.example/rss", "https://third.example/",
+    ]  # fmt: skip
+    assert feeds[1] == FeedState(feeds[1].url, source_name(feeds[1].url), "Feed & Co", "News/World")
+    assert [complaint.removeprefix(str(tmp_path)) for complaint in complaints] == [
+        "/a.opml:7: 'javascript:alert(1)' is not an http or https address; it is left out",
+        "/b.txt:4: 'not an address' is not an http or https address; it is left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"<opml><body>", "not well-formed"),
+        (b"<rss/>", "not OPML"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
+        (b"<opml/>", "not OPML"),
+        (None, "no such file"),
+    ],
+)
+def test_lists_that_cannot_be_read(tmp_path, content, cause):
+    if content is not None:
+        (tmp_path / "x").write_bytes(content)
+    with pytest.raises(SourceError, match=cause):
+        read_feed_lists([str(tmp_path / "x")])
+    with pytest.raises(SourceError, match="cannot be read"):
+        read_feed_lists([str(tmp_path)])
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_a_feeds_name_is_a_safe_one_and_its_own(one, other):
+    names = [source_name(f"https://x.example/{text!r}") for text in (one, other)]
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]{8,80}", name) for name in names)
+    assert (names[0] == names[1]) == (one == other)
+
+
+# ---------------------------------------------------------------- state
+
+
+FEED = FeedState("https://a.example/", "a")
+
+
+def test_the_state_is_kept_and_a_known_feed_is_not_begun_again(tmp_path):
+    changed = replace(FEED, etag='"x"', next_check=5, errors=2, hints=Hints(3, frozenset({1})), stopped=True, title="t")
+    with FetchStore(tmp_path / "s", write=True) as store:
+        store.add([FEED, FeedState("https://b.example/", "b")])
+        store.commit(changed, "mark 1")
+        store.save_host(HostState("h", 1, 2, "robots", 3))
+    with FetchStore(tmp_path / "s", write=True) as store:
+        store.add([replace(FEED, title="t2", folder="f")])
+        assert store.feeds() == [replace(changed, title="t2", folder="f"), FeedState("https://b.example/", "b")]
+        assert (store.archive_mark(), store.host("h"), store.host("?")) == (
+            "mark 1", HostState("h", 1, 2, "robots", 3), HostState("?"),
+        )  # fmt: skip
+
+
+def test_one_process_writes_and_others_read(tmp_path):
+    with FetchStore(tmp_path / "s", write=True) as store:
+        store.add([FEED])
+        with pytest.raises(SourceError, match="another fetch is using this state"):
+            FetchStore(tmp_path / "s", write=True)
+        with FetchStore(tmp_path / "s") as reader:
+            assert reader.feeds() == [FEED]
+
+
+def test_states_that_are_not_ours(tmp_path):
+    with pytest.raises(SourceError, match="there is no state"):
+        FetchStore(tmp_path / "missing")
+    (tmp_path / "text").write_text("no database, but long enough to be looked at " * 50)
+    with pytest.raises(SourceError, match="cannot be used as the state of a fetch"):
+        FetchStore(tmp_path / "text", write=True)
+    with sqlite3.connect(tmp_path / "newer") as newer:
+        newer.execute("PRAGMA user_version = 9")
+    newer.close()
+    with pytest.raises(SourceError, match="has format 9"):
+        FetchStore(tmp_path / "newer", write=True)
+    with sqlite3.connect(tmp_path / "other") as other:
+        other.execute("CREATE TABLE t (x)")
+    other.close()
+    with pytest.raises(SourceError, match="has format 0"):
+        FetchStore(tmp_path / "other", write=True)
+
+
+# ---------------------------------------------------------------- archives
+
+
+def capture(title: str, fetched: int, source: str = "a") -> Capture:
+    body = rss(title).encode()
+    digest = f"{hash(title) % 2**64:064x}"
+    headers = [("Content-Type", "text/xml"), ("Content-Encoding", "gzip"), ("ETag", '"1"')]
+    return Capture("https://a.example/", source, "https://b.example/", 200, headers, fetched, digest, body)
+
+
+def titles(path: Path) -> list[str]:
+    """The titles of all entries; a Reject has none, and fails the test."""
+    documents = read_documents([path], feeds="item")
+    return [etree.fromstring(d.xml).findtext("title", "") for d in documents]  # type: ignore[union-attr]
+
+
+def test_a_drop_knows_its_newest_version_and_clears_what_a_kill_left(tmp_path):
+    archive = DropArchive(tmp_path)
+    assert archive.newest("a") is None
+    for number, title in enumerate("abc"):
+        archive.keep(capture(title, START + number))
+    (tmp_path / "a" / f".{drop_stem(START + 9, '0' * 64)}.xml.draft").write_bytes(b"half")
+    (tmp_path / "a" / ".notes.draft").write_bytes(b"not ours")
+    (tmp_path / "a" / f"{drop_stem(START + 9, '0' * 64)}.json").write_text('{"url": "not renamed yet"}')
+    again = DropArchive(tmp_path)
+    assert again.newest("a") == capture("c", 0).sha256
+    assert [path.name for path in tmp_path.rglob(".*")] == [".notes.draft"]
+    assert titles(tmp_path) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("file_bytes", [10**9, 1])
+def test_a_warc_is_read_again_without_what_was_not_committed(tmp_path, file_bytes):
+    marks: list[str] = []
+    (tmp_path / "zzz.warc.gz").write_bytes(gzip.compress(b"not ours"))
+    archive = WarcArchive(tmp_path, "", marks.append, file_bytes)
+    archive.keep(capture("a", START))
+    archive.met_again(capture("a", START + 1), START)
+    archive.keep(capture("b", START + 2))
+    mark = archive.mark
+    assert mark is not None
+    archive.keep(capture("not committed", START + 3))
+    archive.close()
+    (growing,) = tmp_path.glob("*.open")
+    assert growing.name.removesuffix(".open") == (mark if file_bytes > 1 else marks[-1]).split()[0]
+    # What was announced last is what the state has after a kill, unless more was committed.
+    archive = WarcArchive(tmp_path, mark if file_bytes > 1 else marks[-1], marks.append, file_bytes)
+    archive.keep(capture("c", START + 4))
+    archive.finish()
+    (tmp_path / "zzz.warc.gz").unlink()
+    assert titles(tmp_path) == ["a", "b", "c"]
+    assert len(list(tmp_path.iterdir())) == (1 if file_bytes > 1 else 4)
+    records = []
+    for path in sorted(tmp_path.iterdir()):
+        with path.open("rb") as file:
+            records += [
+                (record.rec_type, record.rec_headers.get_header("WARC-Date")) for record in ArchiveIterator(file)
+            ]
+    assert [kind for kind, _ in records] == ["response", "revisit", "response", "response"]
+    assert records[0][1] == "2026-05-06T12:00:00Z"
+
+
+def test_a_warc_is_followed_by_the_next_after_an_hour_and_read_when_it_is_whole(tmp_path):
+    archive = WarcArchive(tmp_path, "", lambda mark: None)
+    archive.keep(capture("a", START))
+    archive.keep(capture("b", START + FILE_AGE - 1))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".open"]
+    archive.keep(capture("c", START + FILE_AGE))
+    assert titles(tmp_path) == ["a", "b"]
+    archive.finish()
+    assert titles(tmp_path) == ["a", "b", "c"] and len(list(tmp_path.iterdir())) == 2
+    mark = f"{max(path.name for path in tmp_path.iterdir())} 0"
+    again = WarcArchive(tmp_path, mark, lambda mark: None)  # what is whole is left alone
+    again.finish()
+    assert titles(tmp_path) == ["a", "b", "c"]
+
+
+def test_links_in_a_warc_are_resolved_against_the_address_that_answered(tmp_path):
+    archive = WarcArchive(tmp_path, "", lambda mark: None)
+    relative = capture("a", START)
+    archive.keep(replace(relative, body=relative.body.replace(b"https://site.example", b"")))
+    archive.finish()
+    (document,) = read_documents([tmp_path], feeds="item")
+    assert document.id.startswith("https://a.example/ a ")
+    assert etree.fromstring(document.xml).findtext("item_url") == "https://b.example/a"  # type: ignore[union-attr]
+
+
+@given(st.integers(0, 4_000_000_000_000_000), st.integers(0, 2**256 - 1))
+def test_names_in_a_drop_say_when_and_what(moment, digest):
+    assert read_stem(drop_stem(moment, f"{digest:064x}")) == (moment, f"{digest:064x}")
+
+
+@pytest.mark.parametrize(
+    "stem", ["", "x", "20261350T000000Z-aaaaaaaaaaaa", "20260506T120000Z-aaa", "20260506T120000Z-"]
+)
+def test_names_that_are_not_a_drops(stem):
+    assert read_stem(stem) is None

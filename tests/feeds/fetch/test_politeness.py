@@ -1,0 +1,214 @@
+"""What servers and feeds ask for is done: pauses, hours, ends, robots.txt; and no host is pressed."""
+
+import pytest
+
+from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND
+from feeds.fetch.gates import Courtesy
+from tests.support.feed_server import START, Request, failure, outcomes, rss
+
+FEED = rss("a", "b")
+
+
+# ---------------------------------------------------------------- what servers ask for
+
+
+def test_410_stops_a_feed(server, fetching):
+    url = server.serve("/feed", b"", 410)
+    assert outcomes(fetching.run(url)) == {"stopped": 1}
+    fetching.later(10**7)
+    assert outcomes(fetching.run(url)) == {}
+    assert len(server.log) == 1
+    assert fetching.feed(url).stopped
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("value", ["7200", "Wed, 06 May 2026 14:00:00 GMT"])
+def test_retry_after_is_kept_to_for_all_feeds_of_the_host(server, fetching, status, value):
+    url = server.serve("/busy", b"", status, Retry_After=value)
+    other = server.serve("/other", FEED)
+    assert outcomes(fetching.run(url, other)) == {"failed": 1, "put off": 1}
+    assert server.paths() == ["/busy"]
+    assert fetching.feed(url).next_check == START + 2 * HOUR
+    assert fetching.feed(other).next_check == START + 2 * HOUR
+    assert fetching.feed(other).errors == 0
+    fetching.later(7199)
+    fetching.run()
+    assert len(server.log) == 1
+    fetching.later(1)
+    assert fetching.run().counts.total() == 2
+    assert server.paths()[1] == "/busy"
+
+
+def test_failures_back_off_to_a_ceiling_and_a_success_ends_that(server, fetching):
+    url = server.url("/feed")
+    waits = []
+    for _ in range(12):
+        before = fetching.clock.time
+        fetching.run(url)
+        waits.append(fetching.feed(url).next_check - before)
+        fetching.clock.time = fetching.feed(url).next_check
+    assert [wait // MINUTE for wait in waits] == [10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440, 1440, 1440]
+    assert fetching.feed(url).errors == 12
+    server.serve("/feed", FEED)
+    fetching.run(url)
+    assert (fetching.feed(url).errors, fetching.feed(url).last_error) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("extra", "headers", "wait"),
+    [
+        ("", {}, HOUR),
+        ("<ttl>180</ttl>", {}, 3 * HOUR),
+        ("<ttl>5</ttl>", {}, HOUR),
+        ("", {"Cache_Control": "public, max-age=7200"}, 2 * HOUR),
+        ("", {"Cache_Control": "max-age=7200", "Age": "600"}, 110 * MINUTE),
+        ("", {"Cache_Control": "no-cache, max-age=7200"}, HOUR),
+        ("", {"Expires": "Wed, 06 May 2026 14:30:00 GMT"}, 150 * MINUTE),
+        ("", {"Cache_Control": "max-age=99999999"}, DAY),
+        ("<ttl>999999</ttl>", {}, DAY),
+        ("<skipHours><hour>13</hour><hour>14</hour></skipHours>", {}, 3 * HOUR),
+        ("<skipDays><day>Wednesday</day></skipDays>", {}, 12 * HOUR),
+        ('<u:updatePeriod xmlns:u="http://purl.org/rss/1.0/modules/syndication/">daily</u:updatePeriod>'
+         '<x:updateFrequency xmlns:x="http://purl.org/rss/1.0/modules/syndication/">4</x:updateFrequency>', {},
+         6 * HOUR),
+    ],
+)  # fmt: skip
+def test_how_long_a_feed_is_left_alone(server, fetching, extra, headers, wait):
+    url = server.serve("/feed", rss("a", extra=extra), **headers)
+    fetching.run(url)
+    assert fetching.feed(url).next_check - START == wait
+
+
+def test_what_a_feed_asked_for_still_holds_after_a_304(server, fetching):
+    url = server.validated("/feed", rss("a", extra="<ttl>120</ttl>"), '"1"')
+    for _ in range(2):
+        before = fetching.clock.time
+        fetching.run(url)
+        assert fetching.feed(url).next_check - before == 2 * HOUR
+        fetching.later(7200)
+
+
+# ---------------------------------------------------------------- hosts
+
+
+def test_requests_to_a_host_are_spaced_also_those_of_the_next_run(server, fetching):
+    begun = []
+
+    def answer(request: Request) -> None:
+        begun.append(fetching.clock.time)
+        request.answer(200, FEED.encode())
+
+    server.routes |= {f"/{number}": answer for number in range(5)}
+    fetching.run(*(server.url(f"/{number}") for number in range(4)))
+    fetching.run(server.url("/4"))
+    assert begun == [START + number * SECOND for number in range(5)]
+
+
+def test_robots_are_asked_once_a_day_and_obeyed(server, fetching):
+    fetching.robots = True
+    server.serve("/robots.txt", "User-agent: mmqjp\nDisallow: /private\nCrawl-delay: 5\nUser-agent: *\nDisallow: /")
+    feeds = [server.serve(path, FEED) for path in ("/a", "/b", "/private/c")]
+    report = fetching.run(*feeds)
+    assert outcomes(report) == {"new": 2, "failed": 1}
+    assert sorted(server.paths()) == ["/a", "/b", "/robots.txt"]
+    assert "robots.txt" in fetching.feed(feeds[2]).last_error
+    assert fetching.feed(feeds[2]).next_check >= START + DAY
+    assert fetching.clock.time == START + 5 * SECOND + 5 * SECOND
+    fetching.later(3600)
+    fetching.run()
+    assert server.paths().count("/robots.txt") == 1
+
+
+@pytest.mark.parametrize(("status", "asked"), [(404, True), (403, True), (500, False), (503, False), (429, False)])
+def test_robots_that_cannot_be_had(server, fetching, status, asked):
+    fetching.robots = True
+    server.serve("/robots.txt", b"", status)
+    url = server.serve("/a", FEED)
+    fetching.run(url)
+    assert ("/a" in server.paths()) == asked
+
+
+def test_a_page_behind_robots_redirects_is_checked_at_every_hop(server, fetching):
+    fetching.robots = True
+    server.serve("/robots.txt", "User-agent: *\nDisallow: /private")
+    url = server.serve("/a", b"", 302, Location="/private")
+    server.serve("/private", FEED)
+    assert "robots.txt" in failure(fetching, url)
+
+
+def test_no_more_requests_are_under_way_than_are_allowed(server, fetching):
+    """Three hosts with six feeds each: two requests to a host at once, and four in all."""
+    under_way: list[str] = []
+    most_of_host, most = 0, 0
+
+    def answer(request: Request) -> None:
+        nonlocal most_of_host, most
+        under_way.append(request.host)
+        most_of_host = max(most_of_host, under_way.count(request.host))
+        most = max(most, len(under_way))
+        server.released.wait(0.02)
+        under_way.remove(request.host)
+        request.answer(200, FEED.encode())
+
+    urls = [server.url(f"/{number}", f"h{number % 3}.test") for number in range(18)]
+    server.routes |= {f"/{number}": answer for number in range(18)}
+    fetching.courtesy = Courtesy(concurrency=4, per_host=2, spacing=0)
+    assert outcomes(fetching.run(*urls)) == {"new": 18}
+    assert (most_of_host <= 2, most <= 4) == (True, True)
+
+
+def test_a_clock_that_was_set_back_does_not_keep_us_waiting(server, fetching):
+    first, second = server.serve("/a", FEED), server.serve("/b", FEED)
+    fetching.clock.time = START + 400 * DAY
+    fetching.run(first)
+    fetching.clock.time = START
+    assert outcomes(fetching.run(second)) == {"new": 1}
+    assert fetching.clock.time == START + SECOND
+
+
+# ---------------------------------------------------------------- feeds that have moved to one place
+
+
+def test_feeds_that_moved_to_one_address_are_fetched_there_once(server, fetching):
+    one, two = (server.serve(f"/{name}", b"", 301, Location="/new") for name in ("one", "two"))
+    server.validated("/new", FEED, '"1"')
+    assert outcomes(fetching.run(one, two)) == {"new": 1, "put off": 1}
+    assert sorted(server.paths()) == ["/new", "/one", "/two"]
+    assert [bool(fetching.bodies(url)) for url in (one, two)] == [True, False]
+    aside = fetching.feed(two)
+    assert (aside.address, aside.errors, aside.last_error) == (server.url("/new"), 0, f"fetched as {one}")
+    fetching.later(2 * 3600)
+    assert outcomes(fetching.run()) == {"unchanged": 1, "put off": 1}
+    assert server.paths()[3:] == ["/new"]
+
+
+def test_a_feed_that_moved_to_where_another_is_subscribed_to_is_fetched_as_that(server, fetching):
+    moved = server.serve("/old", b"", 308, Location="/new")
+    direct = server.serve("/new", FEED)
+    assert outcomes(fetching.run(moved)) == {"new": 1}
+    fetching.later(2 * 3600)
+    assert outcomes(fetching.run(moved, direct)) == {"put off": 1, "new": 1}
+    assert server.paths() == ["/old", "/new", "/new"]
+    assert fetching.bodies(direct)
+
+
+def test_what_fails_or_is_gone_leaves_its_place_to_the_next(server, fetching):
+    one, two = (server.serve(f"/{name}", b"", 301, Location="/new") for name in ("one", "two"))
+    server.serve("/new", b"", 500)
+    assert outcomes(fetching.run(one, two)) == {"failed": 1, "put off": 1}
+    server.serve("/new", FEED)
+    fetching.later(2 * 3600)
+    assert outcomes(fetching.run()) == {"new": 1, "put off": 1}
+    server.serve("/new", b"", 410)
+    fetching.later(2 * 3600)
+    assert outcomes(fetching.run()) == {"stopped": 1, "put off": 1}
+    fetching.later(2 * 3600)
+    server.serve("/new", FEED)
+    assert outcomes(fetching.run()) == {"new": 1}
+    assert [len(fetching.bodies(url)) for url in (one, two)] == [1, 1]
+
+
+def test_feeds_that_redirect_for_now_are_fetched_each(server, fetching):
+    urls = [server.serve(f"/{name}", b"", 302, Location="/new") for name in ("one", "two")]
+    server.serve("/new", FEED)
+    assert outcomes(fetching.run(*urls)) == {"new": 2}

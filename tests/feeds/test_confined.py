@@ -1,0 +1,233 @@
+"""What strangers wrote is read within limits of time, and the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from feeds import Reject
+from feeds import confined as module
+from feeds.confined import ConfinedError, confined, confined_aside, seconds_for
+from feeds.entries import read_entries
+from feeds.fetch.opml import LONGEST_TITLE, read_opml
+from feeds.fetch.robots import crawl_delay
+from feeds.item import Origin
+from tests.support.cpu import printed
+
+
+@pytest.fixture(autouse=True)
+def _little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 1)
+
+
+# Works that processes are asked to do.
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def busy(_text: bytes = b"") -> None:
+    while True:
+        pass
+
+
+def failing(cause: str) -> None:
+    raise KeyError(cause)
+
+
+class OddError(Exception):
+    """An error that is not made anew from its arguments."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} {other}")
+
+
+def odd() -> None:
+    raise OddError("one", "other")
+
+
+def dying() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def greedy() -> int:
+    return len(bytearray(1 << 40))
+
+
+def chatty() -> int:
+    print("not an answer")
+    return os.getpid()
+
+
+# ---------------------------------------------------------------- the process
+
+
+def test_work_returns_or_raises_as_it_does_here():
+    assert confined(doubled, 4, size=0) == 8
+    with pytest.raises(KeyError, match="why"):
+        confined(failing, "why", size=0)
+    with pytest.raises(ValueError, match="OddError: one other"):
+        confined(odd, size=0)
+    with pytest.raises(MemoryError):
+        confined(greedy, size=0)
+    assert confined(doubled, 5, size=0) == 10
+
+
+def test_a_process_is_used_again_and_what_is_printed_is_no_answer():
+    first = confined(chatty, size=0)
+    assert confined(chatty, size=0) == first != os.getpid()
+
+
+def test_work_that_takes_too_long_ends_and_the_next_is_done():
+    with pytest.raises(ConfinedError, match=r"\Areading it takes more than 1 s\Z"):
+        confined(busy, size=0)
+    assert confined(doubled, 4, size=0) == 8
+
+
+def test_each_work_has_its_time():
+    """Not what those before it left."""
+    for _ in range(3):
+        assert confined(sum_for, 0.6, size=0)
+
+
+def sum_for(seconds: float) -> bool:
+    start = time.process_time()
+    while time.process_time() < start + seconds:
+        pass
+    return True
+
+
+def test_more_bytes_have_more_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    assert seconds_for(0) == 10 and seconds_for(1 << 20) == 14
+
+
+def test_work_that_ends_its_process_is_an_error_and_the_next_is_done():
+    with pytest.raises(ConfinedError, match="status -11"):
+        confined(dying, size=0)
+    assert confined(doubled, 4, size=0) == 8
+
+
+def test_the_event_loop_goes_on_and_work_ends_when_it_is_cancelled():
+    async def program() -> int:
+        work = asyncio.create_task(confined_aside(busy_for_long, size=0))
+        turns = 0
+        while turns < 100:
+            await asyncio.sleep(0)
+            turns += 1
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        return await confined_aside(doubled, turns, size=0)
+
+    assert asyncio.run(program()) == 200
+
+
+def busy_for_long() -> None:
+    signal.pause()
+
+
+def test_a_copy_of_the_process_asks_one_of_its_own():
+    ours = confined(chatty, size=0)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, b"%d" % confined(chatty, size=0))
+        module._finish_all()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(reading, 20)) != ours
+    for end in (reading, writing):
+        os.close(end)
+    assert confined(chatty, size=0) == ours
+
+
+# ---------------------------------------------------------------- what is read in it
+
+HOSTILE = {
+    "blank lines": b"\n" * 300_000 + b"<rss version='2.0'/>",
+    "an author": b"<rss version='2.0'><channel><item><author>" + b"a" * 400_000 + b"</author></item></channel></rss>",
+    "a declaration": b"<?xml " + b"encoding='" * 4_000,
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_a_feed_made_to_take_long_is_a_reject(data: bytes):
+    """Each takes feedparser more than a minute."""
+    (reject,) = read_entries(data, Origin("f.xml", 0))
+    assert isinstance(reject, Reject) and "takes more than" in reject.reason
+
+
+def test_rules_for_robots_are_applied():
+    assert confined(crawl_delay, "User-agent: *\nDisallow: /x\nCrawl-delay: 2", "https://a.example/y", size=0) == 2
+    assert confined(crawl_delay, "User-agent: *\nDisallow: /x", "https://a.example/x", size=0) is None
+
+
+# ---------------------------------------------------------------- what is linear by itself
+
+LINEAR = """
+import gzip, zstandard
+from feeds.charset import as_told
+from feeds.document import Document
+from feeds.fetch.decode import DecodeError, decode
+from feeds.fetch.hints import fresh_for, retry_after
+from feeds.fetch.opml import read_opml
+from feeds.history import History
+from feeds.links import is_harmless
+from feeds.sniff import kind_of
+{}
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'for start in (b"<!DOCTYPE ", b"<!DOCTYPE a [", b"<?", b"<!--", b"<feed ", b"<feed version ", b"<a:"):\n'
+        '    kind_of(start * 10_000), kind_of(start + b"a" * 65_000), kind_of(start + b" " * 65_000)\n'
+        '    kind_of(start + b"]" * 65_000), kind_of(b"<a>" + start * 10_000)',
+        'as_told(b"<?xml " + b"encoding " * 1_000_000, ""), as_told(b" " * 8_000_000, "")\n'
+        'Document("i", "<?xml " + " encoding=\'" * 1_000_000).xml_bytes()',
+        'for many in (gzip.compress(b"") * 999, zstandard.compress(b"") * 999):\n'
+        '    for coding in ("gzip", "zstd"):\n'
+        "        try: decode(many + bytes(15_000_000), coding, 15_000_000)\n"
+        "        except DecodeError: pass",
+        'outline = "<outline " + " ".join(f"a{i}=\'\'" for i in range(400_000)) + "/>"\n'
+        'read_opml(f"<opml><body>{outline}</body></opml>".encode())',
+        'for text in ("max-age " * 20_000, "max-age=" + " " * 99_999, "no-" * 40_000, "," * 99_999, "9" * 99_999):\n'
+        '    fresh_for({"Cache-Control": text, "Expires": text, "Age": text}, 0)\n'
+        '    retry_after({"Retry-After": text}, 0)',
+        'is_harmless("javascript" * 1_000_000), is_harmless(" \\n" * 4_000_000)',
+    ],
+)
+def test_what_is_read_outside_of_it_takes_linear_time(lines: str):
+    assert printed(LINEAR.format(lines)) == "done\n"
+
+
+def test_folders_inside_each_other_are_not_repeated_without_end():
+    deep = (
+        "".join(f"<outline text='{'x' * 50_000}'>" for _ in range(100)) + "<outline xmlUrl='u'/>" + "</outline>" * 100
+    )
+    (listed,) = read_opml(f"<opml><body>{deep}</body></opml>".encode())
+    assert len(listed.folder) == 100 * (LONGEST_TITLE + 1) - 1
+
+
+def test_a_list_that_gives_attributes_defaults_is_refused():
+    with pytest.raises(ValueError, match="default"):
+        read_opml(b"<!DOCTYPE opml [<!ATTLIST outline xmlUrl CDATA 'u'>]><opml><body><outline/></body></opml>")
+
+
+@pytest.mark.parametrize("form", ["item", "raw"])
+def test_a_feed_that_gives_attributes_defaults_is_refused(form):
+    declared = b"<!DOCTYPE rss [<!ENTITY % h PUBLIC '' 'h'> %h; <!ATTLIST enclosure url CDATA 'https://a.example/'>]>"
+    feed = b"<rss version='2.0'><channel><item><title>t</title><enclosure/></item></channel></rss>"
+    (reject,) = read_entries(b"\n" + declared + feed, Origin("f.xml", 0), form)
+    assert isinstance(reject, Reject)
+    assert reject.reason == "f.xml: the DOCTYPE gives attributes defaults, which are not read"
+    outside = declared.replace(b"<!ATTLIST enclosure url CDATA 'https://a.example/'>", b"")
+    assert [item for item in read_entries(outside + feed, Origin("f.xml", 0)) if item is not None]

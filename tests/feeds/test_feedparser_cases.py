@@ -1,0 +1,179 @@
+"""feedparser's own test files: what it expects of a feed's entries is what our documents say, and no file is too odd.
+
+`make feedparser-tests` downloads them; without them these tests are skipped.
+"""
+
+import ast
+import html
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import feedparser
+import nh3
+import pytest
+from lxml import etree
+
+from feeds import Document, Reject
+from feeds.entries import EntryForm, read_entries
+from feeds.item import Origin
+from feeds.text import html_to_text, one_line
+from tests.support.places import ROOT
+
+DIRECTORY = ROOT / ".feedparser" / f"feedparser-{feedparser.__version__}" / "tests"
+_EXPECTATION = re.compile(rb"Expect:\s*(.*?)\s*-->", re.DOTALL)
+
+SERVER = "http://127.0.0.1:8097/"
+"""Where cases that begin with `http_` say that they come from."""
+
+OTHERWISE = {
+    "atom10/entry_content_base64.xml": "content of a media type that is not text is left out",
+    "atom10/entry_content_base64_2.xml": "content of a media type that is not text is left out",
+    "namespace/atommathml.xml": "content of a media type that is not text is left out",
+    "namespace/atomsvgdesc.xml": "content of a media type that is not text is left out",
+    "namespace/atomsvgtitle.xml": "content of a media type that is not text is left out",
+    "base/http_entry_id_base_docuri.xml": "an id is no address, and stays as it is",
+    "sanitize/item_content_encoded_script_nested_cdata.xml": "nh3 leaves other harmless remains of a nested CDATA",
+}
+"""Where our documents mean to differ, and why."""
+
+pytestmark = pytest.mark.skipif(not DIRECTORY.is_dir(), reason="make feedparser-tests downloads the cases")
+
+
+def cases(folder: str) -> list[Path]:
+    return sorted(path for path in (DIRECTORY / folder).rglob("*.xml") if path.is_file())
+
+
+def documents(path: Path, form: EntryForm = "item") -> list[Document | Reject]:
+    source = SERVER if path.name.startswith("http_") else ""
+    items = read_entries(path.read_bytes(), Origin(path.name, 0, source), form)
+    return [item for item in items if item is not None]
+
+
+# ---------------------------------------------------------------- what a case expects, and what we have
+
+
+def comparisons(path: Path) -> Iterator[tuple[int, tuple[str | int, ...], Any]]:
+    """The equations about entries in a case's expectation: the entry's place, the path to the value, and the value."""
+    found = _EXPECTATION.search(path.read_bytes())
+    if found is None:
+        return
+    try:
+        tree = ast.parse(found[1].decode("utf-8"), mode="eval").body
+    except (SyntaxError, UnicodeDecodeError):  # some are in the encoding of their file
+        return
+    for node in tree.values if isinstance(tree, ast.BoolOp) else [tree]:
+        if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq):
+            continue
+        try:
+            place, *rest = steps(node.left)
+            expected = ast.literal_eval(node.comparators[0])
+        except ValueError:
+            continue
+        if isinstance(place, int):
+            yield place, tuple(rest), expected
+
+
+def steps(node: ast.expr) -> list[str | int]:
+    """`entries[0]['tags'][1].term` as [0, "tags", 1, "term"]; ValueError for what is not such a path."""
+    if isinstance(node, ast.Name) and node.id == "entries":
+        return []
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return [*steps(node.value), node.slice.value]  # type: ignore[list-item]
+    if isinstance(node, ast.Attribute):
+        return [*steps(node.value), node.attr]
+    raise ValueError(ast.dump(node))
+
+
+Item = dict[str, list[str]]
+
+
+def read_item(document: Document | Reject) -> Item:
+    """The values of an `<item>` by their elements, links as their addresses."""
+    assert isinstance(document, Document), document
+    values: Item = {}
+    for leaf in etree.fromstring(document.xml_bytes()):
+        values.setdefault(str(leaf.tag), []).append(leaf.get("href") or leaf.text or "")
+    return values
+
+
+def texts(expected: str) -> set[str]:
+    """Text as it stands, and the text of markup."""
+    return {one_line(expected), html_to_text(expected)}
+
+
+def is_text(item: Item, name: str, expected: str) -> bool:
+    return item.get(name, [""])[0] in texts(expected)
+
+
+def is_description(item: Item, expected: str) -> bool:
+    """feedparser gives the content as the summary where there is none."""
+    if "description" in item:
+        return is_text(item, "description", expected)
+    return html_to_text(item.get("content", [""])[0]) in texts(expected)
+
+
+def is_content(item: Item, expected: str) -> bool:
+    return item.get("content", [""])[0] in {nh3.clean(expected, link_rel=None), html.escape(expected, quote=False)}
+
+
+def is_author(item: Item, expected: str) -> bool:
+    """A name with an address is cut down to the name."""
+    return any(author in expected and (author or not expected) for author in item.get("author", [""]))
+
+
+def is_date(item: Item, expected: tuple[int, ...]) -> bool:
+    moment = datetime.fromisoformat(item["timestamp"][0])
+    return moment.replace(microsecond=0) == datetime(*expected[:6], tzinfo=UTC)  # type: ignore[misc, arg-type]
+
+
+CHECKS: dict[tuple[str, ...], Callable[[Item, Any], bool]] = {
+    ("title",): lambda item, expected: is_text(item, "title", expected),
+    ("title_detail", "value"): lambda item, expected: is_text(item, "title", expected),
+    ("summary",): is_description,
+    ("description",): is_description,
+    ("summary_detail", "value"): is_description,
+    ("content", "value"): is_content,
+    ("link",): lambda item, expected: item.get("item_url", [""])[0] == one_line(expected),
+    ("id",): lambda item, expected: item.get("guid", [""])[0] == one_line(expected),
+    ("guid",): lambda item, expected: item.get("guid", [""])[0] == one_line(expected),
+    ("author",): is_author,
+    ("author_detail", "name"): is_author,
+    ("authors", "name"): is_author,
+    ("tags", "term"): lambda item, expected: one_line(expected) in item.get("category", []),
+    ("links", "href"): lambda item, expected: expected in item.get("link", []),
+    ("enclosures", "href"): lambda item, expected: expected in item.get("link", []),
+    ("published_parsed",): is_date,
+    ("updated_parsed",): is_date,
+}
+"""What is compared, by the path to feedparser's value without the places in lists."""
+
+
+def test_the_fields_of_wellformed_cases_are_what_feedparser_expects():
+    compared, wrong = 0, {}
+    for path in cases("wellformed"):
+        if b"Header:" in path.read_bytes():
+            continue
+        items = None
+        for place, keys, expected in comparisons(path):
+            check = CHECKS.get(tuple(key for key in keys if isinstance(key, str)))
+            if check is None or isinstance(expected, list):
+                continue
+            items = items if items is not None else documents(path)
+            compared += 1
+            if not check(read_item(items[place]), expected):
+                wrong[path.relative_to(DIRECTORY / "wellformed").as_posix()] = (keys, expected, items[place])
+    assert wrong.keys() == OTHERWISE.keys(), wrong
+    assert compared > 800
+
+
+@pytest.mark.parametrize("form", ["item", "raw"])
+def test_no_case_crashes(form):
+    for path in cases("."):
+        for item in documents(path, form):
+            if isinstance(item, Document):
+                etree.fromstring(item.xml_bytes())
+            else:
+                assert item.reason

@@ -1,0 +1,298 @@
+"""Entries of every feed format as item documents, or raw."""
+
+import pytest
+from lxml import etree
+
+from feeds import Document, Reject
+from feeds.item import Origin
+from feeds.text import html_to_text, one_line
+from tests.support.feed_texts import atom, json_feed, leaves, only, read, rss, values
+
+
+def test_rss_2_in_full():
+    feed = rss(
+        "<item><title>One &amp;amp; &lt;i&gt;two&lt;/i&gt;</title><link>https://c.example/1</link>"
+        '<guid isPermaLink="false">g-1</guid><pubDate>Wed, 06 May 2026 14:00:00 +0200</pubDate>'
+        "<description><![CDATA[<p>A&nbsp;caf&eacute;</p><p>B</p>]]></description>"
+        "<dc:creator>Ann</dc:creator><dc:creator>Bob</dc:creator><dc:creator>Ann</dc:creator>"
+        "<category>news</category><category domain='x'>news</category><category>sport</category>"
+        '<enclosure url="https://c.example/1.mp3" type="audio/mpeg" length="1"/>'
+        "<content:encoded><![CDATA[<p onclick='x()'>Full <script>alert(1)</script>text</p>]]></content:encoded></item>"
+    )
+    assert only(feed) == [
+        ("item_url", "https://c.example/1"),
+        ("channel_url", "https://c.example/"),
+        ("title", "One & two"),
+        ("timestamp", "2026-05-06T12:00:00Z"),
+        ("description", "A caf\u00e9 B"),
+        ("author", "Ann"),
+        ("author", "Bob"),
+        ("category", "news"),
+        ("category", "sport"),
+        ("link", "alternate https://c.example/1"),
+        ("link", "enclosure https://c.example/1.mp3"),
+        ("guid", "g-1"),
+        ("content", "<p>Full text</p>"),
+    ]
+
+
+@pytest.mark.parametrize("version", ["0.91", "0.92"])
+def test_old_rss(version):
+    item = "<item><title>T</title><link>https://c.example/1</link><description>D</description></item>"
+    assert only(rss(item, attributes=f'version="{version}"')) == [
+        ("item_url", "https://c.example/1"),
+        ("channel_url", "https://c.example/"),
+        ("title", "T"),
+        ("description", "D"),
+        ("link", "alternate https://c.example/1"),
+    ]
+
+
+def test_rss_1_with_dublin_core():
+    feed = """<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/"
+      xmlns:dc="http://purl.org/dc/elements/1.1/">
+      <channel rdf:about="https://c.example/rdf"><title>C</title><link>https://c.example/</link></channel>
+      <item rdf:about="https://c.example/1#it"><title>T</title><link>https://c.example/1</link>
+      <dc:creator>Ann</dc:creator><dc:subject>s</dc:subject><dc:date>2026-05-06T14:00:00.5+02:00</dc:date></item></rdf:RDF>"""
+    assert only(feed) == [
+        ("item_url", "https://c.example/1"),
+        ("channel_url", "https://c.example/"),
+        ("title", "T"),
+        ("timestamp", "2026-05-06T12:00:00.500000Z"),
+        ("author", "Ann"),
+        ("category", "s"),
+        ("link", "alternate https://c.example/1"),
+        ("guid", "https://c.example/1#it"),
+    ]
+
+
+def test_atom_1_with_xhtml_content_and_plain_text_that_looks_like_markup():
+    entry = (
+        '<title type="text">a &lt;b> c</title><id>tag:e,1</id>'
+        '<link href="https://f.example/1"/><link rel="related" href="https://g.example/2"/>'
+        "<published>2026-05-06T12:00:00Z</published><updated>2026-05-08T12:00:00Z</updated>"
+        '<category term="t" label="Tee"/><author><name>Ann</name><email>a@f.example</email></author>'
+        '<summary type="html">&lt;b&gt;S&lt;/b&gt;um</summary>'
+        '<content type="xhtml"><div xmlns="http://www.w3.org/1999/xhtml"><p>x <em>y</em></p></div></content>'
+    )
+    assert only(atom(entry, '<link href="https://f.example/"/><link rel="self" href="https://f.example/a"/>')) == [
+        ("item_url", "https://f.example/1"),
+        ("channel_url", "https://f.example/"),
+        ("title", "a <b> c"),
+        ("timestamp", "2026-05-06T12:00:00Z"),
+        ("description", "Sum"),
+        ("author", "Ann"),
+        ("category", "t"),
+        ("link", "alternate https://f.example/1"),
+        ("link", "related https://g.example/2"),
+        ("guid", "tag:e,1"),
+        ("content", "<p>x <em>y</em></p>"),
+    ]
+
+
+def test_atom_03():
+    feed = """<feed version="0.3" xmlns="http://purl.org/atom/ns#"><title>F</title>
+      <link rel="alternate" type="text/html" href="https://f.example/"/>
+      <entry><title>T</title><link rel="alternate" type="text/html" href="https://f.example/1"/><id>i</id>
+      <issued>2004-05-06T12:00:00Z</issued><modified>2004-05-07T12:00:00Z</modified>
+      <content type="text/html" mode="escaped">&lt;p&gt;c&lt;/p&gt;</content></entry></feed>"""
+    assert only(feed) == [
+        ("item_url", "https://f.example/1"),
+        ("channel_url", "https://f.example/"),
+        ("title", "T"),
+        ("timestamp", "2004-05-06T12:00:00Z"),
+        ("link", "alternate https://f.example/1"),
+        ("guid", "i"),
+        ("content", "<p>c</p>"),
+    ]
+
+
+def test_json_feed_11():
+    feed = json_feed(
+        {
+            "id": "j-1",
+            "url": "https://j.example/1",
+            "external_url": "https://g.example/2",
+            "title": "a <b> & c\x0b",
+            "summary": "S",
+            "content_html": "<p onclick='x()'>h<script>alert(1)</script></p>",
+            "date_published": "2026-05-06T14:00:00+02:00",
+            "tags": ["t", "t", 3, None],
+            "authors": [{"name": "Ann"}, {"url": "https://bob.example/"}, {}, "x"],
+            "attachments": [{"url": "https://j.example/1.mp3", "mime_type": "audio/mpeg"}],
+        },
+        home_page_url="https://j.example/",
+        feed_url="https://j.example/feed.json",
+    )
+    (document,) = read(feed)
+    assert document.id.startswith("https://j.example/feed.json j-1 ")
+    assert leaves(document) == [
+        ("item_url", "https://j.example/1"),
+        ("channel_url", "https://j.example/"),
+        ("title", "a <b> & c"),
+        ("timestamp", "2026-05-06T12:00:00Z"),
+        ("description", "S"),
+        ("author", "Ann"),
+        ("author", "https://bob.example/"),
+        ("category", "t"),
+        ("category", "3"),
+        ("link", "alternate https://j.example/1"),
+        ("link", "related https://g.example/2"),
+        ("link", "enclosure https://j.example/1.mp3"),
+        ("guid", "j-1"),
+        ("content", "<p>h</p>"),
+    ]
+
+
+def test_json_feed_10_has_one_author_numbers_for_ids_and_plain_content():
+    feed = json_feed({"id": 7, "content_text": "1 < 2"}, version="https://jsonfeed.org/version/1", author={"name": "Z"})
+    assert only(feed) == [
+        ("channel_url", "dir/feed.xml"),
+        ("author", "Z"),
+        ("guid", "7"),
+        ("content", "1 &lt; 2"),
+    ]
+
+
+def test_itunes():
+    feed = rss(
+        "<item><title>T</title><itunes:author>Ann</itunes:author><itunes:summary>S</itunes:summary>"
+        "<itunes:keywords>a, b ,a</itunes:keywords><guid>https://c.example/1.mp3</guid></item>"
+    )
+    assert only(feed) == [
+        ("item_url", "https://c.example/1.mp3"),
+        ("channel_url", "https://c.example/"),
+        ("title", "T"),
+        ("description", "S"),
+        ("author", "Ann"),
+        ("category", "a"),
+        ("category", "b"),
+        ("guid", "https://c.example/1.mp3"),
+    ]
+
+
+def test_a_feed_without_a_site_is_named_by_itself_then_by_its_source():
+    item = "<item><title>T</title></item>"
+    with_self = rss(item, '<title>C</title><atom:link rel="self" href="https://c.example/rss"/>')
+    assert values(with_self, "channel_url") == ["https://c.example/rss"]
+    assert ("channel_url", "https://u.example/") in only(
+        rss(item, "<title>C</title>"), Origin("n", 1, "https://u.example/")
+    )
+    assert values(rss(item, "<title>C</title>"), "channel_url") == ["dir/feed.xml"]
+
+
+def test_an_atom_feeds_author_is_its_entries_author_an_rss_editor_is_not():
+    assert values(atom("<title>T</title>", "<author><name>Ann</name></author>"), "author") == ["Ann"]
+    head = "<title>C</title><managingEditor>ed@c.example (Ed)</managingEditor>"
+    assert values(rss("<item><title>T</title></item>", head), "author") == []
+
+
+def test_mail_addresses_are_authors_only_without_a_name():
+    item = "<item><title>T</title><author>{}</author></item>"
+    assert values(rss(item.format("a@c.example (Ann &lt;b&gt;Lee&lt;/b&gt;)")), "author") == ["Ann Lee"]
+    assert values(rss(item.format("a@c.example")), "author") == ["a@c.example"]
+    assert values(rss(item.format("Ann Lee &lt;a@c.example&gt;")), "author") == ["Ann Lee"]
+    two = rss("<item><title>T</title><author>a@c.example (Ann)</author><dc:creator>Bob</dc:creator></item>")
+    assert values(two, "author")[-1] == "Bob"
+
+
+def test_a_guid_is_an_item_url_only_where_it_is_an_address():
+    assert values(rss("<item><title>T</title><guid>123</guid></item>"), "item_url") == []
+    assert values(atom("<title>T</title><id>https://f.example/1</id>"), "item_url") == ["https://f.example/1"]
+
+
+def test_relative_addresses_are_resolved_against_the_feeds_own():
+    feed = rss("<item><title>T</title><link>/1</link><content:encoded>&lt;a href='2'>l&lt;/a></content:encoded></item>")
+    found = dict(only(feed, Origin("n", 1, "https://u.example/x/rss")))
+    assert found["item_url"] == "https://u.example/1"
+    assert found["content"] == '<a href="https://u.example/x/2">l</a>'
+
+
+def test_a_description_is_never_a_copy_of_the_content():
+    feed = rss("<item><title>T</title><content:encoded>&lt;p>c&lt;/p></content:encoded></item>")
+    assert [name for name, _ in only(feed)] == ["channel_url", "title", "content"]
+
+
+def test_stray_tags_and_controls_go_and_comparisons_stay():
+    title = "<item><title>{}</title></item>"
+    assert values(rss(title.format("Big&lt;br&gt;news")), "title") == ["Big news"]
+    assert values(rss(title.format("1 &lt; 2 and 3 &gt; 2")), "title") == ["1 < 2 and 3 > 2"]
+    assert values(rss(title.format("AT&amp;amp;T &amp;mdash; up")), "title") == ["AT&T \u2014 up"]
+    assert values(rss(title.format("<![CDATA[A <em>b</em>\n\n c]]>")), "title") == ["A b c"]
+
+
+def test_content_that_is_no_text_is_left_out():
+    svg = '<content type="image/svg+xml"><svg xmlns="http://www.w3.org/2000/svg" onload="x()"/></content>'
+    assert values(atom("<title>T</title>" + svg), "content") == []
+
+
+def test_bytes_that_name_a_file_are_not_opened(tmp_path):
+    path = tmp_path / "feed.xml"
+    path.write_text(rss("<item><title>secret</title></item>"))
+    (reject,) = read(str(path))
+    assert isinstance(reject, Reject)
+
+
+def test_external_and_exploding_entities_are_not_expanded(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("secret-text")
+    doctype = f'<!DOCTYPE rss [<!ENTITY x SYSTEM "{secret.as_uri()}"><!ENTITY a "aaaaaaaaaa">'
+    doctype += "".join(f'<!ENTITY {c} "{f"&{p};" * 10}">' for p, c in zip("abcdefgh", "bcdefghi", strict=True)) + "]>"
+    for form in ("item", "raw"):
+        feed = doctype + rss("<item><title>t &x; &i;</title></item>")
+        for found in read(feed, form=form):
+            assert b"secret-text" not in (found.xml if isinstance(found, Document) else b"")
+            assert not isinstance(found, Document) or len(found.xml) < 10_000
+
+
+def test_raw_entries_keep_their_elements_and_namespaces():
+    feed = rss("<item><title>T</title><dc:creator>Ann</dc:creator><x:y xmlns:x='u:x' x:z='1'/></item>")
+    (document,) = read("\n" + feed, form="raw")
+    root = etree.fromstring(document.xml)
+    assert [child.tag for child in root] == [
+        "title",
+        "{http://purl.org/dc/elements/1.1/}creator",
+        "{u:x}y",
+        "channel_title",
+        "channel_url",
+    ]
+    assert root[2].get("{u:x}z") == "1"
+    assert (root.findtext("channel_title"), root.findtext("channel_url")) == ("C", "https://c.example/")
+    assert document.id == read(feed)[0].id
+
+
+def test_raw_atom_entries_get_children_in_no_namespace():
+    (document,) = read(atom("<title>T</title>", '<link href="https://f.example/"/>'), form="raw")
+    root = etree.fromstring(document.xml)
+    assert root.tag == "{http://www.w3.org/2005/Atom}entry"
+    assert (root.findtext("channel_title"), root.findtext("channel_url")) == ("F", "https://f.example/")
+
+
+def test_raw_refuses_what_it_would_have_to_repair():
+    (ill,) = read(rss("<item><title>One</title></item>")[:-8], form="raw")
+    (as_json,) = read(json_feed({"id": "1"}), form="raw")
+    assert isinstance(ill, Reject)
+    assert "well-formed" in ill.reason
+    assert isinstance(as_json, Reject)
+    assert "JSON" in as_json.reason
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("a<br/>b", "a b"),
+        ("<b>bo</b>ld", "bold"),
+        ("&lt;b&gt; &amp;amp; &#8212;", "<b> &amp; \u2014"),
+        ("x<style>p{}</style><script>1<2</script>y", "xy"),
+        ("<![if lt IE 6]>x<![endif]>", "x"),
+        ("a < b", "a < b"),
+        ("<p>unclosed <em", "unclosed <em"),
+        ("\u00a0a\u2003\n b\x00\ufffe", "a b"),
+    ],
+)
+def test_html_to_text(markup, text):
+    assert html_to_text(markup) == text
+
+
+def test_one_line_keeps_what_xml_can_hold():
+    assert one_line("\U0001f600\ud800\x1f\x85 \t x") == "\U0001f600 x"

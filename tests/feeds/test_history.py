@@ -1,0 +1,288 @@
+"""Entries met again and again: versions, their times, feeds that never rest, and fetches that crash in between."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise, product
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from feeds import Document, Reject
+from feeds.entries import read_entries
+from feeds.fetch.clock import HOUR
+from feeds.fetch.drop_archive import DropArchive
+from feeds.fetch.feed_state import source_name
+from feeds.fetch.state import FetchStore
+from feeds.fetch.warc_archive import WarcArchive
+from feeds.history import MOST_VERSIONS, History
+from feeds.item import Entry, Origin, entry_id, item_xml
+from feeds.sightings import Fetch, Listed, SeenEntry, sightings
+from feeds.sources import read_documents
+from mmqjp import Engine
+from tests.support.cli import mmqjp, write_queries
+from tests.support.faults import Killed, armed, killed
+from tests.support.feed_server import START, Fetching, rss, running_server
+
+SOURCE = "https://s.example/feed"
+
+
+def fetched(hours: int) -> Origin:
+    return Origin(f"{hours}.xml", 0, SOURCE, START + hours * HOUR)
+
+
+def seen(origin: Origin, *entries: Entry) -> list[SeenEntry | Listed]:
+    """What a fetch shows."""
+    fetch = Fetch(origin.source or origin.name, origin.name, origin.modified, origin.fetched)
+    found = sightings(entries)
+    places = [
+        SeenEntry(entry_id(entry, fetch.feed), item_xml(entry).decode(), fetch, one)
+        for entry, one in zip(entries, found, strict=True)
+    ]
+    return [*places, Listed(fetch, [one.key for one in found])]
+
+
+def met(history: History, hours: int, *entries: Entry) -> list[tuple[int, int]]:
+    """The places and times (in hours) of the entries of a fetch that are documents."""
+    judged = [history.judge(one) for one in seen(fetched(hours), *entries)]
+    return [(place, (one.t0 - START) // HOUR) for place, one in enumerate(judged) if isinstance(one, Document)]
+
+
+def again(history: History, **options: Any) -> History:
+    """A history that was kept and loaded."""
+    loaded = History(**options)
+    loaded.load(history.changed())
+    return loaded
+
+
+ENTRY = Entry(guid="g", title="T", date=START - HOUR)
+
+
+def test_the_first_version_has_the_entrys_time_and_one_met_again_is_no_document():
+    history = History()
+    assert met(history, 0, ENTRY) == [(0, -1)]
+    assert met(history, 5, ENTRY) == []
+    assert met(again(history), 6, ENTRY) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "hour"),
+    [
+        (replace(ENTRY, title="U"), 5),
+        (replace(ENTRY, content="c", updated=START + 2 * HOUR), 2),
+        (replace(ENTRY, title="U", date=START + 3 * HOUR), 3),
+        (replace(ENTRY, title="U", date=START + 3 * HOUR, updated=START + 4 * HOUR), 4),
+        (replace(ENTRY, title="U", updated=START - 2 * HOUR), 5),
+        (replace(ENTRY, title="U", date=START + 90 * HOUR), 5),
+        (replace(ENTRY, item_url="https://s.example/moved"), 5),
+    ],
+)
+def test_a_version_has_the_time_of_its_change_as_far_as_it_is_told(changed, hour):
+    history = History()
+    met(history, 0, ENTRY)
+    assert met(history, 5, changed) == [(0, hour)]
+
+
+def test_an_update_that_changes_nothing_is_no_version():
+    history = History()
+    met(history, 0, ENTRY)
+    assert met(history, 5, replace(ENTRY, updated=START + HOUR)) == []
+
+
+def test_versions_can_be_ignored():
+    history = History("ignore")
+    assert met(history, 0, ENTRY) == [(0, -1)]
+    assert met(history, 5, replace(ENTRY, title="U"), replace(ENTRY, guid="h")) == [(1, -1)]
+
+
+def test_a_repeated_guid_is_told_apart_by_link_and_then_by_place():
+    one, two = replace(ENTRY, item_url="https://s.example/1"), replace(ENTRY, item_url="https://s.example/2")
+    third = replace(two, title="U")
+    history = History("ignore")
+    assert met(history, 0, one, two, third) == [(0, -1), (1, -1), (2, -1)]
+    # A new one on top moves no other: the places are counted from the oldest.
+    newest = replace(two, title="V", date=START)
+    assert met(history, 1, newest, one, two, third) == [(0, 0)]
+
+
+def test_an_entry_that_changes_for_ever_is_stopped_and_told():
+    history = History()
+    taken = [met(history, hour, replace(ENTRY, title=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
+    assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
+    assert met(again(history), 90, replace(ENTRY, title="90")) == []
+
+
+def test_guids_that_change_for_ever_are_stopped_and_told():
+    history = History()
+    taken = [met(history, hour, replace(ENTRY, guid=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
+    assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
+    assert met(again(history), 98, replace(ENTRY, guid="98")) == []
+    assert met(again(history), 99, replace(ENTRY, guid="x", title="really new")) == [(0, -1)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "cause"),
+    [
+        (
+            [replace(ENTRY, title=f"{n}") for n in range(9)],
+            "the entry g of https://s.example/feed is left out, because it",
+        ),
+        (
+            [replace(ENTRY, guid=f"g{n}") for n in range(9)],
+            "the entry g3 of https://s.example/feed is left out, because its guid",
+        ),
+    ],
+)
+def test_an_entry_without_end_is_a_reject_with_its_name_and_its_document_and_told_once(entries, cause):
+    history = History(most=3)
+    rejects = []
+    for hour, entry in enumerate(entries):
+        for _ in range(2):  # the second time, another entry has changed
+            judged = [history.judge(one) for one in seen(fetched(hour), entry)]
+            rejects += [one for one in judged if isinstance(one, Reject)]
+            history = again(history, most=3)
+    assert len(rejects) == len(entries) - 3
+    assert rejects[0].reason == f"3.xml: {cause} changes without end: 3 versions are taken, --most-versions takes more"
+    assert [one.raw for one in rejects] == [item_xml(entry).decode() for entry in entries[3:]]
+    assert [one.time for one in rejects] == [START + hour * HOUR for hour in range(3, len(entries))]
+
+
+def test_what_was_told_of_entries_without_end_does_not_grow():
+    history, sizes = History(most=2), []
+    for hour in range(60):
+        met(history, hour, replace(ENTRY, guid=f"{hour}"))
+        sizes.append(len(next(iter(history.changed().values()))))
+    assert max(sizes[5:]) - min(sizes[5:]) < 10
+
+
+def test_entries_from_the_future_are_counted_once_a_version():
+    history = History()
+    late = replace(ENTRY, date=START + 9 * HOUR)
+    assert met(history, 0, late) == [(0, 0)]
+    assert met(history, 1, late) == []
+    assert history.future == {SOURCE: 1}
+
+
+def test_what_a_feed_has_long_been_without_is_forgotten_and_what_it_lists_is_not():
+    history = History(keep=10 * HOUR)
+    other = replace(ENTRY, guid="h")
+    assert met(history, 0, ENTRY, other) == [(0, -1), (1, -1)]
+    assert met(history, 100, other) == []  # nothing was heard of the feed meanwhile: it is missing since now
+    assert met(again(history, keep=10 * HOUR), 109, ENTRY, other) == []
+    assert met(history, 105, other) == met(history, 111, other) == []
+    assert met(history, 112, ENTRY, other) == [(0, -1)]
+
+
+def test_a_fetch_that_was_found_late_makes_nothing_missing():
+    history = History(keep=HOUR)
+    other = replace(ENTRY, guid="h")
+    met(history, 9, ENTRY, other)
+    for hour in (1, 5, 8):
+        assert met(history, hour, ENTRY) == []
+    assert met(history, 10, other) == []
+
+
+def test_what_has_not_changed_need_not_be_kept_again():
+    history = History()
+    met(history, 0, ENTRY)
+    assert list(history.changed()) == [SOURCE] and history.changed() == {}
+    # What is called by its file's name is read once, and not remembered.
+    origin = replace(fetched(0), source="")
+    document, nothing = (history.judge(one) for one in seen(origin, ENTRY))
+    assert isinstance(document, Document) and document.t0 == START - HOUR and nothing is None
+    assert history.changed() == {}
+
+
+def test_the_entries_of_a_feed_met_first_are_an_archive_until_it_is_read_to_its_end():
+    history = History(lateness=HOUR)
+    old = [replace(ENTRY, guid=guid, date=START - 5 * HOUR) for guid in "ab"]
+    first = history.judge(seen(fetched(0), *old)[0])
+    assert isinstance(first, Document) and first.t0 == START
+    history = again(history, lateness=HOUR)  # a kill in the middle
+    assert met(history, 0, *old) == [(1, 0)]
+    assert met(history, 1, replace(old[0], guid="c")) == [(0, -5)]
+
+
+def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
+    for hour, title in enumerate(("a", "b")):
+        stem = f"20260505T0{hour}0000Z-{'a' * 12}"
+        (tmp_path / "crawl" / "s").mkdir(parents=True, exist_ok=True)
+        feed = rss("x").replace("<title>x", f"<title>{title}")
+        (tmp_path / "crawl" / "s" / f"{stem}.xml").write_text(feed)
+        (tmp_path / "crawl" / "s" / f"{stem}.json").write_text(f'{{"url": "{SOURCE}"}}')
+    queries = write_queries(tmp_path, "FROM S//item->a PUBLISH all")
+    arguments = ["run", "--engine", "duckdb", "--queries", queries, "--feeds", "--documents", tmp_path / "crawl"]
+    result = mmqjp(*arguments)
+    assert len(result.stdout.splitlines()) == 2
+    assert result.stderr == f"mmqjp: 2 feed entries dated after the fetch, taken as of then; 2 of {SOURCE}\n"
+    assert len(mmqjp(*arguments, "--versions", "ignore").stdout.splitlines()) == 1
+
+
+# ---------------------------------------------------------------- any fetches, with crashes in between
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from("abcde"), max_size=4, unique=True),
+        st.booleans(),
+        st.sampled_from([None, *product(["before", "after"], ["keep", "commit"])]),
+    ),
+    max_size=8,
+)
+"""Fetches: the titles of the feed then, whether the server has validators, and where the process is killed."""
+
+
+@pytest.mark.parametrize("layout", ["drop", "warc"])
+@given(steps=STEPS)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, layout, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("fetches")
+    archives = {"drop": DropArchive, "warc": WarcArchive}
+    versions: set[tuple[str, str]] = set()
+    with running_server() as server, Engine("duckdb") as engine:
+        engine.subscribe("FROM S//item->a PUBLISH all")
+        fetching = Fetching(directory)
+        if layout == "warc":
+            fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark)
+        outputs = []
+        url = server.url("/feed")
+        for number, (titles, validated, kill) in enumerate(steps):
+            # An entry's version is told by its date: each title has two, in turns.
+            feed = rss(*titles).replace("10:00:00", f"1{number % 2}:00:00")
+            server.validated("/feed", feed, f'"{hash(feed)}"') if validated else server.serve("/feed", feed)
+            points = {"keep": (archives[layout], "keep"), "commit": (FetchStore, "commit")}
+            try:
+                if kill is None:
+                    fetching.run(url)
+                else:
+                    when, at = kill
+                    with armed(points[at], killed, after=when == "after"):
+                        fetching.run(url)
+            except Killed:
+                fetching.run(url)  # makes what was committed readable, too
+            else:
+                assert kill is None or kill[1] == "keep"
+            versions |= {(title, f"1{number % 2}") for title in titles}
+            fetching.later(2 * 3600)
+            if any(directory.rglob("*.xml")) or any(directory.rglob("*.gz")):
+                outputs += engine.process(read_documents([directory], feeds="item"))
+        found = Counter(_version(output.documents[0], engine) for output in outputs)
+        assert found == dict.fromkeys(versions, 1)
+        if layout == "drop" and steps:
+            bodies = fetching.bodies(url)
+            assert all(one != other for one, other in pairwise(bodies))
+            assert (directory / source_name(url)).is_dir()
+
+
+def _version(id: str, engine: Engine) -> tuple[str, str]:
+    (row,) = engine.sql(f"SELECT xml FROM documents WHERE id = '{id}'").to_pylist()
+    item = etree.fromstring(row["xml"])
+    return item.findtext("title", ""), item.findtext("timestamp", "")[11:13]
+
+
+def test_a_document_is_as_it_was_without_a_history():
+    (document,) = read_entries(rss("a").encode(), fetched(0))
+    assert isinstance(document, Document)
+    assert document.id.startswith(f"{SOURCE} a ")

@@ -1,0 +1,153 @@
+"""One directory of everything gives the same documents, of the same times, in the same order, to whoever reads it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+from feeds.document import Document, Reject
+from feeds.entries import EntryForm
+from feeds.history import History
+from feeds.reading import read_waiting
+from feeds.sources import read_documents
+from feeds.tail import Tail, waiting_files
+from mmqjp.spark.batch_plan import PlanFiles
+from mmqjp.spark.files import FileReader, FileSource, Place, Share
+from mmqjp.spark.micro_batch import ROWS, pieces
+from tests.generate.seeds import seeds
+
+Sequence = list[tuple[str, str, int | None]]
+
+NOW, DAY = 1_800_000_000_000_000, 86_400_000_000
+RSS = "<rss><channel><title>t</title>{0}</channel></rss>"
+ENTRY = "<item><title>{0}</title><guid>{1}</guid>{2}</item>"
+
+
+class Crawl:
+    """A directory of drops with sidecars and without, archives, JSON lines and XML, in folders, of any file times."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory, self._rng = directory, random.Random(seed)
+        for number in range(25):
+            rng = self._rng
+            folder = directory / rng.choice([".", "a", "b", "b/c"])
+            folder.mkdir(parents=True, exist_ok=True)
+            rng.choice([self.drop, self.noted, self.noted, self.plain, self.archive, self.archive, self.lines])(
+                folder, f"{rng.choice('xyz')}{number}"
+            )
+        (directory / ".hidden.xml").write_text("<a/>")
+        (directory / "draft.xml.tmp").write_text("<a/>")
+        (directory / "lone.json").write_text('{"url": "http://nobody/"}')
+        for path in directory.rglob("*"):
+            moment = self._rng.randint(1_500_000_000, 1_700_000_000)
+            os.utime(path, (moment, moment))
+
+    def _day(self) -> int:
+        return self._rng.randint(1, 28)
+
+    def _feed(self) -> str:
+        """A version of one of two feeds, whose entries change, with their dates or without."""
+        entries = [
+            ENTRY.format(
+                f"T{self._rng.randint(0, 2)}",
+                guid,
+                self._rng.choice(["", f"<pubDate>{self._day():02d} Mar 2026 00:00:00 GMT</pubDate>"]),
+            )
+            for guid in self._rng.sample("ghij", 2)
+        ]
+        return RSS.format("".join(entries))
+
+    def _address(self) -> str:
+        return f"http://{self._rng.choice('fg')}/"
+
+    def drop(self, folder: Path, name: str) -> None:
+        path = folder / f"202603{self._day():02d}T120000Z-{name[1:]:0>12}.xml"
+        path.write_text(self._feed())
+        path.with_suffix(".json").write_text(json.dumps({"url": self._address()}))
+
+    def noted(self, folder: Path, name: str) -> None:
+        path = folder / f"{name}.xml"
+        path.write_text(self._feed())
+        notes = {"url": self._address(), "fetched_at": f"2026-03-{self._day():02d}T12:00:00Z"}
+        path.with_suffix(".json").write_text(json.dumps(notes))
+
+    def plain(self, folder: Path, name: str) -> None:
+        (folder / f"{name}.xml").write_text(self._rng.choice([self._feed(), "<a>v</a>", "<broken"]))
+
+    def archive(self, folder: Path, name: str) -> None:
+        out = BytesIO()
+        packed = self._rng.random() < 0.5
+        writer = WARCWriter(out, gzip=packed)
+        for _ in range(self._rng.randint(0, 3)):
+            headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
+            date = {"WARC-Date": f"2026-03-{self._day():02d}T12:00:00Z"}
+            body = BytesIO(self._feed().encode())
+            writer.write_record(
+                writer.create_warc_record(
+                    self._address(), "response", payload=body, http_headers=headers, warc_headers_dict=date
+                )
+            )
+        (folder / f"{name}.warc{'.gz' * packed}").write_bytes(out.getvalue())
+
+    def lines(self, folder: Path, name: str) -> None:
+        times: list[object] = [None, self._rng.randint(0, 9), f"2026-03-{self._day():02d}", 1_700_000_000]
+        rows = [{"id": f"{name} {n}", "xml": "<a/>", "time": time} for n, time in enumerate(times)]
+        text = "".join(
+            json.dumps({key: value for key, value in row.items() if value is not None}) + "\n" for row in rows
+        )
+        if self._rng.random() < 0.5:
+            (folder / f"{name}.jsonl").write_text(text + "no line\n")
+        else:
+            (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+
+
+def history() -> History:
+    return History(lateness=DAY, keep=30 * DAY)
+
+
+def sequence(items: list[Document | Reject]) -> Sequence:
+    """The documents; of what is none, only that it was there: where it stood is told in other ways."""
+    return [(i.id, i.stream, i.t0) if isinstance(i, Document) else ("reject", i.stream, i.time) for i in items]
+
+
+def by_run(directory: Path, feeds: EntryForm | None) -> Sequence:
+    return sequence(list(read_documents([directory], feeds=feeds, now=lambda: NOW, history=history())))
+
+
+def by_stream(directory: Path, feeds: EntryForm | None) -> Sequence:
+    tail = Tail(directory, feeds=feeds, history=history(), now=lambda: NOW)
+    found = read_waiting(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause))
+    return sequence([piece.item for piece in found if piece.item is not None])
+
+
+def by_spark(directory: Path, feeds: EntryForm | None, plans: Path) -> Sequence:
+    """What the driver admits of what executors read, here in one process."""
+    known, found = history(), list[Document | Reject]()
+    reader = FileReader(FileSource((Place(directory, feeds),), grain=100, tasks=3), dict, PlanFiles(plans), lambda: NOW)
+    shares = reader.partitions({"plan": 0}, reader.latestOffset({"plan": 0}, None))  # type: ignore[arg-type]
+    read = [row for share in reversed(shares) if isinstance(share, Share) for row in reader.read(share)]
+    rows = pa.Table.from_batches(read, ROWS).sort_by("place")
+    text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
+    for piece in pieces(rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))):
+        if piece.item is not None and (item := known.judge(piece.item)) is not None:
+            found.append(item)
+    return sequence(found)
+
+
+@pytest.mark.parametrize("feeds", [None, "item", "raw"])
+@pytest.mark.parametrize("seed", seeds(6, 60))
+def test_run_stream_and_spark_read_the_same(seed: int, feeds: EntryForm | None, tmp_path: Path):
+    crawl = Crawl(tmp_path / "crawl", seed).directory
+    found = by_stream(crawl, feeds)
+    assert len([one for one in found if one[0] != "reject"]) > 10
+    assert by_run(crawl, feeds) == found
+    assert by_spark(crawl, feeds, tmp_path / "plans") == found

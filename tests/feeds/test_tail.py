@@ -1,0 +1,229 @@
+"""Sources that grow: what is new, where reading goes on, and in which order files are read."""
+
+import gzip
+import json
+import os
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+from feeds.document import Document, Reject
+from feeds.errors import SourceError
+from feeds.offsets import ALL_READ, Offset
+from feeds.reading import read_waiting
+from feeds.tail import Tail, waiting_files
+from tests.support.unreadable import failing, shut
+
+FEED = "<rss><channel><title>t</title><item><title>{0}</title><guid>{0}</guid></item></channel></rss>"
+
+
+def line(id: str) -> str:
+    return json.dumps({"id": id, "time": 1, "xml": "<a/>"})
+
+
+class Reader:
+    """Reads a source as a service does, remembering positions, and what could not be read."""
+
+    def __init__(self, *tails: Tail) -> None:
+        self.tails = tails
+        self.positions: dict[tuple[str, str], Offset] = {}
+        self.failed: dict[str, str] = {}
+
+    def read(self, most: int = 1000) -> list[Document | Reject]:
+        found: list[Document | Reject] = []
+        self.failed.clear()
+        files = waiting_files(self.tails, self.positions)
+        for piece in read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause})):
+            if len(found) == most:
+                return found
+            self.positions[piece.offset.source, piece.offset.file] = piece.offset
+            if piece.item is not None:
+                found.append(piece.item)
+        return found
+
+    def ids(self, most: int = 1000) -> list[str]:
+        return [item.id for item in self.read(most)]
+
+
+def test_lines_are_read_as_they_come(tmp_path: Path):
+    path = tmp_path / "x.jsonl"
+    reader = Reader(Tail(tmp_path))
+    path.write_text(f"{line('a')}\n\n{line('b')}\n{line('c')[:10]}")
+    assert reader.ids() == ["a", "b"] and reader.ids() == []
+    path.write_text(f"{line('a')}\n\n{line('b')}\n{line('c')}")  # whole, though its line may not be ended yet
+    assert reader.ids() == ["c"]
+    with path.open("a") as file:
+        file.write(f"\n{line('d')}\nno json\n")
+    assert [type(item) for item in reader.read()] == [Document, Reject]
+    assert reader.ids() == []
+
+
+def test_a_file_of_lines_that_was_written_anew_is_read_anew(tmp_path: Path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(f"{line('a')}\n{line('b')}\n")
+    reader = Reader(Tail(path))
+    assert reader.ids() == ["a", "b"]
+    path.write_text(f"{line('c')}\n")
+    assert reader.ids() == ["c"] and reader.ids() == []
+
+
+def test_reading_goes_on_in_the_middle_of_any_file(tmp_path: Path):
+    with gzip.open(tmp_path / "x.jsonl.gz", "wt") as file:
+        file.write("".join(line(id) + "\n" for id in "abc"))
+    (tmp_path / "y.jsonl").write_text("".join(line(id) + "\n" for id in "def"))
+    reader = Reader(Tail(tmp_path))
+    assert [reader.ids(2), reader.ids(2), reader.ids(2), reader.ids(2)] == [["a", "b"], ["c", "d"], ["e", "f"], []]
+    assert reader.positions[str(tmp_path), "x.jsonl.gz"].position == ALL_READ
+
+
+def test_other_files_are_read_once_and_drafts_not_at_all(tmp_path: Path):
+    (tmp_path / "T").mkdir()
+    (tmp_path / "T" / "x.xml").write_text("<a/>")
+    for name in (".y.xml", "y.xml.tmp", "y.xml.part", "y.txt"):
+        (tmp_path / name).write_text("<a/>")
+    reader = Reader(Tail(tmp_path))
+    (document,) = reader.read()
+    assert isinstance(document, Document) and (document.id, document.stream) == ("T/x.xml", "T")
+    assert reader.ids() == []
+    (tmp_path / ".y.xml").rename(tmp_path / "y.xml")
+    assert reader.ids() == ["y.xml"]
+
+
+def test_files_are_read_in_order_of_the_fetch(tmp_path: Path):
+    first, second = tmp_path / "one", tmp_path / "two"
+    for directory in (first, second):
+        directory.mkdir()
+
+    def feed(path: Path, modified: int) -> None:
+        path.write_text(FEED.format(path.stem))
+        os.utime(path, (modified, modified))
+
+    feed(first / "z.xml", 5)  # by the sidecar
+    (first / "z.json").write_text(json.dumps({"url": "http://z/", "fetched_at": "2026-01-01T00:00:00Z"}))
+    feed(first / "20260102T000000Z-0123456789abcdef.xml", 9_000_000_000)  # by its name
+    feed(second / "20260101T120000500000Z-0123456789abcdef.xml", 1)
+    feed(second / "m.xml", 1_000_000_000)  # by its time
+    out = BytesIO()
+    writer = WARCWriter(out, gzip=False)
+    headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
+    body = BytesIO(FEED.format("warc").encode())
+    date = {"WARC-Date": "2026-01-01T18:00:00Z"}
+    writer.write_record(
+        writer.create_warc_record("http://w/", "response", payload=body, http_headers=headers, warc_headers_dict=date)
+    )
+    (second / "x.warc").write_bytes(out.getvalue())
+    reader = Reader(Tail(first, feeds="item"), Tail(second, feeds="item"))
+    got = [id.split()[1] for id in reader.ids()]
+    assert got == ["m", "z", "20260101T120000500000Z-0123456789abcdef", "warc", "20260102T000000Z-0123456789abcdef"]
+
+
+def test_a_sidecar_is_no_document_whether_its_feed_is_there_or_not(tmp_path: Path):
+    (tmp_path / "x.json").write_text(json.dumps({"url": "http://x/", "fetched_at": "2026-01-01T00:00:00Z"}))
+    reader = Reader(Tail(tmp_path, feeds="item"))
+    assert reader.read() == []
+    (tmp_path / "x.xml").write_text(FEED.format("e"))
+    assert [id.split()[0] for id in reader.ids()] == ["http://x/"]
+    (tmp_path / "y.json").write_text("neither")
+    assert [type(item) for item in reader.read()] == [Reject]
+
+
+KINDS = {
+    "x.jsonl": line("x.jsonl").encode(),
+    "x.jsonl.gz": gzip.compress(line("x.jsonl.gz").encode()),
+    "x.xml": b"<a/>",
+    "x.warc": b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_cannot_be_opened_is_told_and_read_when_it_can_be_and_the_others_go_on(tmp_path: Path, name: str):
+    (tmp_path / name).write_bytes(KINDS[name])
+    (tmp_path / "y.jsonl").write_text(line("y") + "\n")
+    reader = Reader(Tail(tmp_path))
+    with shut(tmp_path / name):
+        assert reader.ids() == ["y"] and reader.failed == {name: "cannot be read: Permission denied"}
+        assert reader.ids() == [] and set(reader.failed) == {name}
+        assert (str(tmp_path), name) not in reader.positions
+    assert reader.ids() == ([] if name == "x.warc" else [name]) and not reader.failed
+    assert (str(tmp_path), name) in reader.positions or name == "x.warc"
+    assert reader.ids() == [] and not reader.failed
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "x.warc"])
+def test_a_file_on_a_bad_sector_is_read_as_far_as_it_goes_and_then_further(tmp_path: Path, name: str):
+    data = gzip.compress(b"".join(os.urandom(200).hex().encode() + b"\n" for _ in range(900)))
+    raw = b"".join(line(f"{n}").encode() + b"\n" for n in range(5)) if name == "x.jsonl" else data
+    (tmp_path / name).write_bytes(raw)
+    reader = Reader(Tail(tmp_path))
+    with failing(tmp_path / name, len(raw) * 2 // 3):
+        first = reader.ids()
+        assert "Input/output error" in reader.failed[name]
+        assert reader.ids() == [] and name in reader.failed
+    rest = reader.ids()
+    assert len(first + rest) == len(set(first + rest)) == (1 if name == "x.xml" else 5 if name == "x.jsonl" else 900)
+
+
+def test_a_directory_that_cannot_be_listed_is_told_and_nothing_of_it_forgotten(tmp_path: Path):
+    for name in ("shut", "open"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.xml").write_text("<a/>")
+    reader = Reader(tail := Tail(tmp_path))
+    with shut(tmp_path / "shut"):
+        assert reader.ids() == ["open/x.xml"] and reader.failed == {"shut": "cannot be read: Permission denied"}
+        assert tail.names() is None, "it is not known what is there"
+    assert reader.ids() == ["shut/x.xml"] and tail.names() == {"shut/x.xml", "open/x.xml"}
+
+
+def test_what_vanishes_is_told_and_no_dead_letter(tmp_path: Path):
+    (tmp_path / "x.xml").write_text("<a/>")
+    (tmp_path / "y.jsonl").write_text(line("a"))
+    (tmp_path / "z.jsonl").write_text(line("z"))
+    told: list[str] = []
+    files = waiting_files([Tail(tmp_path)], {})
+    for name in ("x.xml", "y.jsonl"):
+        (tmp_path / name).unlink()
+    pieces = list(read_waiting(files, lambda waiting, cause: told.append(waiting.file)))
+    assert [piece.item.id for piece in pieces if piece.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
+
+
+def test_a_later_version_of_a_feed_waits_for_one_that_cannot_be_read(tmp_path: Path):
+    def fetch(day: int, url: str, title: str) -> Path:
+        path = tmp_path / f"2026010{day}T000000Z-0123456789ab.xml"
+        path.with_suffix(".json").write_text(json.dumps({"url": url}))
+        path.write_text(FEED.format("g").replace("<title>g", f"<title>{title}"))
+        return path
+
+    first = fetch(1, "http://f/", "old")
+    fetch(2, "http://g/", "other")
+    fetch(3, "http://f/", "new")
+
+    def times(*blocked: Path) -> list[tuple[str, int]]:
+        reader = Reader(Tail(tmp_path, feeds="item"))
+        with shut(*blocked):
+            found = reader.read()
+        found += reader.read()
+        return sorted((item.id, item.t0) for item in found if isinstance(item, Document))
+
+    assert len(times()) == 3 and times(first) == times()
+    assert times(first.with_suffix(".json")) == times(), "its address is known from its sidecar alone"
+
+
+def test_a_file_that_is_malformed_is_a_dead_letter_once(tmp_path: Path):
+    (tmp_path / "x.jsonl.gz").write_bytes(b"no gzip")
+    (tmp_path / "y.warc.gz").write_bytes(b"no archive")
+    reader = Reader(Tail(tmp_path))
+    assert [type(item) for item in reader.read()] == [Reject, Reject] and not reader.failed
+    assert reader.read() == []
+
+
+def test_what_is_no_source_is_refused(tmp_path: Path):
+    with pytest.raises(SourceError, match="no such file or directory"):
+        Tail(tmp_path / "none")
+    (tmp_path / "x.csv").touch()
+    with pytest.raises(SourceError, match="kind of file"):
+        Tail(tmp_path / "x.csv")
+    with pytest.raises(SourceError, match="not an XPath"):
+        Tail(tmp_path, time_xpath="][")

@@ -1,0 +1,1 @@
+"""Random cases: documents, queries, regular expressions, witnesses."""

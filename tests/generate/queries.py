@@ -1,0 +1,281 @@
+"""Random valid scripts, grown from sample documents so that their queries often have outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from feeds.document import Document
+from tests.generate.blocks import LITERALS, NUMBERS, OPERATORS, PATTERNS, BlockMaker, Name, flat_and, flat_or
+from tests.generate.documents import NAMESPACE, PUBLISHED, SECOND, STREAMS, chance, document_xml
+from tests.oracle.evaluation import evaluate
+from xscl.algebra import functions
+from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Hole, Number, Operand, String, VarPath
+from xscl.algebra.normal import JoinOp
+from xscl.printer import to_xscl
+from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
+
+DERIVED = ("normalize-space", "lower-case", "upper-case", "canonical-url", "normalize-space", "host")
+WINDOWS = (8 * SECOND, None, 8 * SECOND, 5 * SECOND, None, 8 * SECOND, 2 * SECOND, 1_500_000, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An input under construction, with the names that it shows and the number of its blocks."""
+
+    source: Input
+    names: tuple[Name, ...]
+    blocks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An operand, its value in the sample documents, and the name that it starts from."""
+
+    operand: Operand
+    text: str
+    name: Name
+
+
+MOST_PUBLISHED = 60
+"""Documents of a PUBLISHed stream: chains of streams grow beyond what a brute force can evaluate."""
+
+
+def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> Script:
+    """A script of valid queries; some PUBLISH streams that others read, to any depth, in any order of statements."""
+    namespaces = (("p", NAMESPACE),) if chance(rng, 30) else ()
+    queries: list[Query] = []
+    streams = {stream: [doc for doc in samples if doc.stream == stream] for stream in STREAMS}
+    published: list[str] = []
+    for _ in range(n_queries):
+        maker = QueryMaker(rng, streams, published, namespaced=bool(namespaces))
+        query = maker.query()
+        if maker.blocks <= 2 and chance(rng, 70 if maker.reads_published else 35):
+            # A union with an earlier publisher makes no cycle when the query reads no published stream.
+            if published and not maker.reads_published and chance(rng, 25):
+                query = replace(query, publish=rng.choice(published))
+            elif len(published) < len(PUBLISHED):
+                published.append(PUBLISHED[len(published)])
+                query = replace(query, publish=published[-1])
+        if query.publish:
+            rows = evaluate(Script((*queries, query), namespaces), samples)
+            made = [row for row in rows if row.query == query.publish]
+            if len(made) <= MOST_PUBLISHED:
+                streams[query.publish] = [
+                    Document(f"{number}", row.xml, row.query, (row.t0, row.t1)) for number, row in enumerate(made)
+                ]
+            else:
+                query = replace(query, publish=None)
+                published = [name for name in published if name in streams]
+        queries.append(query)
+    if chance(rng, 50):
+        rng.shuffle(queries)
+    return Script(tuple(queries), namespaces)
+
+
+class QueryMaker:
+    """Makes one query over streams with sample documents."""
+
+    def __init__(
+        self, rng: Random, samples: Mapping[str, Sequence[Document]], published: Sequence[str], namespaced: bool
+    ) -> None:
+        self._rng = rng
+        self._samples = samples
+        self._published = published
+        self._make = BlockMaker(rng, namespaced)
+        self._namespaced = namespaced
+        self._now = 0
+        self.blocks = 0
+        self.reads_published = False
+
+    def query(self) -> Query:
+        """A query without PUBLISH."""
+        part = self._from()
+        return Query(part.source, self._select(part))
+
+    # ------------------------------------------------------------ FROM
+
+    def _from(self) -> Part:
+        shape = self._rng.randrange(100)
+        if shape < 50:
+            return self._join(self._block(), self._block())
+        if shape < 65:
+            return self._block()
+        if shape < 77:
+            return self._join(self._join(self._block(), self._block()), self._block())
+        if shape < 83:
+            return self._join(self._block(), self._join(self._block(), self._block()))
+        if shape < 90:
+            return self._join(self._block(), self._subquery())
+        if shape < 97:
+            return self._join(self._subquery(), self._block())
+        if shape < 99:
+            return self._subquery()
+        return self._join(self._join(self._block(), self._block()), self._join(self._block(), self._block()))
+
+    def _subquery(self) -> Part:
+        """A parenthesised query with a SELECT, over one block or two."""
+        single = chance(self._rng, 25)
+        inner = self._block(bind_root=True) if single else self._join(self._block(), self._block())
+        if chance(self._rng, 20):
+            roots = _roots(inner)
+            if roots:
+                return Part(SubQuery(SelectStar(), inner.source), roots, inner.blocks)
+        items, names = self._items(inner)
+        return Part(SubQuery(items, inner.source), names, inner.blocks)
+
+    def _join(self, left: Part, right: Part) -> Part:
+        chain = left.blocks + right.blocks > 2
+        op: JoinOp = "JOIN" if chance(self._rng, 60 if chain else 45) else "FOLLOWED BY"
+        # FOLLOWED BY within 0 never holds, and a chain within a short time seldom does.
+        us = self._rng.choice(WINDOWS[:3] if chain else WINDOWS if op == "JOIN" else WINDOWS[:-1])
+        join = Join(op, left.source, right.source, self._predicate(left.names, right.names), Window(us))
+        return Part(join, left.names + right.names, left.blocks + right.blocks)
+
+    def _block(self, bind_root: bool = False) -> Part:
+        rng = self._rng
+        self.blocks += 1
+        if self._published and chance(rng, 35):
+            # The newest, mostly: so that chains of streams get deep.
+            stream = self._published[-1] if chance(rng, 70) else rng.choice(self._published)
+            self.reads_published = True
+        else:
+            stream = rng.choice(STREAMS)
+        samples = self._samples[stream]
+        if samples and not chance(rng, 5):
+            # Mostly later ones than the block before has, so that FOLLOWED BY holds.
+            later = [document for document in samples if document.t0 > self._now]
+            document = rng.choice(later if later and chance(rng, 80) else samples)
+            self._now, sample = document.t1, document.xml
+        else:
+            sample = document_xml(rng, root="match" if stream in PUBLISHED else None)
+        block, names = self._make.block(stream, sample, bind_root)
+        return Part(block, names)
+
+    # ------------------------------------------------------------ predicates
+
+    def _predicate(self, left: Sequence[Name], right: Sequence[Name]) -> Expr:
+        if chance(self._rng, 10):
+            return flat_or(self._conjunction(left, right), self._conjunction(left, right))
+        pred = self._conjunction(left, right)
+        if chance(self._rng, 6):
+            return flat_and(pred, flat_or(self._residual(left, right), self._residual(left, right)))
+        return pred
+
+    def _conjunction(self, left: Sequence[Name], right: Sequence[Name]) -> Expr:
+        rng = self._rng
+        first, second = self._equal(left, right)
+        literals: list[Expr] = [self._equality(first, second)]
+        for _ in range(rng.choice((0, 0, 0, 0, 1, 1, 2))):
+            # Sharing a leaf (x2=x5 and x2=x6) makes templates that trees of disjoint edges do not.
+            one = [first.name] if chance(rng, 30) else left
+            other = [second.name] if chance(rng, 20) else right
+            literals.append(self._equality(*self._equal(one, other)))
+        if chance(rng, 20):
+            literals.append(self._residual(left, right))
+        rng.shuffle(literals)
+        return flat_and(*literals)
+
+    def _equal(self, left: Sequence[Name], right: Sequence[Name]) -> tuple[Choice, Choice]:
+        """An operand of each side, the same in the samples if some tries find such a pair."""
+        for _ in range(16):
+            one, other = self._choose(left), self._choose(right)
+            if one.text == other.text:
+                break
+        return one, other
+
+    def _equality(self, one: Choice, other: Choice) -> Compare:
+        pair = (other.operand, one.operand) if chance(self._rng, 15) else (one.operand, other.operand)
+        return Compare("=", *pair)
+
+    def _residual(self, left: Sequence[Name], right: Sequence[Name]) -> Expr:
+        """A predicate beside the equalities: a comparison that the samples often pass, or a test of strings."""
+        rng = self._rng
+        shape = rng.randrange(100)
+        for _ in range(4):
+            one, other = self._choose(left), self._choose(left if shape < 15 else right)
+            operator = rng.choice(OPERATORS if shape < 15 else OPERATORS[1:])
+            if functions.compare(operator, one.text, other.text):
+                break
+        if shape < 60:
+            return Compare(operator, one.operand, other.operand)
+        if shape < 75:
+            constant: Operand = Number(rng.choice(NUMBERS)) if chance(rng, 50) else String(rng.choice(LITERALS))
+            return Compare(rng.choice(OPERATORS), rng.choice((one, other)).operand, constant)
+        if shape < 90:
+            name = rng.choice(("contains", "starts-with", "ends-with"))
+            return Call(name, (one.operand, other.operand if chance(rng, 60) else String(rng.choice(LITERALS))))
+        return Call("matches", (other.operand, String(rng.choice(PATTERNS))))
+
+    def _choose(self, names: Sequence[Name]) -> Choice:
+        """A variable, a path on it, or a derived value of either."""
+        rng = self._rng
+        leaves = [name for name in names if name.leaf]
+        # Mostly leaves: whole records are seldom equal.
+        name = rng.choice(leaves if leaves and chance(rng, 75) else names)
+        operand, text, shape = VarPath(name.var), name.text, rng.randrange(100)
+        below = self._make.path(name.at) if name.at is not None and shape >= (50 if len(name.at) else 80) else None
+        if below:
+            operand, text = VarPath(name.var, below[0]), below[1]
+        if shape % 10 == 9:
+            function = rng.choice(DERIVED)
+            return Choice(Call(function, (operand,)), functions.derive(function, text), name)
+        return Choice(operand, text, name)
+
+    # ------------------------------------------------------------ SELECT
+
+    def _select(self, part: Part) -> Select | None:
+        shape = self._rng.randrange(100)
+        if shape < 55:
+            return None
+        if shape < 65:
+            return SelectStar()
+        if shape >= 85:
+            return self._constructor(part)
+        items, _ = self._items(part)
+        if chance(self._rng, 5):
+            constant = SelectItem(String(self._rng.choice(LITERALS)), self._make.fresh("n"))
+            return SelectItems((*items.items, constant))
+        return items
+
+    def _items(self, part: Part) -> tuple[SelectItems, tuple[Name, ...]]:
+        """SELECT items and the names that they show."""
+        found: dict[str, tuple[SelectItem, Name]] = {}
+        for _ in range(self._rng.choice((1, 2, 3))):
+            choice = self._choose(part.names)
+            operand = choice.operand
+            if isinstance(operand, VarPath) and not operand.steps:
+                found[operand.var] = SelectItem(operand, operand.var), choice.name
+            else:
+                name = self._make.fresh("n")
+                found[name] = SelectItem(operand, name), Name(name, choice.text)
+        return SelectItems(tuple(item for item, _ in found.values())), tuple(name for _, name in found.values())
+
+    def _constructor(self, part: Part) -> ElementConstructor:
+        rng = self._rng
+
+        def hole() -> Hole:
+            operand = String(rng.choice(LITERALS)) if chance(rng, 5) else self._choose(part.names).operand
+            return Hole(operand, to_xscl(operand))
+
+        attribute: tuple[str, tuple[str | Hole, ...]] = ("who", (hole(),))
+        if chance(rng, 50):
+            attribute = ("note", ("{a} & ", hole(), '"'))
+        inner = ElementConstructor("b", (), (hole(), " text"))
+        children: tuple[str | Hole | ElementConstructor, ...] = (hole(),)
+        if chance(rng, 60):
+            children = (inner, hole()) if chance(rng, 50) else ("by ", hole(), inner)
+        name = "p:alert" if self._namespaced and chance(rng, 30) else "alert"
+        return ElementConstructor(name, (attribute,) if chance(rng, 60) else (), children)
+
+
+def _roots(part: Part) -> tuple[Name, ...]:
+    """What `SELECT *` over one or two plain blocks shows, if the sample values of all roots are known."""
+    blocks = (part.source.left, part.source.right) if isinstance(part.source, Join) else (part.source,)
+    roots = [block.steps[-1].var for block in blocks if isinstance(block, Block)]
+    by_var = {name.var: name for name in part.names}
+    if not any(roots):
+        return ()
+    defaults = ("left", "right")
+    return tuple(by_var[var] if var else Name(default, "") for var, default in zip(roots, defaults, strict=False))

@@ -1,0 +1,1 @@
+"""Tests of the tables that stage 2 keeps."""

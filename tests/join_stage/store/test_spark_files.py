@@ -1,0 +1,280 @@
+"""The Spark engine's store of files, and the whole system on Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from join_stage.store.protocol import StoreError
+from join_stage.store.spark import files as store_module
+from join_stage.store.spark.files import GRACE, MERGE, ParquetStore
+from join_stage.store.spark.tables import local_frame
+from join_stage.store.tables import TABLES
+from mmqjp.session import Session
+from tests.generate.strategies import random_case
+from tests.oracle.cases import docs
+from tests.support.agreement import Delivery, assert_agrees, run
+from xscl import parse_script
+
+
+def settings(*batches: int) -> pa.Table:
+    rows = [{"key": "k", "value": str(b), "batch": b} for b in batches]
+    return pa.Table.from_pylist(rows, schema=TABLES["settings"])
+
+
+def kept(store: ParquetStore) -> list[int]:
+    return sorted(row["batch"] for row in store.read("settings").to_pylist())
+
+
+def on_disk(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+def times(*starts: int) -> pa.Table:
+    rows = [{"docid": t, "timestamp": t, "t0": t, "t1": t} for t in starts]
+    return pa.Table.from_pylist(rows, schema=TABLES["r_docts"])
+
+
+# ------------------------------------------------------------ files
+
+
+class Crash(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("step", ["write_manifest", "directory_to_disk"])
+def test_a_crash_before_the_manifest_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = ParquetStore(tmp_path)
+    store.append("settings", settings(1))
+    store.commit()
+    store.append("settings", settings(2))
+
+    def crash(*arguments: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, step, crash)
+        with pytest.raises(Crash):
+            store.commit()
+    before = on_disk(tmp_path)
+    store.close()
+    again = ParquetStore(tmp_path)
+    assert kept(again) == [1]
+    assert len(before - on_disk(tmp_path)) == 1, "the orphan is gone"
+    again.append("settings", settings(3))
+    again.commit()
+    again.close()
+    once_more = ParquetStore(tmp_path)
+    assert kept(once_more) == [1, 3]
+    once_more.close()
+
+
+def test_a_commit_that_failed_can_be_rolled_back_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = ParquetStore(tmp_path)
+    store.append("settings", settings(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "to_disk", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            store.commit()
+    store.rollback()
+    assert kept(store) == []
+    store.append("settings", settings(2))
+    store.commit()
+    assert kept(store) == [2]
+    store.close()
+
+
+def test_a_draft_of_a_manifest_does_not_count(tmp_path: Path):
+    store = ParquetStore(tmp_path)
+    store.append("settings", settings(1))
+    store.commit()
+    store.close()
+    (tmp_path / "manifests" / "2.tmp").write_text('{"format": 1, "tab')
+    again = ParquetStore(tmp_path)
+    assert kept(again) == [1]
+    assert not (tmp_path / "manifests" / "2.tmp").exists()
+    again.close()
+
+
+class Clock:
+    """A clock in microseconds that the test sets."""
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def __call__(self) -> int:
+        return self.time
+
+
+def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
+    clock = Clock()
+    store = ParquetStore(tmp_path, clock)
+    batches = MERGE * MERGE + 3
+    for batch in range(batches):
+        store.append("settings", settings(batch))
+        store.commit()
+        clock.time += GRACE // 4
+        assert len(on_disk(tmp_path)) < 6 * MERGE, "what is superseded goes when its time has come"
+    assert len(store.files["settings"]) < 2 * MERGE
+    assert {file.level for file in store.files["settings"]} == {0, 2}
+    assert kept(store) == list(range(batches))
+    store.close()
+    again = ParquetStore(tmp_path, clock)
+    assert kept(again) == list(range(batches))
+    again.append("settings", settings(batches))
+    clock.time += GRACE
+    again.commit()
+    assert len(on_disk(tmp_path)) < 3 * MERGE, "merged files are gone"
+    again.close()
+
+
+def test_files_that_are_superseded_stay_for_those_who_have_planned_to_read_them(tmp_path: Path):
+    clock = Clock()
+    store = ParquetStore(tmp_path, clock)
+    for batch in range(MERGE - 1):
+        store.append("settings", settings(batch))
+        store.commit()
+    planned = store.paths("settings")
+    for batch in range(MERGE - 1, 3 * MERGE):
+        store.append("settings", settings(batch))
+        store.commit()
+    assert not set(planned) & set(store.paths("settings"))
+    store.close()
+    store = ParquetStore(tmp_path, clock)
+    assert all(Path(path).exists() for path in planned), "also after a restart"
+    (tmp_path / "settings" / "99-9.parquet").touch()
+    clock.time = GRACE
+    store.close()
+    store = ParquetStore(tmp_path, clock)
+    assert not any(Path(path).exists() for path in planned), "time goes on between restarts"
+    store.append("settings", settings(0))
+    store.commit()
+    store.close()
+    assert not (tmp_path / "settings" / "99-9.parquet").exists(), "what nobody has named goes at once"
+
+
+def test_readers_of_the_manifest_before_find_its_files(tmp_path: Path):
+    store = ParquetStore(tmp_path)
+    for batch in range(MERGE):
+        store.append("settings", settings(batch))
+        store.commit()
+    *_, older, newest = sorted((tmp_path / "manifests").iterdir(), key=lambda path: int(path.stem))
+    for path, count in ((older, MERGE - 1), (newest, 1)):
+        named = json.loads(path.read_text())["tables"]["settings"]
+        assert len(named) == count and all((tmp_path / "settings" / file["name"]).exists() for file in named)
+    store.close()
+
+
+def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: Path):
+    store = ParquetStore(tmp_path)
+    for starts in ((5, 9), (7, 20), (30,)):
+        store.append("r_docts", times(*starts))
+        store.commit()
+    store.evict(10)
+    assert store.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
+    store.rollback()
+    assert store.read("r_docts")["t0"].to_pylist() == [5, 9, 7, 20, 30]
+    store.evict(10)
+    store.commit()
+    store.close()
+    again = ParquetStore(tmp_path)
+    assert again.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
+    again.close()
+
+
+def test_merged_state_goes_when_all_of_it_is_old(tmp_path: Path):
+    store = ParquetStore(tmp_path)
+    for start in range(MERGE):
+        store.append("r_docts", times(start))
+        store.commit()
+    assert [(f.first, f.last) for f in store.files["r_docts"]] == [(0, MERGE - 1)]
+    store.evict(MERGE - 1)
+    assert store.has_rows("r_docts")
+    store.evict(MERGE)
+    assert not store.has_rows("r_docts")
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"format": 2, "tables": {}}', '{"format": 1, "tables": {"settings": [1]}}']
+)
+def test_a_manifest_that_cannot_be_read_is_named(text: str, tmp_path: Path):
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "4.json").write_text(text)
+    for _ in range(2):  # the store is not left locked
+        with pytest.raises(StoreError, match=r"4\.json"):
+            ParquetStore(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    store = ParquetStore(tmp_path)
+    store.append("settings", settings(1))
+    store.commit()
+    store.close()
+    (lost,) = (tmp_path / "settings").iterdir()
+    lost.unlink()
+    with pytest.raises(StoreError, match=lost.name):
+        ParquetStore(tmp_path)
+
+
+def test_a_store_is_opened_by_one_at_a_time(tmp_path: Path):
+    store = ParquetStore(tmp_path)
+    with pytest.raises(StoreError, match="in use"):
+        ParquetStore(tmp_path)
+    store.close()
+    ParquetStore(tmp_path).close()
+
+
+def test_a_file_in_the_way_of_the_directory_is_an_error_of_the_store(tmp_path: Path):
+    (tmp_path / "state").write_text("")
+    with pytest.raises(StoreError, match="state"):
+        ParquetStore(tmp_path / "state")
+
+
+def test_a_temporary_store_goes_when_it_is_closed():
+    store = ParquetStore(None)
+    store.append("settings", settings(1))
+    store.commit()
+    assert on_disk(store.directory)
+    store.close()
+    assert not store.directory.exists()
+
+
+def test_no_row_after_an_empty_chunk_is_lost(spark):
+    empty = settings()
+    rows = pa.concat_tables([empty, empty, settings(1), empty, empty, settings(2, 3)])
+    assert local_frame(spark, rows).count() == 3
+
+
+# ------------------------------------------------------------ the whole system on Spark
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_spark_agrees_with_the_oracle(seed: int, spark):
+    script, documents = random_case(seed, 6, 8)
+    with Session(spark) as engine:
+        assert assert_agrees(engine, script, documents, Delivery(seed, 4)) > 0
+
+
+def test_chains_published_streams_and_filters_give_on_spark_what_they_give_on_duckdb(spark, tmp_path: Path):
+    script = parse_script(
+        """S//a->x[. = "1"];
+        S/a->x FOLLOWED BY {x = y, 10} S/b->y PUBLISH pairs;
+        SELECT v FROM pairs//a->v JOIN {v = w, INF} S/b->w;
+        S/a->x FOLLOWED BY {x = y, 10} S/b->y FOLLOWED BY {y = z, 10} S/c->z"""
+    )
+    documents = docs("d1@0 <a>1</a> | d2@1 <b>1</b> | d3@2 <c>1</c> | d4@3 <b>1</b> | d5@4 <a>2</a>")
+    batches = [documents[:2], documents[2:]]
+    with Session("duckdb") as engine:
+        expected = run(engine, script, batches)
+    assert {row.query for row in expected} == {"q1", "pairs", "q3", "q4"}
+    with Session(spark, state=tmp_path) as engine:
+        first = run(engine, script, batches[:1])
+    with Session(spark, state=tmp_path) as engine:
+        assert first + run(engine, script, batches[1:]) == expected
+        matches = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
+        assert {row["query"] for row in matches} == {"q1", "pairs", "q3", "q4"}
+        assert engine.sql("SELECT * FROM r_t_0").num_rows > 0

@@ -1,0 +1,319 @@
+"""What both engines promise: batches that become visible whole, and the same joins from the same witnesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from join_stage import duckdb_plans
+from join_stage.duckdb_engine import DuckDBEngine
+from join_stage.joiner import PLANS, JoinEngine
+from join_stage.store import duckdb_tables
+from join_stage.store.protocol import StoreError
+from join_stage.store.tables import STATE, TABLES
+from tests.generate.joins import JoinCase, as_table, random_join_case, run_case, sorted_rows
+
+Opener = Callable[..., JoinEngine]
+
+
+ENGINES = ["duckdb", pytest.param("spark", marks=pytest.mark.spark)]
+
+
+@pytest.fixture(params=PLANS)
+def plan(request: pytest.FixtureRequest) -> str:
+    """A plan's name, each that there is."""
+    return str(request.param)
+
+
+@pytest.fixture(params=ENGINES)
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def open_engine(request: pytest.FixtureRequest, engine_name: str, plan: str) -> Opener:
+    """Opens an engine, on a directory or without, with each plan."""
+    if engine_name == "duckdb":
+        return partial(DuckDBEngine, plan=plan)
+    from join_stage.spark.engine import SparkEngine
+
+    return partial(SparkEngine, request.getfixturevalue("spark"), plan=plan)
+
+
+def table(name: str, *rows: tuple[object, ...]) -> pa.Table:
+    schema = TABLES[name]
+    # Columns that a row does not reach are null.
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=False)) for row in rows], schema=schema)
+
+
+def documents(case: JoinCase) -> pa.Table:
+    """Rows of `documents` for all documents of a case."""
+    times = [row for _, witnesses in case.batches for row in witnesses.r_docts.to_pylist()]
+    filled: tuple[list[object], ...] = ([], [], [], [], [], [])
+    return table(
+        "documents",
+        *((t["docid"], str(t["docid"]), "S", t["t0"], t["t1"], "<a/>", "external", *filled) for t in times),
+    )
+
+
+def settings(engine: JoinEngine) -> list[str]:
+    return [row["value"] for row in engine.select("SELECT value FROM settings ORDER BY batch").to_pylist()]
+
+
+def add_setting(engine: JoinEngine, value: str | None, batch: int) -> None:
+    engine.append("settings", table("settings", ("k", value, batch)))
+
+
+def test_the_rows_of_a_key_are_read_without_those_of_others(open_engine: Opener, tmp_path: Path):
+    engine = open_engine(tmp_path)
+    for batch, keys in enumerate((("k", "l"), ("it's", "k"), ("m",)), 1):
+        engine.begin()
+        engine.append("settings", table("settings", *((key, f"{key}{batch}", batch) for key in keys)))
+        if batch < 3:
+            engine.commit()
+
+    def of(key: str) -> list[tuple[str, int]]:
+        rows = engine.read("settings", ["value", "batch"], key).sort_by("batch")
+        assert rows.column_names == ["value", "batch"]
+        return list(zip(rows["value"].to_pylist(), rows["batch"].to_pylist(), strict=True))
+
+    assert of("k") == [("k1", 1), ("k2", 2)] and of("it's") == [("it's2", 2)] and of("none") == []
+    assert of("m") == [("m3", 3)]  # of the batch that is not committed
+    assert len(engine.read("settings", ["value"])) == 5
+
+
+def test_a_batch_is_seen_at_once_inside_and_kept_only_by_commit(open_engine: Opener, tmp_path: Path):
+    engine = open_engine(tmp_path)
+    engine.begin()
+    add_setting(engine, "one", 1)
+    add_setting(engine, "two", 2)
+    assert settings(engine) == ["one", "two"]
+    engine.commit()
+    engine.begin()
+    add_setting(engine, "three", 3)
+    assert settings(engine) == ["one", "two", "three"]
+    engine.rollback()
+    assert settings(engine) == ["one", "two"]
+    engine.begin()
+    add_setting(engine, "four", 4)
+    engine.commit()
+    engine.begin()
+    add_setting(engine, "five", 5)
+    engine.close()
+    again = open_engine(tmp_path)
+    assert settings(again) == ["one", "two", "four"]
+    again.close()
+
+
+def test_the_highest_number_is_told_of_what_is_committed_and_of_what_is_new(open_engine: Opener, tmp_path: Path):
+    engine = open_engine(tmp_path / "store")
+    assert engine.highest("settings", "batch") == engine.highest("added_queries", "since") == -1
+    for batches in ((4, 7), (2,)):
+        engine.begin()
+        for batch in batches:
+            add_setting(engine, "x", batch)
+        engine.commit()
+    assert engine.highest("settings", "batch") == 7
+    engine.begin()
+    add_setting(engine, "y", 9)
+    engine.append("pauses", table("pauses", (3, 5, None, 6)))
+    assert (engine.highest("settings", "batch"), engine.highest("pauses", "docid")) == (9, 5)
+    engine.rollback()
+    engine.close()
+    engine = open_engine(tmp_path / "store")
+    assert (engine.highest("settings", "batch"), engine.highest("pauses", "docid")) == (7, -1)
+    engine.close()
+
+
+def test_values_come_back_as_they_were(open_engine: Opener):
+    texts = ["", None, "\x01\t\n\r", "Ωß🎈\u2028", "'quoted' \\ \"twice\""]
+    numbers = [-(2**63), 2**63 - 1, 0]
+    row: tuple[object, ...] = (7, "ß", "S", 0, 0, "<a/>", "hidden", numbers, texts, [], ["S"], [], [1], 3, [])
+    engine = open_engine()
+    engine.begin()
+    engine.append(
+        "dead_letters",
+        table("dead_letters", *(("d", t, n, t, b"\x00\xff", n) for t, n in zip(texts, range(5), strict=True))),
+    )
+    engine.append("documents", table("documents", row))
+    for _ in range(2):  # in the batch, then from the store
+        dead = engine.select("SELECT * FROM dead_letters ORDER BY time")
+        assert dead["stream"].to_pylist() == texts and dead["raw"].to_pylist() == [b"\x00\xff"] * 5
+        (found,) = engine.select("SELECT * FROM documents").to_pylist()
+        assert tuple(found.values()) == row
+        engine.commit()
+    engine.close()
+
+
+def test_a_query_reads_views_given_along_and_orders_by_lists(open_engine: Opener):
+    engine = open_engine()
+    engine.begin()
+    rows = [("q", 0, 1, [d], ["S"], "{}", "<a/>", 0) for d in ("b", "a", "c")]
+    engine.append("outputs", table("outputs", *rows))
+    wanted = pa.table({"name": ["b", "c", "x"]})
+    sql = "SELECT o.documents FROM outputs o JOIN wanted w ON o.documents[{}] = w.name ORDER BY o.documents"
+    found = engine.select(sql.format(1 if isinstance(engine, DuckDBEngine) else 0), {"wanted": wanted})
+    assert found["documents"].to_pylist() == [["b"], ["c"]]
+    assert engine.select("SELECT count(*) AS n FROM wanted", {"wanted": wanted.slice(2)})["n"].to_pylist() == [1]
+    engine.rollback()
+    engine.close()
+
+
+def test_views_for_readers(open_engine: Opener):
+    engine = open_engine()
+    shape = random_join_case(0).templates[0][0]
+    engine.put_rows(shape, random_join_case(0).templates[0][1])
+    nodes = len(shape.shape.parents)
+    engine.begin()
+    engine.append("templates", table("templates", (0, nodes, [None] * nodes, [])))
+    engine.append("added_queries", table("added_queries", *((q, f"q{q}", "S/a", 0, [0], 5, 0, -1) for q in (1, 2))))
+    engine.append("placements", table("placements", *((q, 0, list(range(10, 10 + nodes)), 5) for q in (1, 2))))
+    engine.append("removed_queries", table("removed_queries", (2, 99)))
+    engine.append("match_rows", table("match_rows", (0, 0, 1, None, 3, 4, [5])))
+    engine.append("match_queries", table("match_queries", (0, "q1", 1), (0, "q2", 2)))
+    engine.commit()
+    queries = engine.select("SELECT qid, name, removed_at FROM queries ORDER BY qid").to_pylist()
+    assert [tuple(q.values()) for q in queries] == [(1, "q1", None), (2, "q2", 99)]
+    matches = engine.select("SELECT * FROM matches ORDER BY query").to_pylist()
+    assert [tuple(m.values()) for m in matches] == [(q, 1, None, 3, 4, [5]) for q in ("q1", "q2")]
+    (row,) = engine.select("SELECT * FROM r_t_0").to_pylist()
+    assert tuple(row.values()) == (1, *range(10, 10 + nodes), 5)
+    engine.close()
+
+
+def test_a_join_that_is_rolled_back_leaves_no_state(open_engine: Opener):
+    case = random_join_case(3, templates=4)
+    engine, undisturbed = open_engine(), open_engine()
+    expected = run_case(undisturbed, case)
+    assert any(expected)
+    for template, rows in case.templates:
+        engine.put_rows(template, rows)
+    for (first, witnesses), wanted in zip(case.batches, expected, strict=True):
+        engine.begin()
+        assert sorted_rows(engine.join(witnesses, first, case.scope)) == wanted
+        engine.rollback()
+        engine.begin()
+        assert sorted_rows(engine.join(witnesses, first, case.scope)) == wanted
+        engine.commit()
+    assert engine.select("SELECT count(*) AS n FROM r_docts")["n"].to_pylist() == [12]
+    engine.close()
+    undisturbed.close()
+
+
+def test_state_is_joined_after_reopening_and_by_a_later_level_of_a_batch(open_engine: Opener, tmp_path: Path):
+    case = random_join_case(5, templates=4)
+    undisturbed = open_engine()
+    expected = run_case(undisturbed, case)
+    undisturbed.close()
+    assert all(expected[1:])
+    (head, *tail) = case.batches
+    engine = open_engine(tmp_path)
+    assert run_case(engine, JoinCase(case.templates, [head], case.window)) == expected[:1]
+    engine.close()
+    engine = open_engine(tmp_path)
+    for template, rows in case.templates:
+        engine.put_rows(template, rows)
+    engine.begin()  # both of the rest in one batch: the later one meets the earlier
+    assert [sorted_rows(engine.join(witnesses, first, case.scope)) for first, witnesses in tail] == expected[1:]
+    engine.commit()
+    engine.close()
+
+
+def test_rows_are_put_replaced_and_dropped(open_engine: Opener):
+    case = next(c for c in (random_join_case(seed, templates=2, batches=1) for seed in range(99)) if _all_match(c))
+    (filters, filter_rows), (joins, join_rows) = case.templates
+    (first, witnesses) = case.batches[0]
+    engine = open_engine()
+
+    def matching() -> set[int]:
+        engine.begin()
+        result = engine.join(witnesses, first, case.scope)
+        engine.rollback()
+        return set(as_table(result)["qid"].to_pylist())
+
+    assert matching() == set()
+    engine.put_rows(filters, filter_rows)
+    engine.put_rows(joins, join_rows)
+    both = matching()
+    last = join_rows[-1]
+    never = type(last)(last.id, last.template, tuple(90 for _ in last.variables), last.window, last.ordered)
+    engine.put_rows(joins, [never])
+    assert matching() == both - {last.id}
+    engine.put_rows(joins, [last])
+    assert matching() == both
+    engine.drop_rows(joins, join_rows)
+    assert matching() == {row.id for row in filter_rows} & both
+    engine.put_rows(joins, [last])
+    assert matching() == {row.id for row in (*filter_rows, last)} & both
+    engine.close()
+
+
+def _all_match(case: JoinCase) -> bool:
+    engine = DuckDBEngine()
+    matched = {row[0] for result in run_case(engine, case) for row in result}
+    engine.close()
+    return all(rows[-1].id in matched for _, rows in case.templates)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", range(4))
+def test_both_engines_join_alike(seed: int, spark):
+    from join_stage.spark.engine import SparkEngine
+
+    case = random_join_case(seed, templates=8)
+    engines: list[JoinEngine] = [DuckDBEngine(), SparkEngine(spark)]
+    one, other = (run_case(engine, case) for engine in engines)
+    assert one == other
+    assert len({row[0] // 3 for result in one for row in result}) >= 4, "few templates matched"
+    for engine in engines:
+        engine.close()
+
+
+def test_eviction_changes_no_pair_within_the_window(open_engine: Opener):
+    case = random_join_case(4, templates=3, batches=4, in_order=True)
+    plain, evicting = open_engine(), open_engine()
+    expected = run_case(plain, case)
+    for (first, _), wanted in zip(case.batches[1:], expected[1:], strict=True):
+        assert any(row[2] is not None and min(row[1], row[2]) < first for row in wanted), (
+            "no pair with an earlier batch"
+        )
+    for template, rows in case.templates:
+        evicting.put_rows(template, rows)
+    evicting.begin()
+    evicting.append("documents", documents(case))
+    evicting.commit()
+    for (first, witnesses), wanted in zip(case.batches, expected, strict=True):
+        evicting.begin()
+        assert sorted_rows(evicting.join(witnesses, first, case.scope)) == wanted
+        greatest = max(witnesses.r_docts["t1"].to_pylist())
+        evicting.evict(greatest - case.window)
+        evicting.commit()
+    for name in STATE:
+        oldest = evicting.select(f"SELECT min(docid) AS oldest FROM {name}")["oldest"].to_pylist()[0]
+        assert 4 <= oldest <= 10, "the first batch went, what the window reaches is there"
+    plain.close()
+    evicting.close()
+
+
+def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.MonkeyPatch):
+    case = random_join_case(7, templates=60, batches=2, documents=10, in_order=True)
+    monkeypatch.setattr(duckdb_tables, "MEMORY_LIMIT", "500MB")
+    together = DuckDBEngine()
+    expected = run_case(together, case)
+    together.close()
+    assert len({row[0] // 3 for row in expected[1]}) > 20, "few templates matched"
+    monkeypatch.setattr(duckdb_plans, "JOINS", 1)
+    apart = DuckDBEngine()
+    assert run_case(apart, case) == expected
+    apart.close()
+
+
+def test_a_store_of_the_other_engine_is_refused(open_engine: Opener, engine_name: str, tmp_path: Path):
+    other = tmp_path / ("manifests" if engine_name == "duckdb" else "mmqjp.duckdb")
+    other.mkdir()
+    with pytest.raises(StoreError, match="use that engine"):
+        open_engine(tmp_path)

@@ -1,0 +1,181 @@
+"""The signature plan against the basic one on random witnesses, and what it does about pairs that very many share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from join_stage.duckdb_engine import DuckDBEngine
+from join_stage.joiner import JoinEngine, Scope
+from join_stage.plan import TemplateTable
+from join_stage.signature import matches
+from join_stage.signature.joiner import SignatureJoin
+from mmqjp.session import Session
+from templates.catalog import INFINITE, Row
+from templates.template import Shape
+from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
+from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.support.agreement import Delivery, assert_agrees
+
+S = Scope(INFINITE, frozenset({("S", "S")}))
+
+
+def by_plan(case: JoinCase, plan: str) -> list[Result]:
+    engine = DuckDBEngine(plan=plan)
+    results = run_case(engine, case)
+    engine.close()
+    return results
+
+
+# ---------------------------------------------------------------- against the basic plan
+
+
+@pytest.mark.parametrize("seed", seeds(30, 300))
+def test_random_witnesses(seed: int):
+    case = random_join_case(seed, templates=6, in_order=seed % 2 == 0)
+    assert by_plan(case, "signature") == by_plan(case, "basic")
+
+
+def test_random_witnesses_match_enough():
+    found = [
+        row for seed in range(30) for result in by_plan(random_join_case(seed, templates=6), "basic") for row in result
+    ]
+    assert len(found) > 10_000
+    assert len({len(row[3]) for row in found}) > 6, "few templates matched"
+
+
+@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 5))
+def test_any_random_witnesses(seed: int, templates: int, batches: int):
+    case = random_join_case(seed, templates=templates, batches=batches)
+    assert by_plan(case, "signature") == by_plan(case, "basic")
+
+
+def test_more_than_64_edges_between_two_documents():
+    leaves = range(1, 91)
+    docs = [0] * 90 + [1] * 90
+    batch = Witnesses(
+        pa.table([docs, [*leaves] * 2, [0] * 180, [*leaves] * 2], R_BIN),
+        pa.table([[*leaves], [0] * 90, [*leaves]], R_GROUP),
+        pa.table([docs, [*leaves] * 2, [f"v{leaf}" for leaf in leaves] * 2, ["S"] * 180], R_DOC),
+        pa.table([[0, 1], [0, SECOND], [0, SECOND]], R_DOCTS),
+    )
+    rows = [Row(leaf, 0, (0, leaf, leaf + 1, 0, leaf, leaf + 1), INFINITE, True) for leaf in range(1, 90)]
+    found = {}
+    for plan in ("basic", "signature"):
+        engine = DuckDBEngine(plan=plan)
+        engine.put_rows(TWO, rows)
+        engine.begin()
+        found[plan] = sorted_rows(engine.join(batch, 0, S))
+        engine.close()
+    assert found["signature"] == found["basic"]
+    assert [row[0] for row in found["basic"]] == list(range(1, 90))
+
+
+def test_matches_are_written_out_in_small_parts(monkeypatch: pytest.MonkeyPatch):
+    case = random_join_case(3, templates=6)
+    expected = by_plan(case, "basic")
+    monkeypatch.setattr(matches, "CHUNK", 7)
+    assert by_plan(case, "signature") == expected
+
+
+def test_a_restart_between_batches(tmp_path: Path):
+    for seed in range(6):
+        case = random_join_case(seed, templates=5)
+        expected = by_plan(case, "basic")
+        for number, (batch, wanted) in enumerate(zip(case.batches, expected, strict=True)):
+            engine = DuckDBEngine(tmp_path / str(seed), plan="signature" if number % 2 else "basic")
+            assert run_case(engine, JoinCase(case.templates, [batch], case.window)) == [wanted]
+            engine.close()
+
+
+@pytest.mark.parametrize("seed", seeds(20, 200))
+def test_the_oracle_s_outputs(seed: int):
+    script, documents = random_case(seed, 20, 12)
+    with Session("duckdb", plan="signature") as engine:
+        assert_agrees(engine, script, documents, Delivery(seed if seed % 3 else None, 1 + seed % 7))
+
+
+# ---------------------------------------------------------------- values that very many documents share
+
+
+def crowd(count: int, first: int, titles: int) -> Witnesses:
+    """Documents of one channel and one author, with so many titles in turn.
+
+    Variables: 0 item, 1 channel, 2 title, 3 author.
+    """
+    docids = range(first, first + count)
+    nodes = (1, 2, 3)
+    values = {1: lambda _: "channel", 2: lambda d: f"title {d % titles}", 3: lambda _: ""}
+    return Witnesses(
+        pa.table(
+            [[d for d in docids for _ in nodes], [n for _ in docids for n in nodes], [0] * 3 * count, [*nodes] * count],
+            R_BIN,
+        ),
+        pa.table([[1, 2, 3], [0, 0, 0], [1, 2, 3]], R_GROUP),
+        pa.table(
+            [
+                [d for d in docids for _ in nodes],
+                [*nodes] * count,
+                [values[n](d) for d in docids for n in nodes],
+                ["S"] * 3 * count,
+            ],
+            R_DOC,
+        ),
+        pa.table([list(docids), [d * SECOND for d in docids], [d * SECOND for d in docids]], R_DOCTS),
+    )
+
+
+TWO = TemplateTable(0, Shape(3, (None, 0, 0, None, 3, 3), ((1, 4), (2, 5))))
+
+
+def pairs_formed(rows: list[tuple[int, ...]], joined: SignatureJoin, batch: Witnesses) -> tuple[int, Result]:
+    """How many pairs of postings are formed for a batch, and the matches."""
+    joined.put_rows(TWO.shape, [Row(i, 0, variables, INFINITE, True) for i, variables in enumerate(rows)])
+    found = joined.join(batch, S)
+    formed = sum(len(part.several.key) for part in found._found if part.several)
+    return formed, sorted_rows(found)
+
+
+CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR = (0, 1, 2, 0, 1, 2), (0, 1, 3, 0, 1, 3)
+
+
+def test_pairs_of_a_value_that_all_share_are_formed_where_another_is_equal():
+    joined = SignatureJoin()
+    formed, found = pairs_formed([CHANNEL_AND_TITLE], joined, crowd(400, 0, 200))
+    assert len(found) == 200
+    assert formed == 2 * 200, "for each pair of titles it and the channel; there are 79,800 pairs of channels"
+
+
+def test_pairs_of_values_that_all_share_are_formed_if_a_row_has_no_others():
+    joined = SignatureJoin()
+    _, found = pairs_formed([CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR], joined, crowd(60, 0, 30))
+    assert len(found) == 30 + 60 * 59 // 2
+    basic: JoinEngine = DuckDBEngine()
+    basic.put_rows(TWO, [Row(i, 0, v, INFINITE, True) for i, v in enumerate([CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR])])
+    basic.begin()
+    assert sorted_rows(basic.join(crowd(60, 0, 30), 0, S)) == found
+    basic.close()
+
+
+def test_what_is_kept_is_counted_and_goes():
+    joined = SignatureJoin()
+    joined.put_rows(TWO.shape, [Row(0, 0, CHANNEL_AND_TITLE, INFINITE, True)])
+    for first in (0, 100, 200):
+        joined.join(crowd(100, first, 1000), S)
+    assert joined.counters() | {"posting_bytes": 0, "groups": 0} == {
+        "documents": 300,
+        "postings": 600,
+        "posting_bytes": 0,
+        "values": 301,
+        "groups": 0,
+    }
+    joined.evict(250 * SECOND)
+    assert joined.counters()["documents"] == 50
+    _, found = pairs_formed([CHANNEL_AND_TITLE], joined, crowd(10, 1250, 1000))
+    assert [row[1:3] for row in found] == [(d, d + 1000) for d in range(250, 260)]

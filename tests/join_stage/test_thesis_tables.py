@@ -1,0 +1,265 @@
+"""The thesis' running example through the real code, relation by relation: Tables 6.2 to 6.4 and section 6.4.4.
+
+Documents and node numbers are those of Figures 6.1 and 6.2; node 1 of each is a leaf that no query binds. Tables 6.4(b)
+and (d) also list node 0 of each document with a dash for its value: we keep the strings of the value joins' nodes only,
+so that row is left out here. Our W relations hold a batch, so they carry a docid where the thesis' do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from join_stage.duckdb_engine import DuckDBEngine
+from join_stage.joiner import Scope
+from join_stage.plan import TemplateTable
+from mmqjp import Document
+from mmqjp.session import Session
+from templates.catalog import Catalog, Placement, Row
+from templates.conjunctive import conjunctive_query, executable_query, executable_views_query, views_query
+from templates.enumeration import count_templates, templates
+from templates.witness import Witnesses
+from tests.generate.joins import as_table
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.parse import StreamDocument, parse_document
+from xscl import parse_script
+from xscl.lower import normalize
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+T1, T2, T3 = 7 * DAY, 14 * DAY, 21 * DAY
+
+QUERIES = """
+S//book->x1[./author->x2][./title->x3] FOLLOWED BY {x2=x5 AND x3=x6, 7 d} S//blog->x4[./author->x5][./title->x6];
+S//book->x1[./author->x2][./category->x7] FOLLOWED BY {x2=x5 AND x7=x8, 14 d} S//blog->x4[./author->x5][./category->x8];
+S//blog->x4[./author->x5][./title->x6] FOLLOWED BY {x5=x5' AND x6=x6', 21 d} S//blog->x4'[./author->x5'][./title->x6']
+"""
+
+D1 = b"""<book><isbn>0764579169</isbn><author>Danny Ayers</author><author>Andrew Watt</author>\
+<title>Beginning RSS and Atom Programming</title><category>Scripting &amp; Programming</category>\
+<category>Web Site Development</category></book>"""
+
+D2 = b"""<blog><url>http://example.org/2006/06</url><author>Danny Ayers</author>\
+<title>Beginning RSS and Atom Programming</title><category>Book Announcement</category>\
+<category>Scripting &amp; Programming</category></blog>"""
+
+NAMES = {
+    "//book": "x1", "//book/author": "x2", "//book/title": "x3", "//book/category": "x7",
+    "//blog": "x4", "//blog/author": "x5", "//blog/title": "x6", "//blog/category": "x8",
+}  # fmt: skip
+"""The thesis' names of variables by their definitions."""
+
+
+class Example:
+    """The example after both documents: the catalog, the rows of R_T and the witnesses of each document."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+        self.placements: list[Placement] = []
+        self.rows: list[Row] = []
+        stage1 = XPathStage()
+        for query in parse_script(QUERIES).queries:
+            normal = normalize(query, {})
+            (conjunct,) = normal.conjuncts
+            placement, change = self.catalog.add(conjunct, normal.window or 0, normal.op == "FOLLOWED BY")
+            self.placements.append(placement)
+            self.rows += change.rows
+            stage1.add(change)
+        documents = [StreamDocument(n, "S", n * DAY, n * DAY, parse_document(xml)) for n, xml in ((1, D1), (2, D2))]
+        self.batches = [stage1.evaluate([document]) for document in documents]
+        self.groups = pa.concat_tables([batch.r_group for batch in self.batches])
+
+    def name(self, variable: int) -> str:
+        """A variable's name in the thesis."""
+        return NAMES[self._path(variable)]
+
+    def _path(self, variable: int) -> str:
+        step = self.catalog.steps[variable]
+        return ("" if step.parent is None else self._path(step.parent)) + str(step.node)
+
+    def r_bin(self, batch: Witnesses) -> Iterator[tuple[int, int, int, int, int]]:
+        """A batch's witnesses, a row for each edge of their groups."""
+        edges: dict[int, list[tuple[int, int]]] = {}
+        for group in self.groups.to_pylist():
+            edges.setdefault(group["grp"], []).append((group["var1"], group["var2"]))
+        for row in batch.r_bin.to_pylist():
+            for var1, var2 in edges[row["grp"]]:
+                yield row["docid"], var1, var2, row["node1"], row["node2"]
+
+    def named(self, batch: Witnesses) -> list[tuple[object, ...]]:
+        return sorted((doc, self.name(v1), self.name(v2), n1, n2) for doc, v1, v2, n1, n2 in self.r_bin(batch))
+
+
+@pytest.fixture(scope="module")
+def example() -> Example:
+    return Example()
+
+
+def test_the_three_queries_share_one_template(example: Example):
+    assert [placement.template for placement in example.placements] == [0, 0, 0]
+    (shape,) = example.catalog.templates
+    assert (shape.left, shape.parents, shape.joins) == (3, (None, 0, 0, None, 3, 3), ((1, 4), (2, 5)))
+
+
+def test_table_6_4_a_r_t(example: Example):
+    assert [(row.id, *map(example.name, row.variables), row.window) for row in example.rows] == [
+        (0, "x1", "x2", "x3", "x4", "x5", "x6", T1),
+        (1, "x1", "x2", "x7", "x4", "x5", "x8", T2),
+        (2, "x4", "x5", "x6", "x4", "x5", "x6", T3),
+    ]
+    assert all(row.ordered for row in example.rows)
+
+
+def values(r_doc: pa.Table) -> list[tuple[object, ...]]:
+    assert set(r_doc["stream"].to_pylist()) == {"S"}
+    return sorted(tuple(row.values()) for row in r_doc.drop_columns("stream").to_pylist())
+
+
+def test_table_6_4_b_r_doc(example: Example):
+    assert values(example.batches[0].r_doc) == [
+        (1, 2, "Danny Ayers"),
+        (1, 3, "Andrew Watt"),
+        (1, 4, "Beginning RSS and Atom Programming"),
+        (1, 5, "Scripting & Programming"),
+        (1, 6, "Web Site Development"),
+    ]
+
+
+def test_table_6_4_c_r_bin(example: Example):
+    assert example.named(example.batches[0]) == [
+        (1, "x1", "x2", 0, 2),
+        (1, "x1", "x2", 0, 3),
+        (1, "x1", "x3", 0, 4),
+        (1, "x1", "x7", 0, 5),
+        (1, "x1", "x7", 0, 6),
+    ]
+
+
+def test_table_6_4_d_r_doc_w(example: Example):
+    assert values(example.batches[1].r_doc) == [
+        (2, 2, "Danny Ayers"),
+        (2, 3, "Beginning RSS and Atom Programming"),
+        (2, 4, "Book Announcement"),
+        (2, 5, "Scripting & Programming"),
+    ]
+
+
+def test_table_6_4_e_r_bin_w(example: Example):
+    assert example.named(example.batches[1]) == [
+        (2, "x4", "x5", 0, 2),
+        (2, "x4", "x6", 0, 3),
+        (2, "x4", "x8", 0, 4),
+        (2, "x4", "x8", 0, 5),
+    ]
+
+
+FORMS = (conjunctive_query, executable_query, views_query, executable_views_query)
+
+R_OUT = [(0, 1, 2, 0, 2, 4, 0, 2, 3, T1), (1, 1, 2, 0, 2, 5, 0, 2, 5, T2)]
+"""Table 6.4(f), with docid2: (qid, docid1, docid2, node1 to node6, wl) for Q1 and Q2."""
+
+
+def test_table_6_4_f_r_out_by_the_conjunctive_query_alone(example: Example):
+    (shape,) = example.catalog.templates
+    with duckdb.connect() as connection:
+        for suffix, batch in zip(("", "W"), example.batches, strict=True):
+            connection.register(f"R_doc{suffix}", batch.r_doc)
+            connection.execute(
+                f"CREATE TABLE R_bin{suffix} (docid BIGINT, var1 INT, var2 INT, node1 BIGINT, node2 BIGINT)"
+            )
+            connection.executemany(f"INSERT INTO R_bin{suffix} VALUES (?, ?, ?, ?, ?)", list(example.r_bin(batch)))
+        columns = ", ".join(f"var{i} INT" for i in range(1, 7))
+        connection.execute(f"CREATE TABLE R_T (qid BIGINT, {columns}, wl BIGINT)")
+        rows = [(row.id, *row.variables, row.window) for row in example.rows]
+        connection.executemany("INSERT INTO R_T VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        pairs = """CREATE VIEW R_vj AS SELECT a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2
+            FROM R_doc a JOIN R_docW b USING (strval)"""
+        connection.execute(pairs)
+        for name, suffix in (("R_L", ""), ("R_R", "W")):
+            connection.execute(f"""CREATE VIEW {name} AS SELECT b.docid, b.var1, b.var2, b.node1, b.node2, d.strval
+                FROM R_doc{suffix} d JOIN R_bin{suffix} b ON b.docid = d.docid AND b.node2 = d.node""")
+        connection.execute("""CREATE VIEW R_LR AS SELECT l.docid AS docid1, l.var1, l.var2, l.node1, l.node2,
+            r.docid AS docid2, r.var1 AS var3, r.var2 AS var4, r.node1 AS node3, r.node2 AS node4
+            FROM R_L l JOIN R_R r USING (strval)""")
+        for query in (form(shape, "T") for form in FORMS):
+            assert sorted(connection.execute(query.sql({})).fetchall()) == R_OUT
+
+
+def test_table_6_4_f_r_out_by_the_engine(example: Example):
+    (shape,) = example.catalog.templates
+    engine = DuckDBEngine()
+    engine.put_rows(TemplateTable(0, shape), example.rows)
+    first, second = (
+        engine.join(batch, docid, Scope(T3, frozenset({("S", "S")}))) for docid, batch in enumerate(example.batches, 1)
+    )
+    engine.close()
+    assert first.num_rows == 0
+    found = sorted((row["qid"], row["docid1"], row["docid2"], *row["nodes"]) for row in as_table(second).to_pylist())
+    assert found == [row[:-1] for row in R_OUT]
+
+
+def test_q1_and_q2_have_outputs_with_the_same_content():
+    with Session("duckdb") as engine:
+        engine.subscribe(QUERIES)
+        assert engine.process([Document("d1", D1, "S", DAY)]) == []
+        one, two = engine.process([Document("d2", D2, "S", 2 * DAY)])
+    assert (one.query, two.query) == ("q1", "q2")
+    assert one.nodes == two.nodes == {"x1": 0, "x4": 0}
+    content = one.xml.replace('query="q1"', "")
+    assert content == two.xml.replace('query="q2"', "")
+    assert D1.decode() + D2.decode() in content
+
+
+def test_the_template_s_conjunctive_query_in_datalog(example: Example):
+    (shape,) = example.catalog.templates
+    assert conjunctive_query(shape, "T").datalog().splitlines() == [
+        "R_outT(qid, docid1, docid2, node1, node2, node3, node4, node5, node6, wl) :-",
+        "  R_doc(docid1, node2, strval1),",
+        "  R_bin(docid1, var1, var2, node1, node2),",
+        "  R_docW(docid2, node5, strval1),",
+        "  R_binW(docid2, var4, var5, node4, node5),",
+        "  R_doc(docid1, node3, strval2),",
+        "  R_bin(docid1, var1, var3, node1, node3),",
+        "  R_docW(docid2, node6, strval2),",
+        "  R_binW(docid2, var4, var6, node4, node6),",
+        "  R_T(qid, var1, var2, var3, var4, var5, var6, wl)",
+    ]
+
+
+def test_the_conjunctive_query_over_the_views_of_section_6_5(example: Example):
+    (shape,) = example.catalog.templates
+    assert views_query(shape, "T").datalog().splitlines() == [
+        "R_outT(qid, docid1, docid2, node1, node2, node3, node4, node5, node6, wl) :-",
+        "  R_L(docid1, var1, var2, node1, node2, strval1),",
+        "  R_R(docid2, var4, var5, node4, node5, strval1),",
+        "  R_L(docid1, var1, var3, node1, node3, strval2),",
+        "  R_R(docid2, var4, var6, node4, node6, strval2),",
+        "  R_T(qid, var1, var2, var3, var4, var5, var6, wl)",
+    ]
+    assert executable_views_query(shape, "T").datalog().splitlines()[1:] == [
+        "  R_LR(docid1, var1, var2, node1, node2, docid2, var4, var5, node4, node5),",
+        "  R_T(qid, var1, var2, var3, var4, var5, var6, wl),",
+        "  R_LR(docid1, var1, var3, node1, node3, docid2, var4, var6, node4, node6)",
+    ]
+
+
+# ---------------------------------------------------------------- Table 6.3
+
+
+@pytest.mark.parametrize(("joins", "flat", "nested"), [(1, 1, 1), (2, 3, 3), (3, 6, 16), (4, 16, 215)])
+def test_table_6_3_number_of_templates(joins: int, flat: int, nested: int):
+    assert count_templates(joins, flat=True) == flat
+    assert count_templates(joins, flat=False) == nested
+
+
+def test_figure_6_6_six_of_the_sixteen_templates_are_flat():
+    shapes = templates(3, flat=False)
+    assert len(shapes) == 16
+    assert len([s for s in shapes if all(p is None or s.parents[p] is None for p in s.parents)]) == 6
+    for shape in shapes:
+        inner = set(shape.parents) - {None}
+        assert {end for join in shape.joins for end in join} == set(range(len(shape.parents))) - inner
+        assert all(shape.parents.count(node) >= 2 for node in inner)

@@ -1,0 +1,167 @@
+"""Random operations of live use, the same ones for a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
+from tests.generate.strategies import random_case
+from tests.live.operations import (
+    Batch,
+    Broken,
+    Change,
+    Delivered,
+    Doc,
+    How,
+    Operation,
+    PassTime,
+    Pause,
+    Prune,
+    Reopen,
+    Resume,
+    Subscribe,
+    Unsubscribe,
+)
+from xscl import Query, Script, parse_script, to_xscl
+
+PLANS = ("signature", "signature", "views", "basic")
+TEXTS = ("u", "u", "u", "U", " u ", "v", "http://Ex.org/p/", "http://ex.org/p#top", "https://ex.org/p")
+FUNCTIONS = ("", "", "", "lower-case", "normalize-space", "canonical-url", "host")
+WINDOWS = ("2", "5", "8", "INF")
+JOINS = (0, 0, 1, 1, 1, 2, 3)
+HOWS: tuple[How, ...] = ("replace", "replace", "add", "ensure")
+
+Timing = tuple[str, ...]
+FREE = ()
+"""No document is late, and nothing is let go of."""
+BOUNDED = ("bounded",)
+"""Documents may be late."""
+SILENT = ("bounded", "silent")
+"""Streams may go on with the clock, too."""
+
+
+def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Operation]:
+    """Some operations, the first of which opens the store."""
+    script, documents = _case(rng, length)
+    queries = list(script.queries)
+    texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]
+    names = [*sorted({query.publish for query in queries if query.publish}), "q1", "q2", "q3"]
+    operations: list[Operation] = [_reopen(rng, timing), _subscribe(rng, texts, len(texts) if chance(rng, 45) else 2)]
+    waiting = list(documents)
+    while len(operations) < length or waiting:
+        shape = rng.randrange(100)
+        if len(operations) >= length or (shape < 48 and waiting):
+            size = rng.choice((1, 2, 2, 3, 5))
+            operation: Operation = Batch(tuple(waiting[:size]))
+            waiting = waiting[size:]
+        elif shape < 64:
+            operation = _subscribe(rng, texts)
+        elif shape < 79:
+            name = rng.choice(names)
+            operation = rng.choice((Unsubscribe, Pause, Pause, Resume, Resume, Resume))(name)
+        elif shape < 86:
+            operation = Prune(rng.choice((None, 0, 3 * SECOND)), rng.choice((None, 0, 5 * SECOND)))
+        elif shape < 94:
+            operation = _reopen(rng, timing)
+        elif shape < 97:
+            operation = PassTime(rng.randrange(-3, 12) * SECOND)
+        else:
+            operation = Delivered()
+        if isinstance(operation, Change) and chance(rng, 15):
+            operation = Broken(operation, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), chance(rng, 60))
+        operations.append(operation)
+    return operations
+
+
+def _case(rng: Random, length: int) -> tuple[Script, list[Doc]]:
+    """Queries, and documents that they match, in the order in which they arrive."""
+    if chance(rng, 40):
+        script, samples = random_case(rng.randrange(1 << 32), 6, length, 8)
+        documents = [Doc(d.id, d.stream, d.t0, d.t1, _text(d.xml)) for d in samples]
+    else:
+        script = parse_script("; ".join(_query(rng) for _ in range(8)))
+        documents = [_document(rng, number, length) for number in range(length)]
+    # Nearly in the order of time.
+    documents.sort(key=lambda d: d.t1 + rng.randrange(6) * SECOND)
+    if chance(rng, 10):
+        at = rng.randrange(len(documents))
+        documents[at] = replace(documents[at], xml=rng.choice(("<a", "<a>&no;</a>", "")))
+    return script, documents
+
+
+def _text(xml: bytes | str) -> str:
+    return xml if isinstance(xml, str) else xml.decode()
+
+
+def _document(rng: Random, number: int, spread: int) -> Doc:
+    published = chance(rng, 8)
+    stream = rng.choice(PUBLISHED) if published else rng.choice(STREAMS)
+    time = START + rng.randint(0, spread) * SECOND
+    inner = "".join(f"<{tag}>{rng.choice(TEXTS)}</{tag}>" for tag in rng.choice(("x", "y", "xy", "xx", "yy")))
+    tag = "match" if published else rng.choice("aab")
+    identity = f"d{rng.randrange(number + 1) if chance(rng, 6) else number}"
+    return Doc(identity, stream, time, time, f"<{tag}>{inner}</{tag}>")
+
+
+def _query(rng: Random) -> str:
+    """A query in text, which may PUBLISH, or read what an earlier name's queries PUBLISH."""
+    level = rng.randrange(4)
+    readable = ["S", "S", "T", *PUBLISHED[:level], *PUBLISHED[:level]]
+    joins = rng.choice(JOINS)
+    made = f" PUBLISH {PUBLISHED[level]}" if level < len(PUBLISHED) and chance(rng, 75) else ""
+
+    def block(number: int, names: str = "xy") -> str:
+        stream = rng.choice(readable)
+        root = "//a" if stream in PUBLISHED else rng.choice(("/a", "/a", "//a", "/*", "/b"))
+        leaf = rng.choice(names)
+        return f"{stream}{root}->r{number}[./{leaf}->v{number}]"
+
+    def join(left: str, one: int, right: str, other: int) -> str:
+        function = rng.choice(FUNCTIONS)
+        operands = [f"{function}(v{n})" if function else f"v{n}" for n in (one, other)]
+        more = rng.choice(("", "", "", f" AND {rng.choice(('host', 'lower-case'))}(v{one}) != v{other}"))
+        op = rng.choice(("JOIN", "FOLLOWED BY"))
+        return f"{left} {op} {{{operands[0]} = {operands[1]}{more}, {rng.choice(WINDOWS)}}} {right}"
+
+    source = block(1)
+    for number in range(2, joins + 2):
+        source = join(source, rng.randrange(1, number), block(number), number)
+    select = rng.choice(
+        (
+            "",
+            "",
+            "",
+            "SELECT v1 FROM ",
+            f"SELECT v1, v{joins + 1} FROM " if joins else "",
+            "SELECT <a>{v1}<x>{lower-case(v1)}</x></a> FROM ",
+        )
+    )
+    return f"{select}{source}{made}"
+
+
+def _subscribe(rng: Random, texts: Sequence[str], count: int | None = None) -> Subscribe:
+    chosen = rng.sample(range(len(texts)), count or rng.choice((1, 1, 2, 3, len(texts))))
+    how = rng.choice(HOWS)
+    text = script_of([texts[at] for at in sorted(chosen)])
+    return Subscribe(text, how, how != "ensure" and chance(rng, 50))
+
+
+def script_of(texts: Sequence[str]) -> str:
+    """One script of scripts, whose prefixes stand for the same."""
+    scripts = [parse_script(text) for text in texts]
+    namespaces = dict(pair for script in scripts for pair in script.namespaces)
+    queries: list[Query] = [query for script in scripts for query in script.queries]
+    return to_xscl(Script(tuple(queries), tuple(namespaces.items())))
+
+
+def _reopen(rng: Random, timing: Timing) -> Reopen:
+    plan = rng.choice(PLANS)
+    if "bounded" not in timing:
+        return Reopen(plan)
+    lateness = rng.choice((2, 4, 7)) * SECOND
+    by_stream = {"*": lateness, "T": rng.choice((0, 3, 6)) * SECOND}
+    bounds = (lateness, by_stream, None) if "silent" not in timing else (lateness, by_stream)
+    silent = {"idle_after": 6 * SECOND, "max_ahead": rng.choice((None, 12 * SECOND))} if "silent" in timing else {}
+    return Reopen(plan, rng.choice(bounds), **silent)

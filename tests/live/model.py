@@ -1,0 +1,311 @@
+"""A model of live use: what an engine must answer to each operation, by brute force over what each query may see.
+
+It follows section 7 of the language's definition and knows nothing of how an engine works: all that each query may see
+is evaluated again at each step by the oracle, and what was given before is left out. Nothing is ever evicted, and what
+was dropped for good is remembered: what could have met it must be late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from lxml import etree
+
+from tests.live.operations import Batch, Change, Doc, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
+from tests.live.standing import Kept, Refused, Standing, in_order, parts_of, streams_of, windows_of
+from tests.oracle.bindings import OutputRow, Stored
+from tests.oracle.evaluation import QueryAnswers
+from tests.oracle.match import Tree
+from xscl import parse_script
+
+parsed = cache(parse_script)
+"""A script. What the engine's process forgets, the tests need not parse again."""
+
+INFINITE = None
+"""A window without end."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an operation gives: outputs, dead letters as (stream, id, kind), names."""
+
+    outputs: list[OutputRow] = field(default_factory=list)
+    dead_letters: list[tuple[str, str, str]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+class LiveModel:
+    """The state of a store, and of the engine that has it open. `now` is the clock, in microseconds."""
+
+    def __init__(self, now: int, opened: Reopen) -> None:
+        self.now = now
+        self.queries: list[Standing] = []
+        self.documents: list[Kept] = []
+        self.dropped: dict[tuple[str, str], int] = {}
+        self.undelivered: list[OutputRow] = []
+        self.dead_letters: list[tuple[int, tuple[str, str, str]]] = []
+        self._floors: list[int] = []
+        """Documents that end before these times could have met some that were dropped."""
+        self._gone: list[tuple[Kept, int]] = []
+        """The documents that were dropped, with the steps at which they were."""
+        self._step = 0
+        self._highest = 0
+        self._noted: dict[str, int] = {}
+        self.reopen(opened)
+
+    # ------------------------------------------------------------ operations
+
+    def change(self, change: Change, late: Collection[tuple[str, str]] = ()) -> Expected:
+        """What a change gives that is committed. Raises Refused. Where a document need not be late, but may be, it is
+        if it is among those that are said to be `late`."""
+        match change:
+            case Batch():
+                return self._batch(change.documents, late)
+            case Subscribe():
+                return self._subscribe(change)
+            case Unsubscribe():
+                gone = self._named(change.name)
+                self.queries = [query for query in self.queries if query not in gone]
+                return Expected()
+            case Pause() | Resume():
+                return self._pause(change)
+            case Prune():
+                return self._prune(change)
+
+    def reopen(self, opened: Reopen) -> None:
+        """The store is opened by another process."""
+        self._opened = opened
+        self._opened_at = self.now
+        self._arrived: dict[str, int] = {}
+        self.greatest: dict[str, int] = {}
+        if self._bounded:
+            self.greatest = dict(self._noted)
+            for document in self.documents:
+                if document.outside:
+                    _raise(self.greatest, document.stream, document.stored.t1)
+
+    def pass_time(self, by: int) -> None:
+        """The clock goes on, and silent streams with it."""
+        self.now += by
+        if self._opened.idle_after is not None and self._bounded:
+            self._go_on(self.greatest, ())
+
+    def noted(self) -> None:
+        """The greatest times are written down."""
+        if self._bounded:
+            self._noted = dict(self.greatest)
+
+    def delivered(self) -> None:
+        """All outputs so far have reached their reader."""
+        self.undelivered.clear()
+
+    def _subscribe(self, change: Subscribe) -> Expected:
+        script = parsed(change.text)
+        met: Counter[object] = Counter()
+        fresh: list[Standing] = []
+        kept: list[Standing] = []
+        names: list[str] = []
+        highest = self._highest
+        self._step += 1
+        for place, query in enumerate(script.queries, 1):
+            one = Standing("", query, script.namespaces, 0, self._step, -1 if change.backfill else self._step, _NONE)
+            same = [other for other in self.queries if other.key == one.key]
+            count = met[one.key]
+            met[one.key] += 1
+            joins = change.how == "add" or (change.how == "replace" and query.publish is None)
+            replaces = change.how == "replace" and change.backfill
+            if not joins and not replaces and count < len(same):
+                kept.append(same[count])
+                names.append(same[count].name)
+                continue
+            one.occurrence = count + (len(same) if joins else 0)
+            one.name = query.publish or f"q{max(place, highest + 1)}"
+            highest = highest if query.publish else int(one.name[1:])
+            one.answers = QueryAnswers(query, one.name, script.namespaces)
+            fresh.append(one)
+            names.append(one.name)
+        replaced = {query.publish for query in script.queries if query.publish} if change.how == "replace" else set()
+        staying = [q for q in self.queries if q in kept or q.name not in replaced]
+        in_order([*staying, *fresh])
+        self._highest = highest
+        self.queries = [*staying, *fresh]
+        return Expected(self._settle(fresh if change.backfill else None) if change.backfill else [], names=names)
+
+    def _pause(self, change: Pause | Resume) -> Expected:
+        for query in self._named(change.name):
+            if isinstance(change, Pause) and query.paused is None:
+                query.paused = self._step
+            elif isinstance(change, Resume) and query.paused is not None:
+                query.gaps.append((query.paused, self._step))
+                query.paused = None
+        return Expected()
+
+    def _named(self, name: str) -> list[Standing]:
+        found = [query for query in self.queries if query.name == name]
+        if not found:
+            raise Refused(KeyError)
+        return found
+
+    def _batch(self, documents: Iterable[Doc], late: Collection[tuple[str, str]]) -> Expected:
+        self._step += 1
+        known = {(d.stream, d.identity) for d in self.documents} | self.dropped.keys()
+        dead: list[tuple[str, str, str]] = []
+        arrived: dict[str, int] = {}
+        for document in documents:
+            key = document.stream, document.id
+            if key in known:
+                continue
+            if refusal := self._refusal(document, key in late):
+                dead.append((*key, refusal))
+                continue
+            known.add(key)
+            stored = Stored(document.t0, document.t1, document.xml.encode(), ((document.id, document.stream),))
+            self.documents.append(Kept(stored, document.stream, document.id, True, self._step))
+            _raise(arrived, document.stream, document.t1)
+        self.dead_letters += [(self.now, letter) for letter in dead]
+        outputs = self._settle(None)
+        for stream, time in arrived.items():
+            _raise(self.greatest, stream, time)
+        if self._opened.idle_after is not None:
+            self._go_on(self.greatest, arrived)
+        self._arrived |= dict.fromkeys(arrived, self.now)
+        self.noted()
+        return Expected(outputs, dead)
+
+    def _prune(self, change: Prune) -> Expected:
+        self._step += 1
+        self.delivered()
+        if change.keep is None:
+            return Expected()
+        since = self.now - change.keep
+        self.dead_letters = [(at, letter) for at, letter in self.dead_letters if at >= since]
+        horizon = self.watermark(self._streams())
+        if horizon is None:
+            return Expected()
+        widest = [window for query in self.queries for window in windows_of(query.query.source)]
+        if None not in widest:
+            needed = horizon - max((window for window in widest if window is not None), default=0)
+            before = min(horizon - change.keep, needed)
+            gone = [document for document in self.documents if document.stored.t0 < before]
+            self._gone += [(document, self._step) for document in gone]
+            self._floors.append(before + horizon - needed)
+            self.documents = [document for document in self.documents if document.stored.t0 >= before]
+            self.dropped |= {(d.stream, str(d.identity)): d.stored.t1 for d in gone if d.outside}
+        if change.keep_ids is not None:
+            oldest = horizon - change.keep_ids
+            self.dropped = {key: t1 for key, t1 in self.dropped.items() if t1 >= oldest}
+        return Expected()
+
+    # ------------------------------------------------------------ answers
+
+    def _settle(self, backfilled: list[Standing] | None) -> list[OutputRow]:
+        """The outputs of all queries that were not given before, publishers before readers. A backfill does not publish
+        again what is there."""
+        outputs: list[OutputRow] = []
+        known = {(d.stream, d.identity) for d in self.documents} if backfilled is not None else set()
+        read = self._streams()
+        for query in in_order(self.queries):
+            if query.paused is not None:
+                continue
+            seen: dict[str, list[Stored]] = {}
+            by_stored: dict[Stored, Kept] = {}
+            for document in self.documents:
+                if query.sees(document):
+                    seen.setdefault(document.stream, []).append(document.stored)
+                    by_stored[document.stored] = document
+            for answer in query.answers.over(seen):
+                if (key := (answer.inputs, answer.nodes)) in query.given:
+                    continue
+                query.given.add(key)
+                outputs.append(answer.row)
+                if query.query.publish in read:
+                    identity = (query.key, query.occurrence, parts_of(answer, by_stored), answer.nodes)
+                    if (query.name, identity) not in known:
+                        self.documents.append(Kept(answer.stored, query.name, identity, False, self._step))
+        self.undelivered += outputs
+        return outputs
+
+    def _streams(self) -> set[str]:
+        """The streams that registered queries read."""
+        return {stream for query in self.queries for stream in streams_of(query.query.source)}
+
+    # ------------------------------------------------------------ time
+
+    @property
+    def _bounded(self) -> bool:
+        lateness = self._opened.lateness
+        return any(late is not None for late in (lateness.values() if isinstance(lateness, Mapping) else (lateness,)))
+
+    def watermark(self, streams: Iterable[str]) -> int | None:
+        """The least watermark of the streams from outside behind some streams; None if one has none."""
+        times = []
+        for source in {source for stream in streams for source in self._sources(stream)}:
+            lateness = self._opened.lateness
+            late = lateness.get(source, lateness.get("*")) if isinstance(lateness, Mapping) else lateness
+            if late is None or source not in self.greatest:
+                return None
+            times.append(self.greatest[source] - late)
+        return min(times, default=None)
+
+    def _sources(self, stream: str) -> set[str]:
+        makers = [query for query in self.queries if query.query.publish == stream]
+        if not makers:
+            return {stream}
+        return {s for maker in makers for read in streams_of(maker.query.source) for s in self._sources(read)}
+
+    def _go_on(self, greatest: dict[str, int], arrived: Iterable[str]) -> None:
+        """Has the streams that are silent go on with the clock."""
+        assert self._opened.idle_after is not None
+        waited_for = {source for stream in self._streams() for source in self._sources(stream)}
+        for stream in (greatest.keys() | waited_for) - set(arrived):
+            if self.now - self._arrived.get(stream, self._opened_at) >= self._opened.idle_after:
+                _raise(greatest, stream, self.now - self._opened.idle_after)
+
+    def _refusal(self, document: Doc, said_to_be_late: bool) -> str | None:
+        watermark = self.watermark({document.stream}) if self._bounded else None
+        if watermark is not None and document.t1 < watermark:
+            return "late"
+        below = any(document.t1 < floor for floor in self._floors)
+        if below and (said_to_be_late or self._misses(document)):
+            return "late"
+        if self._opened.max_ahead is not None and document.t1 - self.now > self._opened.max_ahead:
+            return "from the future"
+        try:
+            Tree(document.xml)
+        except etree.XMLSyntaxError:
+            return "unreadable"
+        return None
+
+    def _misses(self, document: Doc) -> bool:
+        """Whether a query could have joined a document with one that was there when it was, and was dropped."""
+        for query in self.queries:
+            windows = list(windows_of(query.query.source))
+            reads = streams_of(query.query.source)
+            if windows and document.stream in self._behind(reads):
+                widest = INFINITE if INFINITE in windows else max(window for window in windows if window is not None)
+                for gone, step in self._gone:
+                    near = widest is INFINITE or document.t1 - gone.stored.t0 <= widest
+                    if near and query.step < step and gone.stream in reads and query.sees(gone):
+                        return True
+        return False
+
+    def _behind(self, streams: Iterable[str]) -> set[str]:
+        """Some streams, and all that these are made of."""
+        found, waiting = set[str](), list(streams)
+        while waiting:
+            stream = waiting.pop()
+            if stream not in found:
+                found.add(stream)
+                for query in self.queries:
+                    waiting += streams_of(query.query.source) if query.query.publish == stream else ()
+        return found
+
+
+_NONE = QueryAnswers(parse_script("S").queries[0], "", ())
+
+
+def _raise(greatest: dict[str, int], stream: str, time: int) -> None:
+    greatest[stream] = max(greatest.get(stream, time), time)

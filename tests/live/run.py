@@ -1,0 +1,307 @@
+"""Runs operations on an engine and on the model of live use, and says where they part."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from inspect import signature
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.live.model import Expected, LiveModel, parsed
+from tests.live.operations import (
+    Batch,
+    Broken,
+    Change,
+    Delivered,
+    Operation,
+    PassTime,
+    Pause,
+    Prune,
+    Reopen,
+    Resume,
+    Subscribe,
+    Unsubscribe,
+)
+from tests.live.standing import Refused, kept_texts
+from tests.oracle.bindings import OutputRow
+from tests.oracle.evaluation import comparable
+from tests.support.agreement import as_row
+from tests.support.delivery import mark_delivered, undelivered
+from tests.support.faults import FaultySession, FaultyStore, Injected
+from xscl import parse_script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OURS = ("feeds", "join_stage", "mmqjp", "templates", "xpath_stage", "xscl")
+WRITES = ("begin", "append", "join", "extend", "evict", "drop_before", "commit")
+"""The calls of a store that may fail."""
+
+
+class Parted(AssertionError):
+    """The engine did not do what the model expects."""
+
+
+class Live:
+    """An engine in use, and the model beside it. Its store is in a directory below `place`; each process that dies
+    leaves a copy of what was there when it did."""
+
+    def __init__(self, engine: str | SparkSession, place: Path, now: int) -> None:
+        self._kind, self._place, self._now = engine, place, now
+        self._numbers = count()
+        self._state = place / str(next(self._numbers))
+        self.outputs = self.letters = self.broken = 0
+
+    def run(self, operations: Sequence[Operation]) -> None:
+        """Does all operations; the first one opens the store. Raises Parted."""
+        first = operations[0]
+        assert isinstance(first, Reopen)
+        self._model = LiveModel(self._now, first)
+        self._open(first)
+        try:
+            for at, operation in enumerate(operations[1:], 1):
+                try:
+                    self._do(operation)
+                except Parted as error:
+                    raise Parted(f"at operation {at}, {type(operation).__name__}: {error}") from None
+            self._compare_kept()
+        finally:
+            self._engine.__exit__(Injected, None, None)
+            shutil.rmtree(self._place, ignore_errors=True)
+
+    # ------------------------------------------------------------ operations
+
+    def _do(self, operation: Operation) -> None:
+        match operation:
+            case Reopen():
+                self._compare_kept()
+                self._engine.close()
+                self._model.reopen(operation)
+                self._open(operation)
+                self._compare_kept()
+            case PassTime():
+                self._model.pass_time(operation.by)
+                self._now += operation.by
+                if self._engine.pass_time():
+                    self._model.noted()
+            case Delivered():
+                self._deliver()
+            case Broken():
+                self._break(operation)
+            case _:
+                self._change(operation)
+
+    def _open(self, opened: Reopen) -> None:
+        forget_process()
+        self._opened = opened
+        self._engine = FaultySession(
+            self._kind,
+            state=self._state,
+            plan=opened.plan,
+            lateness=opened.lateness,
+            idle_after=opened.idle_after,
+            max_ahead=opened.max_ahead,
+            now=lambda: self._now,
+        )
+
+    def _change(self, change: Change) -> None:
+        if isinstance(change, Prune):
+            self._deliver()
+        got: Expected | Exception
+        try:
+            got = self._apply(change)
+        except (KeyError, ValueError) as error:
+            got = error
+        try:
+            expected = self._model.change(change, self._said_late())
+        except Refused as refused:
+            if not isinstance(got, refused.kind):
+                raise Parted(f"not refused with {refused}") from None
+            return
+        if isinstance(got, Exception):
+            raise Parted(f"refused: {got!r}") from got
+        self._compare(change, got, expected)
+
+    def _said_late(self) -> set[tuple[str, str]]:
+        """The documents that the engine has found late since the model was last asked."""
+        letters = Counter(map(_letter, self._engine.dead_letters()))
+        letters -= Counter(letter for _, letter in self._model.dead_letters)
+        return {(stream, id) for stream, id, kind in letters if kind == "late"}
+
+    def _apply(self, change: Change) -> Expected:
+        engine = self._engine
+        match change:
+            case Batch():
+                outputs = engine.process(doc.document() for doc in change.documents)
+                letters = [_letter(row) for row in engine.last_dead_letters()]
+                return Expected([as_row(output) for output in outputs], letters)
+            case Subscribe(how="ensure"):
+                return Expected(names=engine.ensure(parse_script(change.text)))
+            case Subscribe():
+                names = engine.subscribe(change.text, add=change.how == "add", backfill=change.backfill)
+                return Expected(names=names)
+            case Unsubscribe():
+                engine.unsubscribe(change.name)
+            case Pause():
+                engine.pause(change.name)
+            case Resume():
+                engine.resume(change.name)
+            case Prune():
+                engine.prune(change.keep, change.keep_ids)
+        return Expected()
+
+    def _break(self, broken: Broken) -> None:
+        """A change that fails in the store. If it was committed all the same, the process dies in any case."""
+        change = broken.change
+        if isinstance(change, Prune):
+            self._deliver()
+        store = self._engine.store
+        breaking = Breaking(store, broken.call, broken.after, lambda: self._copied() if broken.dies else None)
+        refused = False
+        try:
+            with store.instead(**breaking.calls):
+                self._apply(change)
+        except Injected:
+            self.broken += 1
+        except (KeyError, ValueError):
+            refused = True
+        if not breaking.failed:
+            # There were not so many calls: it was done, or refused.
+            self._undisturbed(change, refused)
+            return
+        if broken.dies or breaking.committed:
+            self._engine.__exit__(Injected, None, None)
+            if broken.dies:
+                shutil.rmtree(self._state)
+                self._state = self._dead
+            self._open(self._opened)
+            if breaking.committed:
+                self._model.change(change, self._said_late())
+            self._model.reopen(self._opened)
+        self._compare_kept()
+
+    def _undisturbed(self, change: Change, refused: bool) -> None:
+        try:
+            self._model.change(change, self._said_late())
+        except Refused:
+            if not refused:
+                raise Parted("not refused") from None
+            return
+        if refused:
+            raise Parted("refused")
+        self._compare_kept()
+
+    def _deliver(self) -> None:
+        self._compare_undelivered()
+        mark_delivered(self._engine)
+        self._model.delivered()
+
+    def _copied(self) -> None:
+        """Keeps what a process leaves behind that dies now."""
+        self._dead = self._place / str(next(self._numbers))
+        shutil.copytree(self._state, self._dead)
+
+    # ------------------------------------------------------------ comparisons
+
+    def _compare(self, change: Change, got: Expected, expected: Expected) -> None:
+        if isinstance(change, Subscribe):
+            _same("names", got.names, expected.names)
+            self._compare_undelivered()
+            self._compare_queries()
+        elif isinstance(change, Batch):
+            self.outputs += len(got.outputs)
+            self.letters += len(got.dead_letters)
+            _same_rows("outputs", got.outputs, expected.outputs)
+            _same("dead letters", sorted(got.dead_letters), sorted(expected.dead_letters))
+        elif isinstance(change, Prune):
+            self._compare_kept()
+
+    def _compare_undelivered(self) -> None:
+        left = [as_row(output) for output in undelivered(self._engine)]
+        _same_rows("undelivered outputs", left, self._model.undelivered)
+
+    def _compare_queries(self) -> None:
+        texts = self._engine.queries()
+        got = Counter((name, parsed(text)) for name, some in texts.items() for text in some)
+        _same("queries", got, kept_texts(self._model.queries))
+
+    def _compare_kept(self) -> None:
+        """All that is kept: what nobody has got yet, queries, which of them rest, dead letters, documents."""
+        self._compare_undelivered()
+        self._compare_queries()
+        paused = Counter(s.name for s in self._engine.registry.subscriptions.values() if s.paused is not None)
+        _same("paused", paused, Counter(q.name for q in self._model.queries if q.paused is not None))
+        letters = sorted(_letter(row) for row in self._engine.dead_letters())
+        _same("kept dead letters", letters, sorted(letter for _, letter in self._model.dead_letters))
+        sql = "SELECT stream, id, kind FROM documents WHERE kind <> 'hidden'"
+        rows = self._engine.sql(sql).to_pylist()
+        outside = sorted((row["stream"], row["id"]) for row in rows if row["kind"] == "external")
+        _same(
+            "kept documents", outside, sorted((d.stream, str(d.identity)) for d in self._model.documents if d.outside)
+        )
+        published = Counter(row["stream"] for row in rows if row["kind"] == "published")
+        _same("published", published, Counter(d.stream for d in self._model.documents if not d.outside))
+
+
+class Breaking:
+    """Calls for a store, one of which fails."""
+
+    def __init__(self, store: FaultyStore, call: int, after: bool, dying: Callable[[], object]) -> None:
+        self._left, self._after, self._dying = call, after, dying
+        self.committed = self.failed = False
+        self.calls = {name: self._around(name, getattr(store, name)) for name in WRITES}
+
+    def _around(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            fails = self._left == 0
+            after = self._after and name != "begin"  # which does nothing if it fails
+            if fails and not after:
+                self._fail()
+            result = method(*arguments, **options)
+            self.committed = self.committed or name == "commit"
+            if fails:
+                self._fail()
+            return result
+
+        return call
+
+    def _fail(self) -> None:
+        self.failed = True
+        self._dying()
+        raise Injected
+
+
+def forget_process() -> None:
+    """Forgets what this process has met: what modules keep between calls, as if it were a new one."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in OURS:
+            for key, value in vars(module).items():
+                if isinstance(value, dict | list | set) and re.match("_?[a-z]", key):  # constants are in capitals
+                    value.clear()
+                elif isinstance(value, functools._lru_cache_wrapper) and signature(value).parameters:
+                    value.cache_clear()  # but not the grammar, which takes long to make, and is always the same
+
+
+def _letter(row: dict[str, Any]) -> tuple[str, str, str]:
+    reason = str(row["reason"])
+    kind = next((kind for kind in ("late", "from the future") if reason.startswith(f"{kind}: ")), "unreadable")
+    return row["stream"], row["id"], kind
+
+
+def _same(what: str, got: object, expected: object) -> None:
+    if got != expected:
+        raise Parted(f"{what}:\n  {got}\nexpected:\n  {expected}")
+
+
+def _same_rows(what: str, got: Sequence[OutputRow], expected: Sequence[OutputRow]) -> None:
+    one, other = Counter(comparable(got)), Counter(comparable(expected))
+    if one != other:
+        extra, missing = list((one - other).elements()), list((other - one).elements())
+        raise Parted(f"{what}: {len(extra)} too many: {extra[:3]}; {len(missing)} missing: {missing[:3]}")

@@ -1,0 +1,109 @@
+"""What the model keeps: documents that queries may read, and queries that stand, with the order that they answer in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.oracle.bindings import Answer, Stored
+from tests.oracle.evaluation import QueryAnswers
+from xscl import Query, Script
+from xscl.syntax import Block, Input, Join, SubQuery
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A document that queries may read: from outside, or an output of a query for the readers of its name.
+
+    `identity` is its id, or what tells it from the other outputs of its name. `arrived` counts operations.
+    """
+
+    stored: Stored
+    stream: str
+    identity: object
+    outside: bool
+    arrived: int
+
+
+@dataclass(eq=False)
+class Standing:
+    """A query registered at a step; it sees the documents that arrived after the step `since`, but for those of the
+    `gaps`, each from behind one step to another, when it was paused."""
+
+    name: str
+    query: Query
+    namespaces: tuple[tuple[str, str], ...]
+    occurrence: int
+    step: int
+    since: int
+    answers: QueryAnswers
+    paused: int | None = None
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    given: set[object] = field(default_factory=set)
+
+    @property
+    def key(self) -> object:
+        """What makes two queries the same one."""
+        return self.query.publish, self.query.source, self.query.select, self.namespaces
+
+    def sees(self, document: Kept) -> bool:
+        """Whether a document is among those that it is answered for."""
+        at = document.arrived
+        resting = self.paused is not None and at > self.paused
+        return at > self.since and not resting and not any(low < at <= high for low, high in self.gaps)
+
+
+class Refused(Exception):
+    """An operation is refused with an error of this kind, and changes nothing."""
+
+    def __init__(self, kind: type[Exception]) -> None:
+        super().__init__(kind.__name__)
+        self.kind = kind
+
+
+def parts_of(answer: Answer, by_stored: Mapping[Stored, Kept]) -> tuple[object, ...]:
+    """What an answer is made of: the stream and the identity of each document that its blocks read."""
+    documents = [by_stored[stored] for stored in answer.inputs]
+    return tuple((document.stream, document.identity) for document in documents)
+
+
+def streams_of(source: Input) -> set[str]:
+    """The streams of an input's blocks."""
+    match source:
+        case Block():
+            return {source.stream}
+        case Join():
+            return streams_of(source.left) | streams_of(source.right)
+        case SubQuery():
+            return streams_of(source.source)
+
+
+def windows_of(source: Input) -> Iterator[int | None]:
+    """The windows of an input's joins, None for one without end."""
+    match source:
+        case Join():
+            yield source.window.us
+            yield from windows_of(source.left)
+            yield from windows_of(source.right)
+        case SubQuery():
+            yield from windows_of(source.source)
+
+
+def in_order(queries: list[Standing]) -> list[Standing]:
+    """The queries, those that PUBLISH before those that read it. Raises Refused if there is no such order."""
+    ordered: list[Standing] = []
+    waiting = list(queries)
+    while waiting:
+        made = {query.query.publish for query in waiting} - {None}
+        ready = [query for query in waiting if not streams_of(query.query.source) & made]
+        if not ready:
+            raise Refused(ValueError)
+        ordered += ready
+        waiting = [query for query in waiting if query not in ready]
+    return ordered
+
+
+def kept_texts(queries: Iterable[Standing]) -> Counter[tuple[str, Script]]:
+    """The registered queries by name, each as a script of its own."""
+    return Counter((query.name, Script((query.query,), query.namespaces)) for query in queries)

@@ -1,0 +1,1 @@
+"""Tests of the system as a whole; its rooms have folders."""

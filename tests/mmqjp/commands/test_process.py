@@ -1,0 +1,116 @@
+"""The program as a process: what a signal, a locale and a closed standard output do to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from mmqjp.cli import main
+from tests.support.cli import mmqjp, write_documents, write_queries
+
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["mmqjp", "stream", "--help"]
+from mmqjp.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["mmqjp.cli", "lxml", "mmqjp.engine", "mmqjp.commands.stream"])
+def test_ctrl_c_while_modules_load_is_one_line(module: str):
+    code = INTERRUPTED_WHILE_LOADING.format(module=module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mmqjp: interrupted\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_output_is_utf_8_whatever_the_locale(encoding: str, tmp_path: Path):
+    queries = write_queries(tmp_path, "S//a->x PUBLISH all_a")
+    document = {"id": "é…", "time": "2026-01-01", "xml": "<a>ß 書 \U0001f600</a>"}
+    documents = write_documents(tmp_path / "d.jsonl", [document])
+    locale = {"PYTHONIOENCODING": encoding, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    arguments = ["run", "--engine", "duckdb", "--queries", str(queries), "--documents", str(documents)]
+    done = subprocess.run(
+        [sys.executable, "-m", "mmqjp", *arguments], capture_output=True, env=os.environ | locale, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.decode().splitlines()
+    assert json.loads(line)["documents"] == ["é…"] and "ß 書 \U0001f600" in json.loads(line)["xml"]
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_what_prints_only_loads_only_what_it_needs(option: str):
+    code = (
+        "import sys\n"
+        "from mmqjp.cli import main\n"
+        "try:\n"
+        f"    main([{option!r}])\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "heavy = {'pyspark', 'duckdb', 'numpy', 'pyarrow', 'lxml', 'lark', 'feeds', 'xscl', 'join_stage'}\n"
+        "sys.exit(repr(heavy & sys.modules.keys()) if heavy & sys.modules.keys() else 0)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_help_has_each_command_with_a_line_of_its_own():
+    shown = mmqjp("--help").stdout.partition("Commands:\n")[2]
+    assert [line.split()[0] for line in shown.splitlines()] == sorted(main.commands)
+    assert "..." not in shown and all(isinstance(command, click.Command) for command in main.commands.values())
+
+
+LEFT_BEHIND = """
+import sys, threading, duckdb
+import mmqjp.cli
+from mmqjp.loading import QUESTION
+
+def ask():
+    connection = duckdb.connect()
+    begun.set()
+    connection.execute("SELECT count(*) FROM range(60000000) a(x), range(20) b(y) WHERE x * y % 7 = 3").fetchall()
+
+def answer():
+    threading.Thread(target=ask, name=QUESTION, daemon=True).start()
+    begun.wait()
+    print("answered")
+    sys.exit(3)
+
+begun = threading.Event()
+mmqjp.cli.main = answer
+from mmqjp.__main__ import main
+main()
+"""
+
+
+FAILING = """
+import sys
+import mmqjp.cli
+
+mmqjp.cli.main = lambda: sys.exit("not flat: memory")
+from mmqjp.__main__ import main
+main()
+"""
+
+
+def test_a_benchmark_that_fails_says_why():
+    done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (1, "not flat: memory\n")
+
+
+def test_a_query_that_goes_on_when_the_program_ends_does_not_abort_it():
+    done = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "answered\n", "")

@@ -1,0 +1,321 @@
+"""Questions beside a service: it goes on, they end when they must, and each is answered once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from feeds.document import Document
+from join_stage.store.protocol import OutOfMemory
+from join_stage.store.reading import Cut
+from mmqjp.service.asking import PATIENCE, Asked, Asking, answered
+from mmqjp.service.client import Client
+from mmqjp.service.commands import CommandQueue
+from mmqjp.service.questions import AT_ONCE, ENDING, GIVEN_UP, NEEDED, QUERY, Questions
+from mmqjp.service.spool import Answer
+from mmqjp.session import Session
+from tests.support.cli import mmqjp
+from tests.support.faults import FaultySession
+from tests.support.service import PAIRS, Directory, Events, StopAfter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENDLESS = "SELECT count(*) AS n FROM range(1000000000000000000)"
+CROSSED = "SELECT count(*) AS n FROM range(1000000) a, range(1000000) b, range(1000000) c"
+
+
+class Clock:
+    """A clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stubborn:
+    """A question that ends when it is let, whoever interrupts it."""
+
+    def __init__(self, heeds: bool) -> None:
+        self.let, self.heeds, self.interrupted = Event(), heeds, 0
+
+    def answer(self) -> pa.Table:
+        self.let.wait(60)
+        if self.interrupted and self.heeds:
+            raise Cut("cut")
+        return pa.table({"a": [1]})
+
+    def interrupt(self) -> None:
+        self.interrupted += 1
+        if self.heeds:
+            self.let.set()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def until(done: Callable[[], object], step: Callable[[], object]) -> None:
+    """Steps until something is so, for as long as a starved machine may need."""
+    for _ in range(60_000):
+        if done():
+            return
+        step()
+        Event().wait(0.01)
+    raise AssertionError("it never came")
+
+
+def test_a_question_is_ended_when_its_time_is_over():
+    clock, question, found = Clock(), Stubborn(heeds=True), list[Answer]()
+    asked = Asked(question, 5, found.append, clock)
+    clock.now = 4.9
+    assert not asked.look() and not question.interrupted
+    clock.now = 5
+    asked.look()
+    assert asked.wait(60) and asked.look() and question.interrupted
+    assert [answer.error for answer in found] == [
+        "the question took more than 5 s: narrow it down, or give it more with --timeout"
+    ]
+
+
+def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
+    clock, question, found = Clock(), Stubborn(heeds=False), list[Answer]()
+    asked = Asked(question, None, found.append, clock)
+    asked.end("enough")
+    asked.end("for another reason")
+    clock.now = PATIENCE - 1
+    assert not asked.look() and not found
+    clock.now = PATIENCE
+    assert asked.look() and [answer.error for answer in found] == ["enough"]
+    question.let.set()
+    asked._thread.join(60)
+    assert len(found) == 1
+
+
+def test_a_question_that_is_waited_for_goes_with_whoever_waits(place: Directory, monkeypatch: pytest.MonkeyPatch):
+    with Session("duckdb", state=place.state) as engine:
+        clock = Clock()
+        assert answered(engine, Asking("SELECT 1 AS a, 2 AS a"), clock) == Answer(
+            {"columns": ["a", "a"], "rows": [[1, 2]]}
+        )
+        clock = Clock()
+        monkeypatch.setattr(Asked, "look", lambda asked: (_ for _ in ()).throw(KeyboardInterrupt))
+        monkeypatch.setattr("mmqjp.service.asking.POLL", 0.001)
+        with pytest.raises(KeyboardInterrupt):
+            answered(engine, Asking(CROSSED), clock)
+        assert engine.sql("SELECT 1 AS a")["a"].to_pylist() == [1]
+
+
+def asking(place: Directory, engine: Session, events: Events, clock: Clock, most: float | None = None) -> Questions:
+    return Questions(engine, place.spool, events, most, clock)
+
+
+@contextmanager
+def ended(questions: Questions) -> Iterator[Questions]:
+    """Ends what is still asked when a test fails: an endless question would take a core from all that follow."""
+    try:
+        yield questions
+    finally:
+        for asked in questions._running.values():
+            asked.end("the test is over")
+
+
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
+    place: Directory, engine: str, request: pytest.FixtureRequest
+):
+    events, clock = Events(), Clock()
+    chosen: Any = request.getfixturevalue("spark") if engine == "spark" else engine
+    if engine == "spark" and chosen.sparkContext.defaultParallelism < 2:
+        pytest.skip("on one core what has begun is waited for")
+    with Session(chosen, state=place.state) as opened, ended(asking(place, opened, events, clock)) as questions:
+        opened.subscribe(PAIRS)
+        command = place.ask(QUERY, sql=ENDLESS, seconds=30)
+        questions.step()
+        place.drop("1.jsonl", range(3))
+        service = place.service(opened, events)
+        service._commands = CommandQueue(place.spool, beside=(QUERY,))
+        service.run(None, StopAfter(10**9))
+        assert opened.counters().documents == 3 and len(place.pairs()) == 3
+        assert place.spool.take_answer(command) is None
+        second = place.ask(QUERY, sql="SELECT count(*) AS n FROM documents WHERE kind = 'external'")  # at the same time
+        until(lambda: second.id not in {command.id for command in place.spool.asked(QUERY)}, questions.step)
+        assert place.answer(second).result == {"columns": ["n"], "rows": [[3]]}
+        clock.now = 31
+        until(lambda: not questions._running, questions.step)
+        assert "took more than 30 s" in str(place.answer(command).error)
+        assert not place.spool.waiting()
+        opened.process([Document("later", "<a>v</a>", time=10)])
+    assert {str(event["sql"]) for event in events.named("command")} >= {ENDLESS}
+
+
+def test_the_service_says_how_long_a_question_may_take_at_the_most(place: Directory):
+    events, clock = Events(), Clock()
+    with Session("duckdb", state=place.state) as engine:
+        questions = asking(place, engine, events, clock, most=10)
+        command = place.ask(QUERY, sql=ENDLESS, seconds=None)
+        questions.step()
+        clock.now = 10
+        until(lambda: not questions._running, questions.step)
+        assert "took more than 10 s" in str(place.answer(command).error)
+
+
+def test_a_question_that_nobody_waits_for_any_longer_ends(place: Directory):
+    events = Events()
+    with Session("duckdb", state=place.state) as engine:
+        questions = asking(place, engine, events, Clock())
+        place.spool.withdraw(command := place.ask(QUERY, sql=ENDLESS))
+        questions.step()
+        assert not questions._running
+        command = place.ask(QUERY, sql=ENDLESS)
+        questions.step()
+        assert questions._running
+        place.spool.withdraw(command)
+        until(lambda: not questions._running, questions.step)
+        assert events.named("command")[-1]["error"] == GIVEN_UP
+
+
+def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
+    with Session("duckdb", state=place.state) as engine:
+        questions = asking(place, engine, Events(), Clock())
+        commands = [place.ask(QUERY, sql=ENDLESS) for _ in range(AT_ONCE)]
+        last = place.ask(QUERY, sql="SELECT 1 AS a")
+        questions.step()
+        assert set(questions._running) == {command.id for command in commands}
+        for command in commands:
+            place.spool.withdraw(command)
+        until(lambda: last.id not in {command.id for command in place.spool.asked(QUERY)}, questions.step)
+        assert place.answer(last).result["rows"] == [[1]]
+
+
+def test_questions_end_with_the_service(place: Directory):
+    events = Events()
+    with Session("duckdb", state=place.state) as engine:
+        command = place.ask(QUERY, sql=ENDLESS, seconds=None)
+        with Questions(engine, place.spool, events) as questions:
+            until(lambda: questions._running, lambda: None)
+        assert place.answer(command).error == ENDING
+        assert engine.sql("SELECT 1 AS a").num_rows == 1
+
+
+def test_rubbish_among_questions_is_told(place: Directory):
+    events = Events()
+    with Session("duckdb", state=place.state) as engine:
+        questions = asking(place, engine, events, Clock())
+        for arguments in ({}, {"sql": 1}, {"sql": "SELECT 1", "seconds": "long"}):
+            command = place.ask(QUERY, **arguments)
+            until(lambda asked=command: not place.spool.asked(QUERY), questions.step)  # type: ignore[misc]
+            assert place.answer(command).error
+        (place.state / "spool" / "commands" / "1-x.json").write_text("rubbish")
+        questions.step()
+
+
+def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory):
+    place.drop("1.jsonl", range(3))
+    with FaultySession("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        questions = asking(place, engine, Events(), Clock())
+        command = place.ask(QUERY, sql=ENDLESS)
+        questions.step()
+        join, tried = engine.store.join, list[int]()
+
+        def short_of_memory(*arguments: Any) -> Any:
+            tried.append(len(questions._running) and not next(iter(questions._running.values()))._done.is_set())
+            if len(tried) == 1:
+                raise OutOfMemory("a batch needs more memory than 2GB")
+            return join(*arguments)
+
+        service = place.service(engine, make_room=questions.make_room)
+        service._commands = CommandQueue(place.spool, beside=(QUERY,))
+        with engine.store.instead(join=short_of_memory):
+            service.run(None, StopAfter(10**9))
+            assert tried == [True, False] and len(place.pairs()) == 3
+            assert place.answer(command).error == NEEDED
+            questions.step()
+            tried.clear()
+            place.drop("2.jsonl", range(3, 5))
+            with pytest.raises(OutOfMemory):  # nobody asks: the batch is too large for the store
+                service.run(None, StopAfter(10**9))
+    place.run()
+    assert len(place.pairs()) == 10
+
+
+def test_a_question_that_needs_too_much_memory_is_refused_and_the_store_goes_on(place: Directory):
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        with pytest.raises(ValueError, match="more memory than there is"):
+            engine.sql("SELECT length(string_agg(repeat('x', 1000000), '')) FROM range(10000)")
+        engine.process([Document(f"d{n}", "<a>v</a>", time=n) for n in range(2)])
+        assert engine.counters().outputs == 1
+
+
+def test_a_stop_is_obeyed_while_an_endless_question_is_answered(place: Directory):
+    place.drop("1.jsonl", range(3))
+    arguments = ["stream", "--engine", "duckdb", "--source", place.drops, "--state", place.state, "--log", "json"]
+    command = [sys.executable, "-c", "from mmqjp.cli import main; main()", *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if json.loads(line)["event"] == "batch":
+                break
+        asked = place.ask(QUERY, sql=ENDLESS, seconds=None)
+        client = Client(place.state, lambda: Session("duckdb"), 120)
+        quick = client.ask(QUERY, {"sql": "SELECT count(*) FROM documents"})
+        assert quick["rows"] == [[3]]  # which was asked later: the other is being answered
+        process.send_signal(signal.SIGTERM)
+        events = [json.loads(line) for line in process.stderr.read().splitlines()]
+    assert process.returncode == 0 and events[-1]["event"] == "stopped"
+    assert place.answer(asked).error == ENDING
+
+
+def test_the_command_has_limits(place: Directory):
+    Session("duckdb", state=place.state).close()
+    state: tuple[Any, ...] = ("--state", place.state)
+    rows = mmqjp("query", "SELECT * FROM range(3)", *state, "--most-rows", "2")
+    assert rows.exit_code == 1 and rows.stderr == (
+        "mmqjp: error: the answer has more than 2 rows: narrow it down, or raise --most-rows\n"
+    )
+    size = mmqjp("query", "SELECT repeat('x', 2000) FROM range(3)", *state, "--most-bytes", "1000")
+    assert size.exit_code == 1 and "more than 1,000 bytes" in size.stderr
+    late = mmqjp("query", CROSSED, *state, "--timeout", "10ms")
+    assert late.exit_code == 1 and "took more than 0.01 s" in late.stderr and late.stderr.count("\n") == 1
+    assert mmqjp("query", "SELECT 1 AS a", *state, "--timeout", "INF").stdout == '{"a": 1}\n'
+    refused = mmqjp("query", "WITH x AS (DELETE FROM outputs RETURNING *) SELECT * FROM x", *state)
+    assert refused.exit_code == 1 and refused.stderr == "mmqjp: error: the tables are only read: write a SELECT\n"
+
+
+def test_a_client_that_gives_up_takes_its_question_back(place: Directory):
+    clock = iter(range(10**9))
+    with Session("duckdb", state=place.state) as engine:
+        client = Client(place.state, lambda: engine, 3, lambda: float(next(clock)), lambda seconds: None)
+        with pytest.raises(RuntimeError, match="ask again later"):
+            client.ask(QUERY, {"sql": ENDLESS})
+        assert place.spool.is_empty()
+
+
+def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark: SparkSession):
+    with Session(spark, state=place.state) as engine:
+        found: list[Answer] = []
+        asked = Asked(engine.question(ENDLESS), None, found.append)
+        tracker = spark.sparkContext.statusTracker()
+        until(tracker.getActiveJobsIds, lambda: None)
+        asked.end("enough")
+        until(lambda: asked.wait(0), asked.look)
+        assert found == [Answer(error="enough")]
+        until(lambda: not tracker.getActiveJobsIds(), lambda: None)
+        executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos
+        until(lambda: not sum(executor.numRunningTasks() for executor in executors()), lambda: None)
+        assert engine.sql("SELECT 1 AS a").num_rows == 1

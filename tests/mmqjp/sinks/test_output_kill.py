@@ -1,0 +1,147 @@
+"""Output files in the life of a state: killed anywhere, moved away while a service writes, left by the terminal."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmqjp.session import Session
+from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.jsonl import GrowingFile
+from tests.support.faults import Killed, armed, killed
+from tests.support.places import ROOT
+from tests.support.service import PAIRS, Directory, StopAfter
+
+STREAM = [sys.executable, "-c", "from mmqjp.cli import main; main()", "stream", "--engine", "duckdb", "--log", "json"]
+
+
+def assert_each_line_once(directory: Path, seeds: range) -> None:
+    command = [sys.executable, "-m", "tests.processes.output", directory, *seeds]
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    outputs, kills = (int(part.split()[0]) for part in done.stderr.splitlines()[-1].split(", "))
+    assert outputs > 5 * len(seeds) and kills > len(seeds)
+
+
+def test_each_line_is_there_once_after_any_runs_edits_moves_and_kills(tmp_path: Path):
+    assert_each_line_once(tmp_path, range(10, 14))
+
+
+@pytest.mark.soak
+def test_each_line_is_there_once_after_any_runs_edits_moves_and_kills_at_length(tmp_path: Path):
+    assert_each_line_once(tmp_path, range(20, 120))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def left_undelivered(place: Directory) -> None:
+    """A state that another process left with outputs that nobody has written."""
+    place.drop("1.jsonl", range(3))
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        place.service(engine).run(None, StopAfter(10**9))
+        engine.subscribe(PAIRS.replace("pairs", "more"), backfill=True)
+
+
+@pytest.mark.parametrize("old", ["", "what was there\n"])
+def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then(place: Directory, old: str):
+    left_undelivered(place)
+    place.output = place.path / "new.jsonl"
+    if old:
+        place.output.write_text(old)
+    for _ in range(2):
+        dying = armed((GrowingFile, "write"), killed, after=True)
+        with Session("duckdb", state=place.state) as engine, dying, pytest.raises(Killed):
+            place.service(engine)
+        assert place.output.read_text().count("more") == 2 * 3  # the query stands in a line twice
+    place.run()
+    text = place.output.read_text()
+    assert text.startswith(old) and len(text.removeprefix(old).splitlines()) == 3
+
+
+def test_a_service_whose_output_was_moved_goes_on_in_a_new_file(place: Directory):
+    moved = place.path / "out.jsonl.1"
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        asked = False
+        service = place.service(engine, reopening=lambda: asked)
+        place.drop("1.jsonl", range(3))
+        service.drain(StopAfter(10**9))
+        place.output.rename(moved)
+        place.drop("2.jsonl", range(3, 4))
+        service.drain(StopAfter(10**9))
+        place.output.rename(place.path / "out.jsonl.2")
+        asked = True
+        service.drain(StopAfter(10**9))
+        assert place.output.read_bytes() == b""
+        noted = engine.position(OUTPUT).place
+        assert (noted["inode"], noted["bytes"]) == (place.output.stat().st_ino, 0)
+    assert place.output.with_suffix(".jsonl.2").read_text().count("\n") == 3
+    assert moved.read_text().count("\n") == 3
+
+
+def events(process: "subprocess.Popen[str]", name: str) -> Iterator[dict[str, Any]]:
+    """The events of a name that a service tells of."""
+    assert process.stderr is not None
+    yield from (event for event in map(json.loads, process.stderr) if event["event"] == name)
+
+
+def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+    place.drop("1.jsonl", range(3))
+    options = ["--source", place.drops, "--state", place.state, "--output", place.output, "--trigger", "10ms"]
+    with subprocess.Popen(
+        [*STREAM, *map(str, options)], stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under nohup
+    ) as process:  # fmt: skip
+        next(events(process, "batch"))
+        place.output.rename(place.path / "out.jsonl.1")
+        process.send_signal(signal.SIGHUP)
+        assert "was gone: lines go on in a new file" in next(events(process, "output"))["what"]
+        place.drop("2.jsonl", range(3, 6))
+        next(events(process, "batch"))
+        process.send_signal(signal.SIGTERM)
+        assert next(events(process, "stopped"))["documents"] == 6
+    assert process.returncode == 0
+    old = (place.path / "out.jsonl.1").read_text().splitlines()
+    pairs = place.pairs()
+    assert len(old) == 3 and len(pairs) == 12
+    assert {*pairs, *(tuple(json.loads(line)["documents"]) for line in old)} == {
+        (f"d{a}", f"d{b}") for a, b in combinations(range(6), 2)
+    }
+
+
+def take_terminal() -> None:
+    """Makes standard input the terminal of the session, whose hangup is heard, also under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+
+
+def test_a_terminal_that_is_closed_ends_the_command(place: Directory):
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+    place.drop("1.jsonl", range(3))
+    terminal, slave = pty.openpty()
+    options = ["--source", place.drops, "--state", place.state, "--output", place.output]
+    command = [*STREAM, *map(str, options)]
+    with subprocess.Popen(
+        command, stdin=slave, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=take_terminal,
+    ) as process:  # fmt: skip
+        os.close(slave)
+        next(events(process, "batch"))
+        os.close(terminal)
+        assert next(events(process, "stopped"))["outputs"] == 3
+    assert process.returncode == 0

@@ -1,0 +1,91 @@
+"""A real cluster, on loopback: an executor and the driver are killed amid batches, and all comes out that should."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import mmqjp.spark_job
+from mmqjp.session import Session
+from tests.processes.spark_cluster import PATIENCE, Application, kill, running_cluster, wait_until
+from tests.support.service import Directory, stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILES, LINES = 4, 30
+PADDING = f"<p>{'p' * 3_000}</p>"
+"""So that a file is worth two tasks."""
+
+QUERIES = """
+S//a[./b->x] FOLLOWED BY {x = y, 40} S//a[./b->y] PUBLISH pairs;
+S//a[./b->x][./c->u] JOIN {x = y AND u = v, 60} S//a[./b->y][./c->v] PUBLISH twice
+"""
+
+
+def fill(place: Directory) -> None:
+    """Files of documents, some of them broken, in the order of their names."""
+    rng = Random(5)
+    for number in range(FILES):
+        lines = []
+        for n in range(number * LINES, (number + 1) * LINES):
+            xml = f"<a><b>{rng.randrange(9)}</b><c>{rng.randrange(5)}</c>{PADDING}</a>" if n % 10 else "<a><b>"
+            lines.append(json.dumps({"id": f"d{n}", "time": n * 2_000_000, "xml": xml}) + "\n")
+        (place.drops / f"2026010{number + 1}T000000Z-0123456789ab.jsonl").write_text("".join(lines))
+
+
+def outcome(place: Directory, spark: SparkSession) -> tuple[Counter[str], Counter[str], list[str], list[str]]:
+    """The lines of the output file, the outputs of the store, the ids of its documents and of its dead letters."""
+    lines = Counter(place.output.read_text().splitlines())
+    with Session(spark, state=place.state) as engine:
+        kept = Counter(json.dumps(o.to_dict(), ensure_ascii=False) for o in engine.outputs())
+        sql = "SELECT id FROM documents WHERE kind = 'external' ORDER BY docid"
+        ids = [row["id"] for row in engine.sql(sql).to_pylist()]
+        return lines, kept, ids, sorted(letter["id"] for letter in engine.dead_letters())
+
+
+def amid(place: Directory, number: int) -> bool:
+    """Whether a micro-batch from this one on is begun and not done, as Spark's checkpoint says."""
+    checkpoint = place.state / "checkpoint" / "files"
+    begun, done = (
+        {int(path.name) for path in (checkpoint / name).glob("*") if path.name.isdecimal()}
+        for name in ("offsets", "commits")
+    )
+    return any(one >= number for one in begun - done)
+
+
+def test_killed_executors_and_drivers_lose_nothing_and_repeat_nothing(spark: SparkSession, tmp_path: Path):
+    local, place = (Directory(path) for path in (tmp_path / "local", tmp_path / "cluster"))
+    for one in (local, place):
+        fill(one)
+    stream(local, spark, QUERIES, batch_size=LINES)
+    queries = tmp_path / "q.xscl"
+    queries.write_text(QUERIES)
+    options = ["--source", place.drops, "--state", place.state, "--output", place.output, "--queries", queries]
+    options += ["--lateness", "INF", "--max-ahead", "INF", "--batch-size", LINES, "--plan", "basic", "--log", "json"]
+    job = Path(mmqjp.spark_job.__file__)
+    with running_cluster(tmp_path / "spark") as cluster:
+
+        def started(name: str, trigger: str) -> Application:
+            return cluster.submit(name, job, [*map(str, options), "--trigger", trigger])
+
+        driver = started("first", "1s")
+        try:
+            wait_until(lambda: amid(place, 0), "the first micro-batch", driver.runs)
+            kill(cluster.executors()[0])
+            wait_until(lambda: amid(place, 2), "the third micro-batch", driver.runs)
+        except AssertionError as error:
+            raise AssertionError(driver.said()[-3000:]) from error
+        finally:
+            driver.kill()
+        last = started("second", "available-now")
+        assert last.process.wait(PATIENCE) == 0, last.said()
+        ran = cluster.workers_by_stage()
+    assert outcome(place, spark) == outcome(local, spark)
+    lines, kept, ids, dead = outcome(place, spark)
+    assert lines == kept and max(lines.values()) == 1 and len(lines) > 100
+    assert len(ids) == len(set(ids)) and len(ids) + len(dead) == FILES * LINES
+    assert len(ran["stage 1"]) == 2 and len(ran["join"]) == 2, "both workers did both"

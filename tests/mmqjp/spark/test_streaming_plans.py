@@ -1,0 +1,261 @@
+"""Plans of micro-batches: which parts of which files are read next, and what is passed over when they come again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from feeds.document import Document, Reject
+from feeds.offsets import ALL_READ, Offset
+from feeds.parts import Part
+from feeds.tail import Piece, Tail, waiting_files
+from mmqjp import spark_job
+from mmqjp.spark.batch_plan import Plan, PlanFiles, next_plan, shares
+from mmqjp.spark.files import FileReader, FileSource, Place, Share
+from mmqjp.spark.micro_batch import ROWS, numbered, readable, row_of, to_batches, uncommitted
+from tests.support.unreadable import failing, shut
+
+LIMIT = ReadAllAvailable()
+
+
+def line(id: str, text: str = "") -> str:
+    return json.dumps({"id": id, "xml": f"<a>{text}</a>"}) + "\n"
+
+
+class Driver:
+    """Plans and reads as Spark would, and commits what it has read, or not."""
+
+    def __init__(self, directory: Path, **options: int) -> None:
+        self.drops = directory / "drops"
+        self.drops.mkdir(exist_ok=True)
+        self.plans = PlanFiles(directory / "plans")
+        self.positions: dict[tuple[str, str], Offset] = {}
+        self.failed: dict[tuple[str, str], str] = {}
+        self.source = FileSource((Place(self.drops),), **options)  # type: ignore[arg-type]
+        self.start = {"plan": 0}
+        self.restart()
+
+    def restart(self) -> None:
+        self.reader = FileReader(self.source, lambda: self.positions, self.plans, lambda: 7)
+
+    def until_read(self, looks: int) -> list[str]:
+        """The ids of what is read in so many looks."""
+        return [id for _ in range(looks) for id in self.step()]
+
+    def planned(self) -> list[Share]:
+        """What the next micro-batch reads; nothing, if there is none."""
+        self.end = self.reader.latestOffset(self.start, LIMIT)
+        return self.tasks()
+
+    def tasks(self) -> list[Share]:
+        """What is read of the plan that was made last."""
+        found = self.reader.partitions(self.start, self.end)
+        return [share for share in found if isinstance(share, Share)]
+
+    def read(self, shares: list[Share]) -> pa.Table:
+        """The rows of a micro-batch, as they are admitted."""
+        found = [batch for share in reversed(shares) for batch in self.reader.read(share)]
+        rows, self.failed = readable(pa.Table.from_batches(found, ROWS).sort_by("place"))
+        return uncommitted(rows, self.positions)
+
+    def commit(self, rows: pa.Table) -> None:
+        for row in rows.to_pylist():
+            where = row["source"], row["file"]
+            self.positions[where] = Offset(*where, row["position"], row["mark"] or "")
+
+    def step(self) -> list[str]:
+        """The ids of the next micro-batch, which is done then."""
+        rows = self.read(self.planned())
+        self.commit(rows)
+        self.reader.commit(self.end)
+        self.start = self.end
+        return [id for id in rows["id"].to_pylist() if id is not None]
+
+
+def test_micro_batches_end_where_they_are_full_and_go_on_there(tmp_path: Path):
+    driver = Driver(tmp_path, most=3)
+    (driver.drops / "1.jsonl").write_text("".join(map(line, "abcd")))
+    (driver.drops / "2.xml").write_text("<a/>")
+    os.utime(driver.drops / "1.jsonl", (1, 1))
+    assert driver.step() == ["a", "b", "c"]
+    with (driver.drops / "1.jsonl").open("a") as file:
+        file.write(line("e") + '{"id": "half')
+    assert driver.step() == ["d", "e", "2.xml"]
+    assert driver.planned() == [] and driver.end == driver.start
+    with (driver.drops / "1.jsonl").open("a") as file:
+        file.write('", "xml": "<a/>"}')
+    assert driver.step() == ["half"], "a last line need not be ended if it is whole"
+    (driver.drops / "1.jsonl").write_text(line("f"))
+    assert driver.step() == ["f"], "written anew"
+    large = Driver(tmp_path, most_bytes=100)
+    large.positions = driver.positions
+    for name in "xyz":
+        (driver.drops / f"{name}.jsonl").write_text(line(name, "v" * 60))
+    assert [large.step(), large.step(), large.step()] == [["x", "y"], ["z"], []]
+
+
+def test_lines_are_read_in_many_tasks_and_admitted_in_their_order(tmp_path: Path):
+    driver = Driver(tmp_path, grain=100, tasks=8)
+    (driver.drops / "1.jsonl").write_text("\n".join(map(line, map(str, range(40)))))
+    tasks = driver.planned()
+    assert 5 <= len(tasks) <= 8
+    rows = driver.read(tasks)
+    assert [id for id in rows["id"].to_pylist() if id] == [str(n) for n in range(40)]
+    assert set(rows["t0"].to_pylist()) == {7, None}, "the time is that of the plan"
+
+
+def test_a_plan_that_spark_has_not_heard_of_is_made_anew_and_one_that_it_has_is_not(tmp_path: Path):
+    driver = Driver(tmp_path)
+    (driver.drops / "1.jsonl").write_text(line("a"))
+    first = driver.planned()
+    (driver.drops / "0.xml").write_text("<a/>")
+    os.utime(driver.drops / "0.xml", (0, 0))
+    assert driver.reader.partitions({"plan": 0}, {"plan": 1}) == first
+    driver.restart()
+    assert driver.reader.partitions({"plan": 0}, {"plan": 1}) == first
+    assert driver.step() == ["0.xml", "a"]
+    assert driver.reader.partitions({"plan": 5}, {"plan": 6}) == [], "a plan that is gone is of nothing"
+
+
+def test_what_comes_after_the_beginning_is_not_for_a_run_over_what_is_there(tmp_path: Path):
+    driver = Driver(tmp_path, most=1)
+    for name in "ab":
+        (driver.drops / f"{name}.xml").write_text("<a/>")
+    driver.reader.prepareForTriggerAvailableNow()
+    (driver.drops / "c.xml").write_text("<a/>")
+    assert [driver.step(), driver.step(), driver.step()] == [["a.xml"], ["b.xml"], []]
+
+
+def test_what_has_gone_meanwhile_is_told_and_read_when_it_is_there_again(tmp_path: Path):
+    driver = Driver(tmp_path)
+    (driver.drops / "a.xml").write_text("<a/>")
+    (driver.drops / "b.jsonl").write_text(line("b"))
+    (driver.drops / "c.warc").touch()
+    (driver.drops / "d.xml").write_text("<a/>")
+    away = tmp_path / "away"
+    away.mkdir()
+    tasks = driver.planned()
+    for name in ("a.xml", "b.jsonl", "c.warc"):
+        (driver.drops / name).rename(away / name)
+    rows = driver.read(tasks)
+    assert rows["id"].to_pylist() == ["d.xml", None]
+    assert {file: "No such file" in why for (_, file), why in driver.failed.items()} == dict.fromkeys(
+        ("a.xml", "b.jsonl", "c.warc"), True
+    )
+    driver.commit(rows)
+    driver.start = driver.end
+    for path in away.iterdir():
+        path.rename(driver.drops / path.name)
+    assert sorted(driver.until_read(3)) == ["a.xml", "b"] and not driver.failed
+    assert driver.end == driver.start
+
+
+def test_what_cannot_be_opened_is_told_and_read_when_it_can_be(tmp_path: Path):
+    driver = Driver(tmp_path)
+    (driver.drops / "1.jsonl").write_text(line("a"))
+    (driver.drops / "2.xml").write_text("<a/>")
+    (driver.drops / "3.xml").write_text("<a/>")
+    with shut(driver.drops / "1.jsonl", driver.drops / "2.xml"):
+        assert driver.step() == ["3.xml"] and len(driver.failed) == 2
+        assert all("Permission denied" in why for why in driver.failed.values())
+        assert driver.planned() == [] and driver.end == driver.start
+    assert sorted(driver.step()) == ["2.xml", "a"] and not driver.failed
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_what_cannot_be_read_further_is_let_rest_and_ends_a_run_over_what_is_there(tmp_path: Path, name: str):
+    driver = Driver(tmp_path)
+    (driver.drops / "y.jsonl").write_text(line("y"))
+    text = "".join(line(f"{n}", os.urandom(300).hex()) for n in range(90)).encode()
+    (driver.drops / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    with failing(driver.drops / name, after=30_000):
+        first = driver.step()
+        assert 9 < len(first) < 80 and "y" in first
+        assert driver.until_read(70) == []
+        # After the first look it is let rest for 1, 2, 4, 8, 16, 16 and 16 looks.
+        assert driver.end["plan"] - 1 <= 9
+        driver.reader.prepareForTriggerAvailableNow()
+        assert driver.until_read(9) == [] and driver.end == driver.start
+    driver.restart()
+    assert sorted(first + driver.until_read(2)) == sorted([*map(str, range(90)), "y"])
+
+
+def test_a_file_that_is_replaced_between_the_plan_and_the_task_is_read_as_what_it_is(tmp_path: Path):
+    driver = Driver(tmp_path, grain=1, tasks=2)
+    path = driver.drops / "1.jsonl"
+    path.write_text("".join(map(line, "ab")))
+    assert driver.step() == ["a", "b"]
+    path.open("a").write("".join(map(line, "cd")))
+    tasks = driver.planned()
+    path.rename(driver.drops / "1.jsonl.1")
+    path.write_text("".join(map(line, "xyzuvw")))
+    rows = driver.read(tasks)
+    assert len(rows) == 0 and list(driver.failed.values()) == [""]
+    driver.start = driver.end
+    assert sorted(driver.until_read(4)) == sorted("cdxyzuvw")
+
+
+def test_shares_have_about_the_same_weight():
+    def part(weight: int) -> Part:
+        return Part("s", "f", "/f", 0, 0, ALL_READ, 1, weight)
+
+    plan = Plan(0, tuple(part(weight) for weight in (10, 10, 10, 50, 10, 10)))
+    assert [(first, len(parts)) for first, parts in shares(plan, 2, grain=1)] == [(0, 4), (4, 2)]
+    assert [(first, len(parts)) for first, parts in shares(plan, 100, grain=20)] == [(0, 2), (2, 2), (4, 2)]
+    assert list(shares(Plan(0), 2)) == []
+
+
+def test_nothing_comes_behind_a_very_large_file(tmp_path: Path):
+    for name in ("1.xml", "2.xml"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(65 << 20)
+    waiting = waiting_files([Tail(tmp_path)], {})
+    plan = next_plan(waiting, {}, 0, 100, 1 << 40)
+    assert [part.file for part in plan.parts] == ["1.xml"] and not waiting
+
+
+@pytest.mark.parametrize(
+    ("known", "committed", "left"),
+    [
+        (0, 0, [1, 2, 3, ALL_READ]),
+        (0, 2, [3, ALL_READ]),
+        (0, ALL_READ, []),
+        (2, 2, [1, 2, 3, ALL_READ]),  # nothing was committed since: the file was written anew
+        (9, 1, [2, 3, ALL_READ]),
+    ],
+)
+def test_what_is_committed_since_the_plan_is_passed_over(known: int, committed: int, left: list[int]):
+    pieces = [Piece(Document(str(n), "<a/>", time=n), Offset("s", "f", n)) for n in (1, 2, 3)]
+    pieces.append(Piece(None, Offset("s", "f", ALL_READ)))
+    rows = pa.Table.from_batches(to_batches(row_of(n, known, piece, None) for n, piece in enumerate(pieces)), ROWS)
+    assert uncommitted(rows, {("s", "f"): Offset("s", "f", committed)})["position"].to_pylist() == left
+
+
+def test_rows_without_offsets_are_numbered_within_their_micro_batch():
+    item = Reject("r", "S", None, "why", "raw")
+    rows = pa.Table.from_batches(to_batches(row_of(n, 0, Piece(item, Offset("", "", 0)), None) for n in range(3)), ROWS)
+    found = numbered(rows, "q", "m", 2)
+    assert found.schema == ROWS and set(found["source"].to_pylist()) == {"q"}
+    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", 2 << 32)})) == 3, (
+        "of the micro-batch before all is done"
+    )
+    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", (2 << 32) + 1)})) == 2
+    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", 3 << 32)})) == 0
+
+
+def test_a_document_that_is_too_large_is_not_sent():
+    row = row_of(0, 0, Piece(Document("d", "<a>12345</a>", time=1), Offset("s", "f", 1)), 8)
+    assert dict(zip(ROWS.names, row, strict=True))["reason"] == "12 bytes, and 8 are allowed"
+
+
+def test_the_application_for_spark_submit_takes_the_options_of_the_service(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        spark_job.main(["--state", "nowhere"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("mmqjp: error: say what is read, with --source and --fetch, or")

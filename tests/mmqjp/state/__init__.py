@@ -1,0 +1,1 @@
+"""Tests of stores over time: crashes, faults, migration, eviction, owners."""

@@ -1,0 +1,35 @@
+"""A process killed with SIGKILL in the middle of its work: what a second run finds is whole, nothing lost or twice."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmqjp.session import Session
+from tests.generate.strategies import random_case
+from tests.oracle.evaluation import comparable
+from tests.support.agreement import as_row
+from tests.support.delivery import undelivered
+from tests.support.places import ROOT
+
+
+@pytest.mark.parametrize("after", [0, 2, 3])
+@pytest.mark.parametrize("point", ["before commit", "after commit", "after join", "before append"])
+def test_a_killed_run_is_taken_up_again(point: str, after: int, tmp_path: Path):
+    seed = 7
+    script, documents = random_case(seed, 10, 12)
+    command = [sys.executable, "-m", "tests.processes.engine", str(tmp_path), str(seed), point, str(after)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    with Session("duckdb", state=tmp_path) as engine:
+        engine.ensure(script)
+        for start in range(0, 12, 4):
+            engine.process(documents[start : start + 4])
+        got = comparable(as_row(output) for output in undelivered(engine))
+    with Session("duckdb") as undisturbed:
+        undisturbed.ensure(script)
+        expected = comparable(as_row(output) for output in undisturbed.process(documents))
+    assert expected, json.dumps(seed)
+    assert got == expected

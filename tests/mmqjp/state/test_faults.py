@@ -1,0 +1,351 @@
+"""Faults as an input: damaged files, no room, a clock that goes back. The next start says so, or goes on rightly."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from feeds.document import Document
+from feeds.errors import SourceError
+from feeds.fetch.feed_state import FeedState
+from feeds.fetch.state import STATE_FILE, FetchStore, HostState
+from join_stage.store.protocol import DUCKDB_FILE, StoreError
+from join_stage.store.spark.files import ParquetStore
+from join_stage.store.tables import TABLES
+from mmqjp.service.spool import Answer, Spool
+from mmqjp.session import Session
+from tests.support.cli import mmqjp
+from tests.support.damage import damaged
+from tests.support.delivery import mark_delivered, undelivered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECOND = 1_000_000
+QUERIES = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH p; S/a/x->x JOIN {lower-case(x) = y, INF} S/b/x->y PUBLISH c"
+PROGRAM = "from mmqjp.cli import main; main()"
+SOAK = 1000
+"""Damages of all kinds, at length."""
+
+
+def doc(number: int, tag: str = "a") -> Document:
+    return Document(f"{tag}{number}", f"<{tag}><x>v</x></{tag}>", "S", number * SECOND)
+
+
+def made(state: Path, engine: str | SparkSession = "duckdb") -> list[Any]:
+    """Makes a store, and returns what is in it after each batch."""
+    seen = []
+    with Session(engine, state=state) as opened:
+        opened.subscribe(QUERIES)
+        for number in range(4):
+            opened.process([doc(number), doc(number, "b")])
+            seen.append(content(opened))
+    return seen
+
+
+def content(engine: Session) -> Any:
+    """All that is to be known of a store: its queries, documents and outputs."""
+    outputs = [(o.query, o.documents, o.xml) for o in undelivered(engine)]
+    documents = sorted(
+        (row["docid"], row["id"], row["xml"]) for row in engine.sql("SELECT * FROM documents").to_pylist()
+    )
+    return engine.queries(), documents, outputs
+
+
+def used(state: Path, engine: str | SparkSession = "duckdb") -> tuple[Any, Any]:
+    """What is in a store, and what the next batch gives there."""
+    with Session(engine, state=state) as opened:
+        before = content(opened)
+        return before, sorted((o.query, o.documents) for o in opened.process([doc(9), doc(9, "b")]))
+
+
+def assert_told_or_right(use: Callable[[], Any], right: Any, error: type[Exception], how: str) -> bool:
+    """Asserts that a start either fails with an error of ours, in one line, or gives what it would; whether it did."""
+    message = told(use, error)
+    if isinstance(message, str):
+        assert "\n" not in message and len(message) > 20, how
+        return True
+    assert message[0] == right, how
+    return False
+
+
+def told(use: Callable[[], Any], error: type[Exception]) -> str | tuple[Any]:
+    """What a start gives, by itself in a tuple; the message if it fails with an error of ours."""
+    try:
+        return (use(),)
+    except error as found:
+        return str(found)
+
+
+# ---------------------------------------------------------------- stores
+
+
+def duckdb_damage(seeds: range, place: Path) -> int:
+    made(place / "whole")
+    shutil.copytree(place / "whole", place / "used")
+    right = used(place / "used")
+    count = 0
+    for seed in seeds:
+        how = damaged(Random(seed), place / "whole", place / "copy", lambda path: path.name == DUCKDB_FILE)
+        count += assert_told_or_right(lambda: used(place / "copy"), right, StoreError, f"seed {seed}: {how}")
+    return count
+
+
+def test_a_damaged_store_of_duckdb_says_so(tmp_path: Path):
+    assert duckdb_damage(range(16), tmp_path) > 4
+
+
+@pytest.mark.soak
+def test_a_damaged_store_of_duckdb_says_so_at_length(tmp_path: Path):
+    assert duckdb_damage(range(100, 100 + SOAK // 4), tmp_path) > 50
+
+
+def wal_damage(seeds: range, place: Path) -> int:
+    """A log that ends early is what a crash leaves: the store is as it was after some batch. Else it is told."""
+    with Session("duckdb", state=place / "whole") as engine:
+        engine.subscribe(QUERIES)
+        seen = [content(engine)]
+        for number in range(4):
+            engine.process([doc(number), doc(number, "b")])
+            seen.append(content(engine))
+        shutil.copytree(place / "whole", place / "killed")
+    count = 0
+    for seed in seeds:
+        how = damaged(Random(seed), place / "killed", place / "copy", lambda path: path.suffix == ".wal")
+        found = told(lambda: used(place / "copy")[0], StoreError)
+        if isinstance(found, str):
+            count += 1
+            assert "\n" not in found, how
+        else:
+            # Before anything was committed there are no queries either.
+            assert found[0] in seen or not any(found[0]), f"seed {seed}: {how}"
+    return count
+
+
+def test_a_damaged_log_of_duckdb_is_told_or_ends_with_some_batch(tmp_path: Path):
+    assert 0 < wal_damage(range(16), tmp_path) < 16
+
+
+@pytest.mark.soak
+def test_a_damaged_log_of_duckdb_is_told_or_ends_with_some_batch_at_length(tmp_path: Path):
+    assert wal_damage(range(100, 100 + SOAK // 4), tmp_path) > 50
+
+
+def table_row(table: str, number: int) -> pa.Table:
+    """A row with a number, or a text of it, in every column."""
+
+    def value(kind: pa.DataType) -> Any:
+        if pa.types.is_list(kind):
+            return [value(kind.value_type)] * 3
+        return number if pa.types.is_integer(kind) else str(number).encode() if kind == pa.binary() else str(number)
+
+    schema = TABLES[table]
+    return pa.table([pa.array([value(field.type)] * 20, field.type) for field in schema], schema=schema)
+
+
+def spark_damage(seeds: range, place: Path) -> int:
+    names = ("documents", "settings", "outputs", "r_doc")
+    store = ParquetStore(place / "whole")
+    for number in range(3):
+        for name in names:
+            store.append(name, table_row(name, number * 7919))
+        store.commit()
+    store.close()
+
+    def use(state: Path) -> Any:
+        opened = ParquetStore(state)
+        try:
+            highest = opened.highest("documents", "docid"), opened.highest("settings", "batch")
+            return highest, [opened.read(name).to_pylist() for name in names], dict(opened.files)
+        finally:
+            opened.close()
+
+    right, count = use(place / "whole"), 0
+    for seed in seeds:
+        how = damaged(Random(seed), place / "whole", place / "copy")
+        count += assert_told_or_right(lambda: use(place / "copy"), right, StoreError, f"seed {seed}: {how}")
+    return count
+
+
+def test_a_damaged_store_of_spark_says_so(tmp_path: Path):
+    # Manifests that are superseded, and only read for the sake of readers, are damaged too.
+    assert spark_damage(range(60), tmp_path) > 40
+
+
+@pytest.mark.soak
+def test_a_damaged_store_of_spark_says_so_at_length(tmp_path: Path):
+    assert spark_damage(range(100, 100 + SOAK), tmp_path) > SOAK // 2
+
+
+def test_a_damaged_store_says_so_on_spark(spark: SparkSession, tmp_path: Path):
+    made(tmp_path / "whole", spark)
+    for table in ("documents", "r_doc"):
+        damaged(Random(1), tmp_path / "whole", tmp_path / "copy", lambda path: path.parent.name == table)  # noqa: B023
+        with pytest.raises(StoreError, match=r"the store is damaged: .*take an older copy"):
+            used(tmp_path / "copy", spark)
+
+
+def test_a_store_of_spark_without_digests_is_read(tmp_path: Path):
+    store = ParquetStore(tmp_path)
+    store.append("settings", table_row("settings", 1))
+    store.commit()
+    store.close()
+    path = tmp_path / "manifests" / "1.json"
+    noted = json.loads(path.read_text())
+    del noted["digest"]
+    for file in noted["tables"]["settings"]:
+        del file["digest"], file["footer_digest"]
+    path.write_text(json.dumps({**noted, "format": 1}))
+    store = ParquetStore(tmp_path)
+    assert store.read("settings") == table_row("settings", 1) and store.highest("settings", "batch") == 1
+    store.append("settings", table_row("settings", 2))
+    store.commit()
+    store.close()
+    store = ParquetStore(tmp_path)
+    assert store.highest("settings", "batch") == 2
+    store.close()
+
+
+def test_what_is_checked_is_remembered_only_as_long_as_it_counts(tmp_path: Path):
+    store = ParquetStore(tmp_path)
+    for number in range(40):
+        store.append("settings", table_row("settings", number))
+        store.commit()
+    assert len(store._checked) == len(store.files["settings"]) < 40
+    store.close()
+
+
+# ---------------------------------------------------------------- what a fetch remembers
+
+
+def fetch_damage(seeds: range, place: Path) -> int:
+    with FetchStore(place / "whole" / STATE_FILE, write=True) as store:
+        store.add(FeedState(f"http://example.org/{n}", f"source-{n}") for n in range(40))
+        for number, feed in enumerate(store.feeds()):
+            store.commit(
+                replace(feed, etag=f'"{number}"', sha256="ab" * 32, next_check=10**15 + number), f"mark {number}"
+            )
+            store.save_host(HostState(f"host{number}", number))
+
+    def use(state: Path) -> Any:
+        with FetchStore(state / STATE_FILE, write=True) as opened:
+            feeds = opened.feeds()
+            opened.commit(feeds[0])
+            return feeds, [opened.host(f"host{number}") for number in range(40)], opened.archive_mark()
+
+    right, count = use(place / "whole"), 0
+    for seed in seeds:
+        how = damaged(Random(seed), place / "whole", place / "copy", lambda path: path.name == STATE_FILE)
+        count += assert_told_or_right(lambda: use(place / "copy"), right, SourceError, f"seed {seed}: {how}")
+    return count
+
+
+def test_a_damaged_state_of_a_fetch_says_so(tmp_path: Path):
+    assert fetch_damage(range(60), tmp_path) > 15
+
+
+@pytest.mark.soak
+def test_a_damaged_state_of_a_fetch_says_so_at_length(tmp_path: Path):
+    assert fetch_damage(range(100, 100 + SOAK), tmp_path) > SOAK // 4
+
+
+# ---------------------------------------------------------------- commands and answers
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"do": 1}', b"\xff\xfe"])
+def test_a_damaged_command_is_answered_with_an_error(content: bytes, tmp_path: Path):
+    spool = Spool(tmp_path)
+    good, bad = spool.submit("list", {}), spool.submit("list", {})
+    (tmp_path / "spool" / "commands" / f"{bad.id}.json").write_bytes(content)
+    assert spool.waiting() == [good]
+    answer = spool.take_answer(bad)
+    assert answer is not None and answer.error is not None and "is no command" in answer.error
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}"])
+def test_a_damaged_answer_is_an_error(content: bytes, tmp_path: Path):
+    spool = Spool(tmp_path)
+    command = spool.submit("list", {})
+    spool.answer(command, Answer([]))
+    (tmp_path / "spool" / "answers" / f"{command.id}.json").write_bytes(content)
+    answer = spool.take_answer(command)
+    assert answer is not None and answer.error is not None and "is no answer" in answer.error
+    assert spool.take_answer(command) is None
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def test_a_command_says_in_a_line_that_its_store_is_damaged(tmp_path: Path):
+    made(tmp_path / "whole")
+    file = tmp_path / "whole" / DUCKDB_FILE
+    file.write_bytes(file.read_bytes()[:100_000])
+    result = mmqjp("list", "--state", tmp_path / "whole")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("mmqjp: error: ") and "take an older copy of the store" in result.stderr
+
+
+def test_a_full_disk_is_told_and_the_next_run_goes_on(tmp_path: Path):
+    queries, documents = tmp_path / "q.xscl", tmp_path / "d.jsonl"
+    queries.write_text("S/a[./x->x] FOLLOWED BY {x = y, 3} S/a[./x->y]")
+    lines = [
+        {"id": f"d{n}", "time": n * SECOND + 10**15, "xml": f"<a><x>{n // 30}</x><y>{f'{n:06}' * 900}</y></a>"}
+        for n in range(900)
+    ]
+    documents.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def run(state: Path, room: int | None = None) -> subprocess.CompletedProcess[str]:
+        def bounded() -> None:
+            if room is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+        options = ["--queries", queries, "--documents", documents, "--state", state, "--batch-size", "100"]
+        command = [sys.executable, "-c", PROGRAM, "run", "--engine", "duckdb", *map(str, options)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=bounded, timeout=600)
+
+    whole = run(tmp_path / "whole")
+    assert whole.returncode == 0 and whole.stdout
+    full = run(tmp_path / "full", 2 << 20)
+    assert full.returncode == 1 and full.stdout == "", full.stderr
+    assert full.stderr.count("\n") == 1 and "make room" in full.stderr
+    again = run(tmp_path / "full")
+    assert again.returncode == 0 and again.stdout == whole.stdout
+
+
+# ---------------------------------------------------------------- the clock
+
+
+def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path: Path):
+    time = [2_000 * SECOND]
+    options: dict[str, Any] = {"lateness": 5 * SECOND, "idle_after": 60 * SECOND, "now": lambda: time[0]}
+    with Session("duckdb", state=tmp_path, **options) as engine:
+        engine.subscribe(QUERIES)
+        engine.process([doc(1)])
+        time[0] += 100 * SECOND
+        engine.pass_time()
+        ahead = engine.watermarks()
+        time[0] -= 1_000 * SECOND
+        engine.pass_time()
+        assert engine.watermarks() == ahead
+        assert len(engine.process([doc(2_090), doc(2_091)])) == 1
+        engine.pause("c")
+    with Session("duckdb", state=tmp_path, **options) as engine:
+        assert engine.watermarks()["S"] == 2_086 * SECOND
+        time[0] -= 500 * SECOND
+        engine.resume("c")
+        assert len(engine.process([doc(2_092), doc(2_080)])) == 2
+        assert [row["id"] for row in engine.dead_letters()] == ["a2080"]
+        mark_delivered(engine)
+        engine.prune(0)
+        assert not list(undelivered(engine))

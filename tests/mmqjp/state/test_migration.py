@@ -1,0 +1,222 @@
+"""Stores of other formats: an older one is brought up to date and goes on, a newer one is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from feeds.document import Document
+from join_stage.joiner import PLANS
+from join_stage.store.protocol import DUCKDB_FILE, StoreError
+from join_stage.store.spark.files import ParquetStore
+from join_stage.store.tables import TABLES
+from mmqjp.session import Session
+from mmqjp.sinks.delivery import OUTPUT, Delivery
+from mmqjp.sinks.jsonl import open_sink
+from tests.support.cli import mmqjp
+from tests.support.delivery import mark_delivered, undelivered
+from tests.support.places import DATA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDED, CHAINS, UNNUMBERED = (DATA / f"store_v{version}.sql" for version in (1, 3, 4))
+TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
+START = 1_767_225_600_000_000
+
+
+def write_duckdb(directory: Path, recorded: Path = RECORDED) -> None:
+    directory.mkdir()
+    with duckdb.connect(str(directory / DUCKDB_FILE)) as connection:
+        connection.execute(recorded.read_text("utf-8"))
+
+
+def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
+    """The same store on Spark: its files have the columns of its format, and no others."""
+    store = ParquetStore(directory)
+    with duckdb.connect() as connection:
+        connection.execute(recorded.read_text("utf-8"))
+        tables = {name: connection.table(name).to_arrow_table() for (name,) in connection.sql(TABLE_NAMES).fetchall()}
+        if "bound" in tables:
+            flat = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp)"
+            tables["r_bin"] = connection.sql(flat).to_arrow_table()
+            del tables["bound"]
+    for name, rows in tables.items():
+        for field in TABLES[name]:
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+        store.append(name, rows.select(TABLES[name].names))
+    store.commit()
+    for name, rows in tables.items():
+        for path in store.paths(name):
+            pq.write_table(rows, path)
+    store.close()
+    for manifest in (directory / "manifests").glob("*.json"):  # format 1 has no digests
+        tables = json.loads(manifest.read_text())["tables"]
+        for name, files in tables.items():
+            for file in files:
+                file["size"] = (directory / name / file["name"]).stat().st_size
+                del file["digest"], file["footer_digest"]
+        manifest.write_text(json.dumps({"format": 1, "tables": tables}))
+
+
+def assert_goes_on(engine: Session) -> None:
+    """The store's queries are there and meet the documents of its time; what the new format adds works."""
+    assert list(engine.queries()) == ["pairs", "q2"]
+    left = [o.documents for o in undelivered(engine) if o.query == "pairs"]
+    assert left == [("a1", "a4"), ("a2", "a4")]
+    mark_delivered(engine)
+    got = engine.process([Document("b5", "<b><k>v</k></b>", time=START + 5_000_000)])
+    pairs = {(f"a{m}", f"a{n}", "b5") for m in (1, 2, 4) for n in (1, 2, 4) if m != n}
+    assert {o.documents for o in got} == pairs and len(got) == len(pairs)
+    engine.pause("pairs")
+    assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
+    assert engine.setting("schema_version") == "5"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_store_of_format_1_opens_on_duckdb(plan: str, tmp_path: Path):
+    write_duckdb(tmp_path / "state")
+    with Session("duckdb", state=tmp_path / "state", plan=plan) as engine:
+        assert_goes_on(engine)
+    with Session("duckdb", state=tmp_path / "state", plan=plan) as engine:
+        assert engine.registry.named("pairs")[0].paused == "asked to"
+        assert engine.sql("SELECT count(*) AS n FROM settings WHERE key = 'schema_version'")["n"].to_pylist() == [2]
+
+
+def test_a_store_of_format_1_opens_on_spark(spark: SparkSession, tmp_path: Path):
+    write_spark(tmp_path / "state")
+    with Session(spark, state=tmp_path / "state") as engine:
+        assert_goes_on(engine)
+
+
+def assert_derives_anew(engine: Session) -> None:
+    """Two processes wrote the store. For one of them, 1 was lower-case, for the other normalize-space: the values of
+    the first stood for those of the second."""
+    rows = engine.sql("SELECT docid, node, strval FROM r_doc").to_pylist()
+    values: dict[int, list[str]] = {}
+    for row in rows:
+        values.setdefault(row["docid"], []).append(row["strval"])
+    lower, spaced = (" aa", "aa", " aa", "aa "), ("Aa", "aa", "aa", "aa")
+    assert {docid: sorted(found) for docid, found in values.items()} == {
+        docid: sorted(pair) for docid, pair in enumerate(zip(lower, spaced, strict=True))
+    }
+    assert len({(row["docid"], row["node"]) for row in rows}) == len(rows) == 8
+    bindings = engine.sql("SELECT bindings FROM matches")["bindings"].to_pylist()
+    assert bindings == [[1, 1]] * 7, "no number of functions is left"
+    mark_delivered(engine)
+    got = engine.process([Document("d5", "<b><k> AA</k></b>", time=START + 5_000_000)])
+    assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d5"))]
+    got = engine.process([Document("d6", "<b><k> Aa</k></b>", time=START + 6_000_000)])
+    assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d6")), ("spaced", ("d1", "d6"))]
+    engine.subscribe(
+        "S//a->x[./k->p] JOIN {upper-case(normalize-space(p)) = upper-case(q), INF} S//b->y[./k->q] PUBLISH both",
+        backfill=True,
+    )
+    found = {o.documents for o in undelivered(engine) if o.query == "both"}
+    assert found == {("d1", "d2"), ("d4", "d2")}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_derived_values_of_a_store_of_format_3_are_found_anew_on_duckdb(plan: str, tmp_path: Path):
+    write_duckdb(tmp_path / "state", CHAINS)
+    with Session("duckdb", state=tmp_path / "state", plan=plan) as engine:
+        assert_derives_anew(engine)
+    with Session("duckdb", state=tmp_path / "state", plan=plan) as engine:
+        got = engine.process([Document("d7", "<a><k>aA</k></a>", time=START + 7_000_000)])
+        assert [(o.query, o.documents) for o in got] == [("both", ("d7", "d2")), ("lower", ("d7", "d2"))]
+
+
+def test_derived_values_of_a_store_of_format_3_are_found_anew_on_spark(spark: SparkSession, tmp_path: Path):
+    write_spark(tmp_path / "state", CHAINS)
+    with Session(spark, state=tmp_path / "state") as engine:
+        assert_derives_anew(engine)
+
+
+def left_by_format_4(directory: Path) -> tuple[Path, Path]:
+    """A store of format 4 as SQL, and its file of output lines: it has those of the last batch too, which the process
+    that wrote them was killed before it noted."""
+    lines, recorded = directory / "out.jsonl", directory / "store.sql"
+    with duckdb.connect() as connection:
+        connection.execute(UNNUMBERED.read_text("utf-8"))
+        sql = "SELECT query, t0, t1, documents, streams, nodes, xml FROM outputs ORDER BY batch, t1, query, documents"
+        found = connection.sql(sql).to_arrow_table().to_pylist()
+    rows = [{**row, "nodes": json.loads(row["nodes"])} for row in found]
+    lines.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    text = UNNUMBERED.read_text("utf-8").replace('"OUT"', json.dumps(str(lines)))
+    recorded.write_text(text.replace("4711", str(lines.stat().st_ino)))
+    return recorded, lines
+
+
+def assert_numbered(engine: Session, lines: Path) -> None:
+    """Outputs have numbers in the order in which they were committed; those that were not noted are written again."""
+    outputs = list(engine.outputs())
+    assert [output.seq for output in outputs] == list(range(14)) == [o.seq for o in engine.outputs(-1)]
+    assert len({output.id for output in outputs}) == 14
+    written = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [{**line, "id": o.id, "seq": o.seq} for line, o in zip(written, outputs, strict=True)] == [
+        output.to_dict() for output in outputs
+    ]
+    assert engine.position(OUTPUT).acked == 8
+    sink = open_sink(lines, engine.position(OUTPUT))
+    delivery = Delivery(engine, sink)
+    delivery.write(delivery.pending())
+    delivery.write(engine.process([Document("d6", "<a><k>v</k></a>", time=START + 6_000_000)]))
+    delivery.note()
+    sink.close()
+    after = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert after[:9] == written[:9] and [line["seq"] for line in after[9:]] == list(range(9, 14 + 7))
+    assert engine.position(OUTPUT).acked == 20 == engine.last_seq
+
+
+def test_outputs_of_a_store_of_format_4_are_numbered_on_duckdb(tmp_path: Path):
+    recorded, lines = left_by_format_4(tmp_path)
+    write_duckdb(tmp_path / "state", recorded)
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        ids = [output.id for output in engine.outputs()]
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        assert [output.id for output in engine.outputs()] == ids
+        assert_numbered(engine, lines)
+
+
+def test_outputs_of_a_store_of_format_4_are_numbered_on_spark(spark: SparkSession, tmp_path: Path):
+    recorded, lines = left_by_format_4(tmp_path)
+    write_spark(tmp_path / "state", recorded)
+    with Session(spark, state=tmp_path / "state") as engine:
+        assert_numbered(engine, lines)
+
+
+def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_duckdb(tmp_path / "state")
+    with monkeypatch.context() as patched:
+        patched.setattr("mmqjp.state.migration.whole_batch", lambda store: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Session("duckdb", state=tmp_path / "state")
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        assert_goes_on(engine)
+
+
+def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
+    state = tmp_path / "state"
+    Session("duckdb", state=state).close()
+    with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '6', 7)")
+    with pytest.raises(StoreError, match="the store has format 6, and this version of mmqjp reads formats up to 5"):
+        Session("duckdb", state=state)
+    result = mmqjp("list", "--state", state)
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 6")
+    assert result.stderr.count("\n") == 1
+
+
+def test_manifests_of_a_newer_format_are_refused(spark: SparkSession, tmp_path: Path):
+    Session(spark, state=tmp_path).close()
+    for path in (tmp_path / "manifests").glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
+    with pytest.raises(StoreError, match="has format 3; this version of mmqjp reads formats up to 2"):
+        Session(spark, state=tmp_path)

@@ -1,0 +1,228 @@
+"""Eviction never changes a result: what comes after all meets what had left the join state, or is a dead letter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeds.document import Document
+from join_stage.joiner import PLANS
+from mmqjp.answers.output import Output
+from mmqjp.session import Session
+from mmqjp.state.reach import MOST_GAPS, Gap, Gaps, Reach, filled, missed_from, opened
+from tests.generate.seeds import seeds
+from tests.support.delivery import mark_delivered, undelivered
+from tests.support.faults import FaultySession, Injected
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Case = Callable[[Any, Path, str], None]
+
+SECOND, HOUR = 1_000_000, 3_600_000_000
+NOW = 1_800_000_000 * SECOND
+JOINED = "A/r->x JOIN {x = y, 2 h} P//r->y PUBLISH joined"
+WINDOW = "S/r->x JOIN {x = y, 2 h} S/r->y PUBLISH pairs"
+
+
+def doc(hours: float, stream: str = "S", id: str | None = None) -> Document:
+    return Document(id or f"{stream}{hours:g}", "<r>v</r>", stream, NOW + int(hours * HOUR))
+
+
+def joined(outputs: list[Output]) -> list[tuple[str, ...]]:
+    return sorted(output.documents for output in outputs if output.query == "joined")
+
+
+def kept(engine: Session) -> int:
+    return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
+
+
+def evicting(engine: Any, tmp_path: Path, **options: Any) -> Session:
+    """An engine whose stream A is far ahead, and has evicted its old documents."""
+    found = Session(engine, state=tmp_path, lateness=HOUR, idle_after=HOUR, now=lambda: NOW + 100 * HOUR, **options)
+    found.subscribe(JOINED)
+    for hours in (0, 1, 2):
+        assert found.process([doc(hours, "A")]) == []
+    assert found.process([doc(100, "A")]) == []
+    return found
+
+
+def assert_a_backfill_meets_what_was_evicted(engine: Any, state: Path, plan: str) -> None:
+    with Session(engine, state=state, plan=plan) as opened:
+        opened.process([doc(1, "B"), doc(50, "B")])
+    with evicting(engine, state, plan=plan) as opened:
+        opened.process([doc(99.5, "P")])
+        opened.process([doc(100.5, "A")])
+        mark_delivered(opened)
+        opened.subscribe("B/r PUBLISH P", backfill=True)
+        assert joined(list(undelivered(opened))) == [("A0", "B1"), ("A1", "B1"), ("A2", "B1")]
+
+
+def assert_a_new_publisher_meets_what_was_evicted(engine: Any, state: Path, plan: str) -> None:
+    with evicting(engine, state, plan=plan) as opened:
+        opened.process([doc(99.5, "P")])
+        opened.process([doc(100.5, "A")])
+        opened.subscribe("B/r PUBLISH P")  # a stream that was not seen before
+        assert joined(opened.process([doc(1, "B")])) == [("A0", "B1"), ("A1", "B1"), ("A2", "B1")]
+        assert joined(opened.process([doc(3, "B")])) == [("A1", "B3"), ("A2", "B3")]
+        assert not list(opened.dead_letters())
+
+
+def assert_more_lateness_has_the_partners(engine: Any, state: Path, plan: str) -> None:
+    """A state that is opened with more lateness, or without, has the partners of what it accepts now."""
+    with Session(engine, state=state, lateness=HOUR, plan=plan) as opened:
+        opened.subscribe(WINDOW)
+        for hours in (0, 1, 2, 100):
+            opened.process([doc(hours)])
+    with Session(engine, state=state, lateness=200 * HOUR, plan=plan) as opened:
+        got = {output.documents for output in opened.process([doc(3, id="late")])}
+        assert got == {(a, b) for one in ("S1", "S2") for a, b in ((one, "late"), ("late", one))}
+    with Session(engine, state=state, plan=plan) as opened:
+        got = {output.documents for output in opened.process([doc(-1, id="later")])}
+        assert got == {(a, b) for one in ("S0", "S1") for a, b in ((one, "later"), ("later", one))}
+    with Session(engine, state=state, lateness=HOUR, plan=plan) as opened:
+        assert opened.process([doc(3, id="too late")]) == [] and len(list(opened.dead_letters())) == 1
+
+
+CASES = [
+    assert_a_backfill_meets_what_was_evicted,
+    assert_a_new_publisher_meets_what_was_evicted,
+    assert_more_lateness_has_the_partners,
+]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_evicted_is_met(case: Case, plan: str, tmp_path: Path):
+    case("duckdb", tmp_path, plan)
+
+
+@pytest.mark.parametrize(("case", "plan"), list(zip(CASES, PLANS, strict=True)))
+def test_what_was_evicted_is_met_on_spark(case: Case, plan: str, tmp_path: Path, spark: SparkSession):
+    case(spark, tmp_path, plan)
+
+
+def test_what_could_meet_documents_that_are_gone_is_late(tmp_path: Path):
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        engine.subscribe(f"{WINDOW}; T/r PUBLISH alone")
+        for hours in (0, 50, 100):
+            engine.process([doc(hours), doc(hours, "T")])
+        mark_delivered(engine)
+        engine.prune(10 * HOUR)
+    with Session("duckdb", state=tmp_path) as engine:
+        # Documents that begin before hour 89 are gone.
+        assert engine.process([doc(90.5, id="gone")]) == []
+        (dead,) = engine.dead_letters()
+        assert dead["id"] == "gone" and "still kept to be joined" in dead["reason"]
+        assert engine.process([doc(91, id="kept")]) == []
+        # Nothing is joined with what only a filter reads, or nobody.
+        assert len(engine.process([doc(1, "T"), doc(1, "U")])) == 1
+        assert len(list(engine.dead_letters())) == 1
+
+
+def test_a_publisher_that_is_added_after_a_prune_is_late_with_what_could_meet_what_is_gone(tmp_path: Path):
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        engine.subscribe(JOINED)
+        for hours in (0, 50, 100):
+            engine.process([doc(hours, "A"), doc(hours, "P")])
+        mark_delivered(engine)
+        engine.prune(10 * HOUR)  # documents that begin before hour 89 are gone
+        assert joined(engine.process([doc(1, "B")])) == [] and not list(engine.dead_letters())
+        engine.subscribe("B/r PUBLISH P; C/r PUBLISH Q")
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        assert engine.process([doc(90.5, "B", "gone"), doc(1, "C")])
+        (dead,) = engine.dead_letters()
+        assert dead["id"] == "gone" and "still kept to be joined" in dead["reason"]
+        assert joined(engine.process([doc(98.5, "B")])) == [("A100", "B98.5")]
+
+
+def test_a_batch_that_fails_leaves_what_was_evicted_evicted(tmp_path: Path):
+    with FaultySession("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        engine.subscribe(WINDOW)
+        for hours in (0, 100):
+            engine.process([doc(hours)])
+    with FaultySession("duckdb", state=tmp_path) as engine:
+        with engine.store.failing("commit"), pytest.raises(Injected):
+            engine.process([doc(1)])
+        assert kept(engine) == 1
+        assert len(engine.process([doc(1)])) == 2 and kept(engine) == 3
+
+
+def test_a_query_that_came_after_an_eviction_brings_nothing_back():
+    with Session("duckdb", lateness=HOUR) as engine:
+        engine.subscribe(WINDOW)
+        for hours in (*range(20), 100):
+            engine.process([doc(hours)])
+        assert kept(engine) == 1
+        engine.subscribe("S/r->x JOIN {x = y, 300 h} S/r->y PUBLISH wide")
+        for hours in range(101, 140):
+            engine.process([doc(hours)])
+        assert kept(engine) == 40 and len(engine._parts.state.reach.evicted) <= 2
+
+
+@pytest.mark.parametrize("seed", seeds(6, 60))
+def test_lateness_that_changes_at_every_start_changes_no_result(seed: int, tmp_path: Path):
+    """Of the documents that are accepted all pairs within the window are given, each once."""
+    rng = random.Random(seed)
+    windows = {"near": rng.randint(1, 4), "far": rng.randint(4, 12)}
+    got: list[tuple[str, tuple[str, ...]]] = []
+    accepted: dict[str, float] = {}
+    number = 0
+    for start in range(6):
+        lateness = rng.choice([None, HOUR, 5 * HOUR, 40 * HOUR])
+        with Session("duckdb", state=tmp_path, lateness=lateness, plan=rng.choice(PLANS)) as engine:
+            if start == 0:
+                for name, hours in windows.items():
+                    engine.subscribe(f"S/r->x JOIN {{x = y, {hours} h}} S/r->y PUBLISH {name}")
+            for _ in range(4):
+                batch = []
+                for _ in range(rng.randint(1, 3)):
+                    number += 1
+                    batch.append(doc(rng.randint(0, 60), id=f"d{number}"))
+                got += [(output.query, output.documents) for output in engine.process(batch)]
+                dead = {row["id"] for row in engine.last_dead_letters()}
+                accepted |= {d.id: d.t0 / HOUR for d in batch if d.id not in dead}
+    expected = [
+        (name, (one, other))
+        for name, hours in windows.items()
+        for one in accepted
+        for other in accepted
+        if one != other and abs(accepted[one] - accepted[other]) <= hours
+    ]
+    assert sorted(got) == sorted(expected)
+
+
+GAPS = st.lists(st.builds(Gap, st.integers(0, 60), st.integers(0, 20)), max_size=40)
+
+
+@given(GAPS, st.integers(0, 80))
+def test_gaps_miss_nothing_that_any_eviction_left_out(evictions: list[Gap], time: int):
+    gaps: Gaps = ()
+    for gap in evictions:
+        gaps = opened(gaps, gap)
+    assert len(gaps) <= MOST_GAPS
+    assert all(one.before > other.before for one, other in pairwise(gaps))
+    # Of an eviction that a later one took in, its queries are gone, or the later one is as wide.
+    last = evictions[-1:]
+    for gap in last:
+        if time - gap.window < gap.before:
+            low = missed_from(gaps, time)
+            assert low is not None and low <= time - gap.window
+    low = missed_from(gaps, time)
+    if low is not None:
+        assert missed_from(filled(gaps, low), time) is None
+    else:
+        assert all(time - gap.window >= gap.before for gap in gaps)
+
+
+def test_a_note_of_how_far_a_store_reaches_is_read_as_it_was_written():
+    reach = Reach((Gap(3, 1), Gap(2, 5)), (Gap(1, 1),), frozenset({"S", "ö"}))
+    assert Reach.from_setting(reach.to_setting()) == reach
+    assert Reach.from_setting(None) == Reach()

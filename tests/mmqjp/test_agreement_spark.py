@@ -1,0 +1,67 @@
+"""Spark against the oracle on random scripts and documents, in one shared session; and its state between runs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from join_stage.joiner import PLANS
+from mmqjp.session import Session
+from tests.generate.strategies import random_case
+from tests.oracle.evaluation import comparable
+from tests.support.agreement import Delivery, as_row, assert_agrees
+from tests.support.delivery import mark_delivered, undelivered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETS = 6
+VIEWS = 2
+QUERIES = 20
+DOCUMENTS = 12
+
+
+def _delivery(seed: int) -> Delivery:
+    rng = random.Random(seed)
+    return Delivery(rng.choice([None, seed]), rng.choice([5, 7, 100]))
+
+
+@pytest.mark.parametrize("seed", range(5000, 5000 + SETS))
+def test_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Session(spark) as engine:
+        assert_agrees(engine, script, documents, _delivery(seed))
+
+
+@pytest.mark.parametrize("seed", range(6000, 6000 + VIEWS))
+def test_spark_with_views_agrees_with_the_oracle(seed: int, spark: SparkSession):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Session(spark, plan="views") as engine:
+        assert_agrees(engine, script, documents, _delivery(seed))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("seed", range(5000 + SETS, 5110))
+def test_spark_agrees_with_the_oracle_at_length(seed: int, plan: str, spark: SparkSession):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Session(spark, plan=plan) as engine:
+        assert_agrees(engine, script, documents, _delivery(seed))
+
+
+def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark: SparkSession, tmp_path: Path):
+    script, documents = random_case(3, 8, 12)
+    with Session("duckdb") as engine:
+        engine.ensure(script)
+        whole = [as_row(output) for output in engine.process(documents)]
+    halves = []
+    for half in (documents[:6], documents[6:]):
+        with Session(spark, state=tmp_path) as engine:
+            engine.ensure(script)
+            assert sorted(o.xml for o in engine.process(half)) == sorted(o.xml for o in undelivered(engine))
+            halves += [as_row(output) for output in undelivered(engine)]
+            mark_delivered(engine)
+    assert comparable(halves) == comparable(whole)

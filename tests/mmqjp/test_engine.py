@@ -1,0 +1,326 @@
+"""The engine's life: subscriptions that come and go, state that is found again, late documents."""
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from feeds.document import Document, Reject
+from join_stage.joiner import PLANS
+from join_stage.store.protocol import DUCKDB_FILE
+from mmqjp import XsclErrors
+from mmqjp.session import Session
+from tests.generate.strategies import random_case
+from tests.oracle.evaluation import comparable
+from tests.support.agreement import as_row
+from tests.support.delivery import mark_delivered, undelivered
+from tests.support.pairs import PAIRS, doc, pairs
+from xscl import parse_script
+
+
+def test_a_batch_joins_itself_and_what_came_before(engine: Session):
+    engine.subscribe(PAIRS)
+    assert pairs(engine.process([doc(1), doc(2)])) == [("d1", "d2")]
+    assert pairs(engine.process([doc(3), doc(0)])) == [
+        ("d0", "d1"),
+        ("d0", "d2"),
+        ("d0", "d3"),
+        ("d1", "d3"),
+        ("d2", "d3"),
+    ]
+
+
+def test_a_query_sees_only_documents_that_arrive_after_it(engine: Session):
+    engine.subscribe(PAIRS)
+    engine.process([doc(1)])
+    engine.subscribe(PAIRS + " PUBLISH later")
+    assert {(o.query, o.documents) for o in engine.process([doc(2)])} == {("q1", ("d1", "d2"))}
+    assert {o.documents for o in engine.process([doc(3)]) if o.query == "later"} == {("d2", "d3")}
+
+
+def test_a_chain_that_shares_a_hidden_stream_sees_no_older_documents_through_it(engine: Session):
+    chain = "S/a->x JOIN {x = y, INF} S/a->y JOIN {y = z, INF} S/b->z"
+    engine.subscribe(chain)
+    engine.process([doc(1)])
+    engine.subscribe(chain + " PUBLISH later")
+    last = Document("e", "<b>v</b>", time=9)
+    got = {(o.query, o.documents) for o in engine.process([doc(2), last])}
+    assert got == {("q1", ("d1", "d2", "e")), ("q1", ("d2", "d1", "e"))}
+
+
+def test_a_removed_query_stops_and_frees_what_only_it_needed(engine: Session):
+    engine.subscribe(PAIRS + " PUBLISH one; S/b->x JOIN {x = y, INF} S/b->y JOIN {y = z, INF} S/b->z PUBLISH two")
+    engine.process([doc(1)])
+    engine.unsubscribe("two")
+    assert {o.query for o in engine.process([doc(2)])} == {"one"}
+    engine.unsubscribe("one")
+    assert engine.process([doc(3)]) == []
+    assert not engine.catalog.steps and not engine.queries()
+    with pytest.raises(KeyError, match="no query is named 'one'"):
+        engine.unsubscribe("one")
+
+
+def test_a_query_that_comes_back_under_its_name_starts_anew(engine: Session):
+    engine.subscribe(PAIRS + " PUBLISH p")
+    engine.process([doc(1)])
+    engine.unsubscribe("p")
+    engine.subscribe(PAIRS + " PUBLISH p")
+    assert engine.process([doc(2)]) == []
+    assert pairs(engine.process([doc(3)])) == [("d2", "d3")]
+
+
+def test_unnamed_queries_are_numbered_on(engine: Session):
+    assert engine.subscribe("S/a; S/b PUBLISH b; S/c") == ["q1", "b", "q3"]
+    engine.unsubscribe("q3")
+    assert engine.subscribe("S/d; S/e") == ["q4", "q5"]
+
+
+def test_ensure_registers_nothing_twice(engine: Session):
+    script = parse_script("S/a; S/a; S/b PUBLISH b")
+    assert engine.ensure(script) == engine.ensure(script) == ["q1", "q2", "b"]
+    assert len(engine.process([doc(1)])) == 2
+
+
+def test_a_bad_script_registers_nothing(engine: Session):
+    with pytest.raises(XsclErrors, match="nosuch"):
+        engine.subscribe("S/a; S/a->x JOIN {nosuch = x, 1} S/b->y")
+    assert not engine.queries()
+
+
+def test_a_cycle_with_queries_registered_earlier_is_refused(engine: Session):
+    engine.subscribe("late/match PUBLISH early")
+    with pytest.raises(ValueError, match=r"a cycle of PUBLISHed names: .*registered earlier"):
+        engine.subscribe("early/match PUBLISH late")
+    assert list(engine.queries()) == ["early"]
+
+
+def test_a_document_met_again_is_counted_and_ignored(engine: Session):
+    engine.subscribe(PAIRS)
+    engine.process([doc(1), doc(1, "other")])
+    assert engine.process([doc(1), doc(2), doc(1, stream="T")])[0].documents == ("d1", "d2")
+    counters = engine.counters()
+    assert (counters.documents, counters.duplicates, counters.outputs) == (3, 2, 1)
+
+
+def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on(engine: Session):
+    engine.subscribe(PAIRS)
+    bad: list[Document | Reject] = [
+        Document("broken", "<a><b></a>", time=1),
+        Document("bomb", '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', time=1),
+        Document("own", "<a/>", "#hidden", 1),
+        Document("eternal", "<a/>", time=2**62),
+        Reject("line 7", "S", None, "not JSON", b"{"),
+    ]
+    assert pairs(engine.process([doc(1), *bad, doc(2)])) == [("d1", "d2")]
+    reasons = {row["id"]: row["reason"] for row in engine.dead_letters()}
+    assert reasons.keys() == {"broken", "bomb", "own", "eternal", "line 7"}
+    assert reasons["broken"].startswith("line 1, column") and reasons["line 7"] == "not JSON"
+    assert {row["id"]: row["raw"] for row in engine.dead_letters()}["broken"] == b"<a><b></a>"
+
+
+def test_who_embeds_the_engine_is_warned_of_dead_letters(engine: Session, caplog: pytest.LogCaptureFixture):
+    engine.process([doc(1)])
+    assert not caplog.messages and not engine.last_dead_letters()
+    engine.process([Document("bro\nken", "<a><b></a>", time=1)])
+    (message,) = caplog.messages
+    assert message.startswith("a document is a dead letter, bro ken: line 1, column ") and "\n" not in message
+    engine.process([Document("c", "<", time=1), doc(2), Document("d", ">", time=1)])
+    assert caplog.messages[1].startswith("2 dead letters, c: ")
+    assert [letter["id"] for letter in engine.last_dead_letters()] == ["c", "d"]
+    with Session("duckdb", quiet=True) as quiet:
+        quiet.process([Document("e", "<", time=1)])
+        assert len(quiet.last_dead_letters()) == 1
+    assert len(caplog.messages) == 2
+
+
+def test_documents_later_than_the_lateness_are_dead_letters():
+    with Session("duckdb", lateness=5_000_000) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([doc(1, seconds=100)])
+        outputs = engine.process([doc(2, seconds=96), doc(3, seconds=94), doc(4, seconds=101)])
+        assert pairs(outputs) == [("d2", "d1"), ("d1", "d4"), ("d2", "d4")]
+        assert [row["id"] for row in engine.dead_letters()] == ["d3"]
+        assert "late" in next(engine.dead_letters())["reason"]
+
+
+def test_eviction_drops_what_no_document_can_pair_with():
+    with Session("duckdb", lateness=5_000_000) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([doc(n, seconds=n * 10) for n in range(100)])
+        assert engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py() <= 3
+        assert pairs(engine.process([doc(100, seconds=1000)])) == [("d99", "d100")]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_half_and_half_with_state_is_one_run(seed: int, tmp_path: Path):
+    script, documents = random_case(seed, 12, 12)
+    with Session("duckdb") as engine:
+        engine.ensure(script)
+        whole = [as_row(output) for output in engine.process(documents)]
+    halves = []
+    for half in (documents[:6], documents[6:]):
+        with Session("duckdb", state=tmp_path) as engine:
+            engine.ensure(script)
+            halves += [as_row(output) for output in engine.process(half)]
+    assert comparable(halves) == comparable(whole)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_store_that_has_r_bin_edge_by_edge_goes_on(seed: int, plan: str, tmp_path: Path):
+    script, documents = random_case(seed)
+    with Session("duckdb", plan=plan) as engine:
+        engine.ensure(script)
+        expected = [engine.process(documents[:4]), engine.process(documents[4:])]
+    with Session("duckdb", plan=plan, state=tmp_path) as engine:
+        engine.ensure(script)
+        assert comparable(map(as_row, engine.process(documents[:4]))) == comparable(map(as_row, expected[0]))
+        before = engine.sql("SELECT * FROM r_bin ORDER BY ALL")
+    with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as store:  # as the first version wrote it
+        store.execute("CREATE TABLE edges AS SELECT * FROM r_bin; DROP VIEW r_bin; DROP TABLE bound")
+        store.execute("ALTER TABLE edges RENAME TO r_bin")
+    with Session("duckdb", plan=plan, state=tmp_path) as engine:
+        assert engine.sql("SELECT * FROM r_bin ORDER BY ALL") == before
+        assert comparable(map(as_row, engine.process(documents[4:]))) == comparable(map(as_row, expected[1]))
+
+
+def test_outputs_wait_in_the_state_until_they_are_delivered(tmp_path: Path):
+    with Session("duckdb", state=tmp_path) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([doc(1), doc(2)])
+    with Session("duckdb", state=tmp_path) as engine:
+        engine.process([doc(3)])
+        assert [o.documents for o in undelivered(engine)] == [("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
+        mark_delivered(engine)
+    with Session("duckdb", state=tmp_path) as engine:
+        assert list(undelivered(engine)) == []
+        engine.process([doc(4)])
+        assert [o.documents for o in undelivered(engine)] == [("d1", "d4"), ("d2", "d4"), ("d3", "d4")]
+
+
+def test_matches_are_kept_once_for_all_queries_that_share_a_row(engine: Session):
+    engine.subscribe(PAIRS + " PUBLISH one; S/a->p JOIN {p = q, 20} S/a->q PUBLISH two")
+    engine.process([doc(1), doc(2)])
+    assert engine.sql("SELECT count(*) AS n FROM match_rows")["n"][0].as_py() == 2
+    rows = engine.sql("SELECT query, docid1, docid2, bindings FROM matches ORDER BY ALL").to_pylist()
+    assert [(r["query"], r["docid1"], r["docid2"], r["bindings"]) for r in rows] == [
+        ("one", 0, 1, [0, 0]),
+        ("two", 0, 1, [0, 0]),
+        ("two", 1, 0, [0, 0]),
+    ]
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(ValueError, match="'duckdb', 'spark' or a SparkSession, not 'flink'"):
+        Session("flink")
+
+
+def test_a_plan_that_there_is_not_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="a plan is one of basic, views, signature, not 'magic'"):
+        Session("duckdb", plan="magic", state=tmp_path)
+    Session("duckdb", state=tmp_path).close()
+
+
+def test_the_basic_plan_counts_nothing():
+    with Session("duckdb", plan="basic") as engine:
+        assert engine.stage2_counters() == {}
+
+
+def test_the_plan_views_finds_in_its_cache_what_came_before(tmp_path: Path):
+    with Session("duckdb", plan="views", state=tmp_path) as engine:
+        engine.subscribe(PAIRS)
+        for number in range(4):
+            assert len(engine.process([doc(number)])) == number
+        counted = engine.stage2_counters()
+        assert (counted["hits"], counted["misses"], counted["evictions"], counted["values"]) == (2, 1, 0, 1)
+        assert counted["bytes"] > 0
+    for plan in ("basic", "views"):  # the state does not know who wrote it, and the cache starts anew
+        with Session("duckdb", plan=plan, state=tmp_path) as engine:
+            number = 4 if plan == "basic" else 5
+            assert len(engine.process([doc(number)])) == number
+            assert engine.stage2_counters().get("misses") == (None if plan == "basic" else 1)
+
+
+def test_slices_larger_than_the_bound_are_used_and_not_kept():
+    with Session("duckdb", plan="views", cache_bytes=0) as engine:
+        engine.subscribe(PAIRS)
+        assert [len(engine.process([doc(number)])) for number in range(4)] == [0, 1, 2, 3]
+        counted = engine.stage2_counters()
+        assert (counted["hits"], counted["misses"], counted["values"], counted["bytes"]) == (0, 3, 0, 0)
+
+
+def test_r_t_has_a_row_for_each_query_as_in_table_6_4(engine: Session):
+    engine.subscribe(
+        PAIRS + " PUBLISH one; S/a->p JOIN {p = q, 20} S/a->q PUBLISH two; S/b->p JOIN {p = q, INF} S/a->q"
+    )
+    engine.process([])
+    rows = engine.sql("SELECT q.name, t.* FROM r_t_0 t JOIN queries q ON q.qid = t.qid ORDER BY t.qid").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("one", 0, 0, 0, 10_000_000),
+        ("two", 1, 0, 0, 20_000_000),
+        ("q3", 2, 1, 0, None),
+    ]
+
+
+def test_a_document_that_was_rejected_is_not_the_first_of_its_id(engine: Session):
+    engine.subscribe(PAIRS)
+    outputs = engine.process([Document("d1", "<a>", time=0), doc(1), doc(2)])
+    assert pairs(outputs) == [("d1", "d2")] and engine.counters().duplicates == 0
+
+
+def test_a_filter_notes_a_match_for_each_node(engine: Session):
+    engine.subscribe("S//a")
+    assert len(engine.process([Document("d", "<r>" + "<a/>" * 50 + "</r>", time=0)])) == 50
+    assert engine.sql("SELECT count(DISTINCT bindings) AS n FROM match_rows")["n"][0].as_py() == 50
+
+
+def test_functions_may_nest_deeply(engine: Session):
+    engine.subscribe(
+        "S//a->x JOIN {lower-case(upper-case(lower-case(upper-case(lower-case(x))))) = lower-case(y), 5} S//b->y"
+    )
+    outputs = engine.process([Document("d", "<a>V</a>", time=0), Document("e", "<b>v</b>", time=0)])
+    assert pairs(outputs) == [("d", "e")]
+
+
+def test_another_script_over_one_state_is_known_again(tmp_path: Path):
+    for names in (["q1"], ["q1"]):
+        with Session("duckdb", state=tmp_path) as engine:
+            assert engine.ensure(parse_script("S/a")) == names
+    for _ in range(2):
+        with Session("duckdb", state=tmp_path) as engine:
+            assert engine.ensure(parse_script("S/b")) == ["q2"]
+
+
+def test_a_late_document_on_a_published_stream_is_a_dead_letter():
+    with Session("duckdb", lateness=0) as engine:
+        engine.subscribe("S//a->x JOIN {x = y, 1 s} S//b->y PUBLISH P; P//c->u JOIN {u = v, 10 s} S//b->v")
+        engine.process([Document("b1", "<b>v</b>", time=5_000_000)])
+        engine.process([Document("b2", "<b>v</b>", time=1_000_000_000)])
+        assert engine.process([Document("p", "<c>v</c>", "P", 5_000_000)]) == []
+        assert [row["id"] for row in engine.dead_letters()] == ["p"]
+
+
+def test_names_that_libxml2_does_not_know_can_stand_in_conditions(engine: Session):
+    engine.subscribe("S//a[not(./𐐀)]")
+    outputs = engine.process([Document("with", "<a><𐐀/></a>", time=0), Document("without", "<a/>", time=0)])
+    assert pairs(outputs) == [("without",)]
+
+
+def test_a_reject_of_anything_is_kept(engine: Session):
+    engine.process([Reject("\ud800", "S", 2**70, "no\udfff", "raw")])
+    assert [(row["id"], row["time"]) for row in engine.dead_letters()] == [("\\ud800", None)]
+
+
+def test_memory_holds_no_trees_between_batches(engine: Session):
+    engine.subscribe(PAIRS)
+    engine.process([doc(1), doc(2)])
+    assert not any("tree" in vars(record) for record in engine.records._records.values())
+
+
+def test_documents_of_one_shape_are_walked_twice(engine: Session):
+    engine.subscribe(PAIRS)
+    for number in range(5):
+        engine.process([doc(number)])
+    counters = engine.stage1_counters()
+    assert (counters["shape_misses"], counters["shape_hits"], counters["flushes"]) == (2, 3, 0)
+    assert counters["states"] > 0

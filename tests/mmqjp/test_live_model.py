@@ -1,0 +1,148 @@
+"""An engine in live use against the model of it: queries come, go, rest and are replaced, stores are opened again in
+other ways, processes die and stores fail, between batches of documents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from join_stage.joiner import PLANS
+from tests.generate.documents import SECOND, START
+from tests.live.cases import BOUNDED, FREE, SILENT, Timing, random_operations
+from tests.live.operations import Batch, Doc, Operation, Prune, Reopen, Subscribe
+from tests.live.run import Live
+from tests.live.shrink import printed, shrunk
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CASES = 20
+"""Cases of each timing in CI."""
+
+HOUR = 3600
+
+
+def doc(name: str, seconds: float, xml: str, stream: str = "S") -> Doc:
+    time = START + int(seconds * SECOND)
+    return Doc(name, stream, time, time, xml)
+
+
+def lived(engine: str | SparkSession, operations: list[Operation], place: Path) -> Live:
+    """Asserts that an engine does what the model expects; what fails is printed in short."""
+    live = Live(engine, place, START)
+    try:
+        live.run(operations)
+    except Exception as error:
+        kind = type(error)
+
+        def fails(candidate: object) -> bool:
+            try:
+                Live(engine, place, START).run(candidate)  # type: ignore[arg-type]
+            except Exception as other:
+                return type(other) is kind
+            return False
+
+        short = shrunk(operations, fails)
+        try:
+            Live(engine, place, START).run(short)
+        except Exception as other:
+            raise AssertionError(f"{type(other).__name__}: {other}\n{printed(short)}") from error
+        raise
+    return live
+
+
+DERIVED = "SELECT v, w FROM S/a[./x->v] JOIN {{{0}(v) = {0}(w), INF}} T/a[./x->w]"
+WRONG: dict[str, list[Operation]] = {
+    "1: numbers of a process": [
+        Reopen(),
+        Subscribe(DERIVED.format("lower-case")),
+        Batch((doc("d1", 0, "<a><x>U</x><x>http://Ex.org/p/</x><x> v</x></a>"),)),
+        Reopen(),
+        Subscribe(DERIVED.format("normalize-space"), backfill=True),
+        Subscribe(DERIVED.format("canonical-url"), backfill=True),
+        Batch((doc("d2", 1, "<a><x>u</x><x>http://ex.org/p#x</x><x>v </x></a>", "T"),)),
+    ],
+    "2: replaced in a backfill": [
+        Reopen(),
+        Subscribe("P/match->m PUBLISH R"),
+        Batch((doc("d1", 0, "<a/>"),)),
+        Subscribe("S/a PUBLISH P; P/match->m PUBLISH R", backfill=True),
+        Subscribe("S/* PUBLISH P; P/*->m PUBLISH R", backfill=True),
+    ],
+    "3: partners of what a backfill publishes": [
+        Reopen(lateness=HOUR * SECOND),
+        Subscribe("S/a->x JOIN {x = y, 2 h} P//b->y"),
+        Batch((doc("d1", 0, "<a>u</a>"), doc("d2", 1, "<b>u</b>", "T"), doc("d3", 0, "<c/>", "P"))),
+        Batch((doc("d4", 9 * HOUR, "<a>v</a>"), doc("d5", 9 * HOUR, "<c/>", "P"))),
+        Subscribe("T/b PUBLISH P", backfill=True),
+    ],
+    "3: a publisher of a stream not seen before": [
+        Reopen(lateness=HOUR * SECOND),
+        Subscribe("S/a->x JOIN {x = y, 2 h} P//b->y"),
+        Batch((doc("d1", 0, "<a>u</a>"), doc("d2", 0, "<c/>", "P"))),
+        Batch((doc("d3", 9 * HOUR, "<a>v</a>"), doc("d4", 9 * HOUR, "<c/>", "P"))),
+        Subscribe("T/b PUBLISH P"),
+        Batch((doc("d5", 1, "<b>u</b>", "T"),)),
+    ],
+    "4: opened again without lateness": [
+        Reopen(lateness=10 * SECOND),
+        Subscribe("S/a->x JOIN {x = y, 20} S/b->y"),
+        Batch((doc("d1", 0, "<a>u</a>"),)),
+        Batch((doc("d2", 100, "<a>v</a>"),)),
+        Reopen(),
+        Batch((doc("d3", 2, "<b>u</b>"),)),
+    ],
+    "4: opened again with more lateness": [
+        Reopen(lateness=10 * SECOND),
+        Subscribe("S/a->x JOIN {x = y, 20} S/b->y"),
+        Batch((doc("d1", 0, "<a>u</a>"),)),
+        Batch((doc("d2", 100, "<a>v</a>"),)),
+        Reopen(lateness=1000 * SECOND),
+        Batch((doc("d3", 2, "<b>u</b>"),)),
+    ],
+    "4: a prune that drops nothing": [
+        Reopen(lateness=4 * SECOND),
+        Subscribe("S/a->x JOIN {x = y, INF} S/b->y"),
+        Batch((doc("d1", 0, "<a>u</a>"),)),
+        Prune(0, 5 * SECOND),
+        Batch((doc("d2", 2, "<b>u</b>"),)),
+    ],
+    "a refused script uses up no number": [
+        Reopen(),
+        Subscribe("Q/match PUBLISH P"),
+        Subscribe("S/a; P/match PUBLISH Q"),
+        Subscribe("S/a"),
+    ],
+}  # fmt: skip
+"""What went wrong once, by its cause."""
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("cause", WRONG)
+def test_what_went_wrong_once(cause: str, plan: str, tmp_path: Path):
+    operations = [replace(o, plan=plan) if isinstance(o, Reopen) else o for o in WRONG[cause]]
+    Live("duckdb", tmp_path, START).run(operations)
+
+
+@pytest.mark.parametrize("timing", [FREE, BOUNDED, SILENT], ids=["free", "bounded", "silent"])
+@pytest.mark.parametrize("seed", range(CASES))
+def test_live_use_gives_what_the_model_expects(seed: int, timing: Timing, tmp_path: Path):
+    lived("duckdb", random_operations(Random(seed), timing), tmp_path)
+
+
+@pytest.mark.parametrize("seed", [4, 6])
+def test_live_use_on_spark_gives_what_the_model_expects(seed: int, spark: SparkSession, tmp_path: Path):
+    live = Live(spark, tmp_path, START)
+    live.run(random_operations(Random(seed), BOUNDED, 6))  # not shrunk: each trial takes long
+    assert live.outputs > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("timing", [FREE, BOUNDED, SILENT], ids=["free", "bounded", "silent"])
+@pytest.mark.parametrize("seed", range(CASES, 1000 + CASES))
+def test_live_use_gives_what_the_model_expects_at_length(seed: int, timing: Timing, tmp_path: Path):
+    lived("duckdb", random_operations(Random(seed), timing, 18), tmp_path)

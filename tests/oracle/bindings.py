@@ -1,0 +1,96 @@
+"""What the oracle finds: documents that blocks read, values of names, joint bindings, outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tests.oracle.match import Node, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """One output document, with the fields of an output line (interface.md)."""
+
+    query: str
+    t0: int
+    t1: int
+    documents: tuple[str, ...]
+    streams: tuple[str, ...]
+    nodes: tuple[tuple[str, int | str], ...]
+    xml: str
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A document that blocks read: an external one or an output; equal only to itself."""
+
+    t0: int
+    t1: int
+    xml: bytes | str
+    externals: tuple[tuple[str, str], ...]
+    """(id, stream) of the external documents it comes from, left to right."""
+
+    @cached_property
+    def tree(self) -> Tree:
+        return Tree(self.xml)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a name stands for: a node of a document, with a derived text or without; or a constant text alone."""
+
+    document: Stored | None
+    node: Node | None
+    derived: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self.derived is not None:
+            return self.derived
+        assert self.document is not None and self.node is not None
+        return self.document.tree.text(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """One part of `SELECT *`: the root of the block with this number, or (named) an item of an inner SELECT."""
+
+    block: int
+    name: str | None
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One joint binding over the documents that the blocks read, left to right."""
+
+    inputs: tuple[Stored, ...]
+    visible: Mapping[str, Value]
+    roots: tuple[Root, ...]
+
+    @property
+    def t0(self) -> int:
+        return min(document.t0 for document in self.inputs)
+
+    @property
+    def t1(self) -> int:
+        return max(document.t1 for document in self.inputs)
+
+    def star(self) -> list[tuple[str, Value]]:
+        """The names and values that `SELECT *` means."""
+        short = ("left", "right")
+        count = len(self.inputs)
+        return [(r.name or (short[r.block] if count <= 2 else f"b{r.block + 1}"), r.value) for r in self.roots]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One output: its row, the document that it is for the readers of its stream, and what tells it from the query's
+    others: the documents that its blocks read, left to right, and its nodes."""
+
+    row: OutputRow
+    stored: Stored
+    inputs: tuple[Stored, ...]
+    nodes: tuple[tuple[str, int | str], ...]

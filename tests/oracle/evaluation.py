@@ -1,0 +1,264 @@
+"""Brute-force oracle: what a script's queries answer, straight from xscl.md sections 1, 3 and 4, by nested loops.
+
+It shares the syntax tree with the engine and nothing else: its values are its own (`tests.oracle.values`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from itertools import product
+from typing import Protocol
+
+from lxml import etree
+
+from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value
+from tests.oracle.construct import append, as_element, construct, hole_key, holes_of
+from tests.oracle.match import Matcher
+from tests.oracle.values import DERIVED, STRING_TESTS, compare, number, number_text
+from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Number, Or, String, VarPath
+from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItems, SelectStar, SubQuery
+
+XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
+ROOTS = "*"
+"""Stands for the block roots in a set of variable names that somebody needs."""
+
+
+class Doc(Protocol):
+    """An input document; times in microseconds."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def stream(self) -> str: ...
+    @property
+    def t0(self) -> int: ...
+    @property
+    def t1(self) -> int: ...
+    @property
+    def xml(self) -> bytes | str: ...
+
+
+def evaluate(script: Script, documents: Sequence[Doc]) -> list[OutputRow]:
+    """Every output of every query, sorted; equal rows of different queries or over different inputs all stay."""
+    evaluation = Evaluation(script, documents)
+    rows = [output.row for index in range(len(script.queries)) for output in evaluation.outputs(index)]
+    return sorted(rows, key=lambda row: (row.t1, row.query, row.documents, repr(row.nodes), row.xml))
+
+
+def comparable(rows: Iterable[OutputRow]) -> list[tuple[object, ...]]:
+    """Rows as a sorted list of plain tuples that is equal for equal multisets: canonical XML, `nodes` by name.
+
+    `nodes` may be a mapping too, so that an engine's output objects can be compared with the oracle's rows.
+    """
+    plain = []
+    for row in rows:
+        pairs = row.nodes.items() if isinstance(row.nodes, Mapping) else row.nodes
+        nodes = tuple(sorted(pairs, key=str))
+        xml = etree.canonicalize(row.xml, rewrite_prefixes=True)
+        plain.append((row.t1, row.query, tuple(row.documents), tuple(row.streams), nodes, row.t0, xml))
+    return sorted(plain, key=repr)
+
+
+class Evaluation:
+    def __init__(self, script: Script, documents: Sequence[Doc]) -> None:
+        self._script = script
+        self._names = script.names()
+        self._namespaces = {"xml": XML_NAMESPACE, **dict(script.namespaces)}
+        self._outputs: dict[int, list[Answer]] = {}
+        self._external: dict[tuple[str, str], Stored] = {}
+        for doc in documents:
+            key = (doc.stream, doc.id)
+            self._external.setdefault(key, Stored(doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),)))
+
+    def outputs(self, index: int) -> list[Answer]:
+        """The outputs of one query; those of its publishers are found first, by recursion."""
+        if index not in self._outputs:
+            query, name = self._script.queries[index], self._names[index]
+            select = query.select or SelectStar()
+            found: dict[object, Answer] = {}
+            for match in self._matches(query.source, frozenset(_needed(query))):
+                for values in self._selections(select, match):
+                    nodes = tuple((key, value.node.label()) for key, value in values.items() if value.node)
+                    if (match.inputs, nodes) not in found:
+                        found[match.inputs, nodes] = self._output(name, select, match, values, nodes)
+            self._outputs[index] = list(found.values())
+        return self._outputs[index]
+
+    def _stream(self, name: str) -> list[Stored]:
+        """Every document of a stream, external or published."""
+        documents = [document for (stream, _), document in self._external.items() if stream == name]
+        for index, query in enumerate(self._script.queries):
+            if query.publish == name:
+                documents += [output.stored for output in self.outputs(index)]
+        return documents
+
+    # ------------------------------------------------------------ FROM
+
+    def _matches(self, source: Input, needed: frozenset[str]) -> list[Match]:
+        match source:
+            case Block():
+                return list(self._block(source, needed))
+            case Join():
+                return list(self._join(source, needed))
+            case SubQuery():
+                found: dict[object, Match] = {}
+                for inner in self._matches(source.source, needed):
+                    for values in self._selections(source.select, inner):
+                        roots = tuple(Root(0, name, value) for name, value in values.items())
+                        found.setdefault((inner.inputs, roots), replace(inner, visible=values, roots=roots))
+                return list(found.values())
+
+    def _block(self, block: Block, needed: frozenset[str]) -> Iterator[Match]:
+        for document in self._stream(block.stream):
+            yield from self._in_document(block, needed, document)
+
+    def _in_document(self, block: Block, needed: frozenset[str], document: Stored) -> Iterator[Match]:
+        matcher = Matcher(document.tree, self._namespaces, needed)
+        found = matcher.embeddings(None, block.steps)
+        if ROOTS not in needed:
+            found = list(dict.fromkeys((None, bindings) for _, bindings in found))
+        for root, bindings in found:
+            visible = {name: Value(document, node) for name, node in bindings}
+            yield Match((document,), visible, (Root(0, block.steps[-1].var, Value(document, root)),))
+
+    def _join(self, join: Join, needed: frozenset[str]) -> Iterator[Match]:
+        lefts, rights = self._matches(join.left, needed), self._matches(join.right, needed)
+        for left in lefts:
+            for right in rights:
+                if _in_time(join, left, right):
+                    both = {**left.visible, **right.visible}
+                    if self._holds(join.pred, both):
+                        shifted = (replace(root, block=root.block + len(left.inputs)) for root in right.roots)
+                        yield Match(left.inputs + right.inputs, both, (*left.roots, *shifted))
+
+    def _holds(self, pred: Expr, visible: Mapping[str, Value]) -> bool:
+        """Whether a join predicate holds under a joint binding; each path in it may choose its own node."""
+        match pred:
+            case And():
+                return all(self._holds(arm, visible) for arm in pred.args)
+            case Or():
+                return any(self._holds(arm, visible) for arm in pred.args)
+            case Compare():
+                pairs = product(self._atoms(pred.left, visible), self._atoms(pred.right, visible))
+                return any(compare(pred.op, left, right) for left, right in pairs)
+            case Call():
+                test = STRING_TESTS[pred.name]
+                texts = product(*([_string(atom) for atom in self._atoms(arg, visible)] for arg in pred.args))
+                return any(test(text, other) for text, other in texts)
+        raise TypeError(f"not a join predicate: {pred!r}")
+
+    def _atoms(self, operand: Expr, visible: Mapping[str, Value]) -> list[str | float]:
+        if isinstance(operand, Number):
+            return [number(operand.text)]
+        return [value.text for value in self._values(operand, visible)]
+
+    def _values(self, operand: Expr, visible: Mapping[str, Value]) -> list[Value]:
+        """The values that an operand may choose: one, or as many as its path finds nodes."""
+        match operand:
+            case VarPath():
+                value = visible[operand.var]
+                if not operand.steps:
+                    return [value]
+                assert value.document is not None and value.node is not None and value.derived is None
+                matcher = Matcher(value.document.tree, self._namespaces)
+                return [Value(value.document, node) for node in matcher.nodes(value.node, operand.steps)]
+            case String():
+                return [Value(None, None, operand.value)]
+            case Number():
+                return [Value(None, None, number_text(number(operand.text)))]
+            case Call():
+                arguments = self._values(operand.args[0], visible)
+                return [replace(value, derived=DERIVED[operand.name](value.text)) for value in arguments]
+        raise TypeError(f"not an operand: {operand!r}")
+
+    # ------------------------------------------------------------ SELECT and output documents
+
+    def _selections(self, select: Select, match: Match) -> Iterator[dict[str, Value]]:
+        """The values of the SELECT variables by name: one choice for each combination of nodes of their paths."""
+        if isinstance(select, SelectStar):
+            yield dict(match.star())
+            return
+        if isinstance(select, SelectItems):
+            operands = {item.name: item.operand for item in select.items}
+        else:
+            operands = {hole_key(hole): hole.operand for hole in holes_of(select)}
+        for values in product(*(self._values(operand, match.visible) for operand in operands.values())):
+            yield dict(zip(operands, values, strict=True))
+
+    def _output(
+        self,
+        name: str,
+        select: Select,
+        match: Match,
+        values: Mapping[str, Value],
+        nodes: tuple[tuple[str, int | str], ...],
+    ) -> Answer:
+        if isinstance(select, ElementConstructor):
+            element = construct(select, values, self._namespaces)
+        else:
+            element = etree.Element("match", query=name, t0=str(match.t0), t1=str(match.t1))
+            for key, value in values.items():
+                if isinstance(select, SelectStar) and value.derived is None:
+                    element.append(as_element(value))
+                else:
+                    append(etree.SubElement(element, key.replace("'", "_")), value)
+        xml = etree.tostring(element, encoding="unicode")
+        externals = tuple(external for document in match.inputs for external in document.externals)
+        documents, streams = tuple(id for id, _ in externals), tuple(stream for _, stream in externals)
+        row = OutputRow(name, match.t0, match.t1, documents, streams, nodes, xml)
+        return Answer(row, Stored(match.t0, match.t1, xml, externals), match.inputs, nodes)
+
+
+class QueryAnswers(Evaluation):
+    """What one query answers over streams whose documents the caller chooses, again and again as these change."""
+
+    def __init__(self, query: Query, name: str, namespaces: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(Script((query,), namespaces), ())
+        self._names = (name,)
+        self._streams: Mapping[str, Sequence[Stored]] = {}
+        self._found: dict[tuple[int, frozenset[str], Stored], list[Match]] = {}
+
+    def over(self, streams: Mapping[str, Sequence[Stored]]) -> list[Answer]:
+        """Every answer over these documents."""
+        self._streams = streams
+        self._outputs.clear()
+        return self.outputs(0)
+
+    def _stream(self, name: str) -> list[Stored]:
+        return list(self._streams.get(name, ()))
+
+    def _in_document(self, block: Block, needed: frozenset[str], document: Stored) -> Iterator[Match]:
+        key = id(block), needed, document
+        if key not in self._found:
+            self._found[key] = list(super()._in_document(block, needed, document))
+        return iter(self._found[key])
+
+
+def _needed(part: object) -> Iterator[str]:
+    """The variables that a part of a query mentions, and ROOTS where it says or means `SELECT *`."""
+    if (isinstance(part, Query) and part.select is None) or isinstance(part, SelectStar):
+        yield ROOTS
+    if isinstance(part, VarPath):
+        yield part.var
+    if isinstance(part, tuple):
+        for item in part:
+            yield from _needed(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _needed(getattr(part, field.name))
+
+
+def _in_time(join: Join, left: Match, right: Match) -> bool:
+    """The window and the order; for inner joins these are tests on the intervals of hidden documents."""
+    if join.op == "FOLLOWED BY":
+        ordered, distance = left.t1 < right.t0, right.t1 - left.t0
+    else:
+        # Only a block's document can be the very same on both sides: a hidden document differs from all others.
+        ordered = left.inputs != right.inputs or len(left.inputs) > 1
+        distance = max(left.t1, right.t1) - min(left.t0, right.t0)
+    return ordered and (join.window.us is None or distance <= join.window.us)
+
+
+def _string(atom: str | float) -> str:
+    return atom if isinstance(atom, str) else number_text(atom)

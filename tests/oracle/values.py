@@ -1,0 +1,160 @@
+"""Values for the oracle, written from their definitions: numbers, comparisons, tests of strings, derived values.
+
+It shares nothing with `xscl`, whose values it judges; Saxon judges both (test_values_saxon.py).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+import unicodedata
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from urllib.parse import unquote
+
+import ada_url
+
+from tests.oracle import regex as oracle_regex
+
+_ORDER: dict[str, Callable[[float, float], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_DIGITS = frozenset("0123456789")
+
+
+def number(text: str) -> float:
+    """XPath 1.0's number(): the double nearest to the number that the text writes, NaN if it writes none."""
+    written = text.strip(" \t\r\n")
+    whole, _, rest = written.removeprefix("-").partition(".")
+    if not whole + rest or not _DIGITS.issuperset(whole + rest):
+        return float("nan")
+    exact = Fraction(int(whole + rest or "0"), 10 ** len(rest))
+    try:
+        nearest = float(exact)
+    except OverflowError:
+        nearest = float("inf")
+    return -nearest if written.startswith("-") else nearest
+
+
+def number_text(value: float) -> str:
+    """A number as XPath 1.0 writes it: no exponent, no `.0`."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return str(int(value)) if value == int(value) else format(Decimal(repr(value)), "f")
+
+
+def compare(op: str, left: str | float, right: str | float) -> bool:
+    """A comparison by section 4 of the language's definition."""
+    if isinstance(left, str) and isinstance(right, str) and op in ("=", "!="):
+        return ([*map(ord, left)] == [*map(ord, right)]) == (op == "=")
+    one, other = (number(value) if isinstance(value, str) else value for value in (left, right))
+    return _ORDER[op](one, other)
+
+
+STRING_TESTS: dict[str, Callable[[str, str], bool]] = {
+    "contains": lambda text, part: any(text[at:].startswith(part) for at in range(len(text) + 1)),
+    "starts-with": lambda text, part: text[: len(part)] == part,
+    "ends-with": lambda text, part: len(part) <= len(text) and text[len(text) - len(part) :] == part,
+    "matches": oracle_regex.matches,
+}
+"""The tests of two strings."""
+
+
+# ---------------------------------------------------------------- derived values
+
+
+def normalize_space(text: str) -> str:
+    """XPath's normalize-space(): white space is XML's four characters."""
+    return " ".join(word for word in re.split("[\x20\x09\x0d\x0a]", text) if word)
+
+
+def upper_case(text: str) -> str:
+    """Each character's full mapping; none of them depends on its neighbours."""
+    return "".join(char.upper() for char in text)
+
+
+def lower_case(text: str) -> str:
+    """Each character's full mapping, with the one that depends on its neighbours and on no language: a sigma is final
+    after a cased letter and not before one, those that are ignored between them left out (Unicode, table 3-17)."""
+    return "".join(
+        "ς" if char == "Σ" and _cased(text[:at][::-1]) and not _cased(text[at + 1 :]) else char.lower()
+        for at, char in enumerate(text)
+    )
+
+
+def _cased(text: str) -> bool:
+    """Whether the first character that is not ignored is cased."""
+    for char in text:
+        if unicodedata.category(char) in ("Mn", "Me", "Cf", "Lm", "Sk") or char in _MIDDLE:
+            continue
+        return char.islower() or char.isupper() or char.istitle()
+    return False
+
+
+_MIDDLE = "'.:·\u0387\u055f\u05f4‘’\u2024\u2027\ufe13\ufe52\ufe55\uff07\uff0e\uff1a"
+"""The punctuation that may stand inside a word."""
+
+# Addresses: RFC 3986, appendix B, with the hosts that browsers make.
+
+_ADDRESS = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
+_TRACKING = ("fbclid", "gclid", "mc_cid", "mc_eid", "igshid", "ref_src")
+_PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+
+
+def canonical_url(text: str) -> str:
+    """The canonical spelling of a web address, for those that a browser would take without changing their path."""
+    text = text.strip()
+    found = _ADDRESS.fullmatch(text)
+    assert found
+    scheme, authority, path, query = found.groups()
+    if (scheme or "").lower() not in ("http", "https") or not ada_url.check_url(text):
+        return text
+    url = ada_url.URL(text)
+    parameters = sorted(_encoded(item) for item in (query or "").split("&") if item and not _tracks(item))
+    user = _encoded(authority.rpartition("@")[0])
+    made = "https://" + (f"{user}@" if user else "") + url.hostname.rstrip(".")
+    if url.port not in ("", "80", "443"):
+        made += f":{url.port}"
+    return made + _encoded(path).rstrip("/") + ("?" + "&".join(parameters) if parameters else "")
+
+
+def host(text: str) -> str:
+    """The host of an address, "" if it has none."""
+    if not ada_url.check_url(text.strip()):
+        return ""
+    return ada_url.URL(text.strip()).hostname.strip("[]").rstrip(".").removeprefix("www.")
+
+
+def _tracks(parameter: str) -> bool:
+    name = unquote(parameter.split("=")[0]).lower()
+    return name[:4] == "utm_" or name in _TRACKING
+
+
+def _encoded(part: str) -> str:
+    made = ""
+    for escape, char in re.findall("%([0-9A-Fa-f]{2})|(.)", part, re.DOTALL):
+        octets = bytes.fromhex(escape) if escape else char.encode()
+        if octets in _PLAIN or (char and char in "/:@!$&'()*+,;=?"):
+            made += octets.decode()
+        else:
+            made += "".join(f"%{octet:02X}" for octet in octets)
+    return made
+
+
+DERIVED: dict[str, Callable[[str], str]] = {
+    "normalize-space": normalize_space,
+    "lower-case": lower_case,
+    "upper-case": upper_case,
+    "canonical-url": canonical_url,
+    "host": host,
+}
+"""The functions that derive a value."""

@@ -1,0 +1,53 @@
+"""Holding an engine against the oracle: the same script over the same documents, row by row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from feeds.document import Document
+from mmqjp.answers.output import Output
+from mmqjp.session import Session
+from tests.oracle.bindings import OutputRow
+from tests.oracle.evaluation import comparable, evaluate
+from xscl import Script
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How documents arrive: `order` seeds a shuffle (None: as given), `batch` is the number in a batch."""
+
+    order: int | None
+    batch: int
+
+
+def as_row(output: Output) -> OutputRow:
+    return OutputRow(
+        output.query, output.t0, output.t1, output.documents, output.streams, tuple(output.nodes.items()), output.xml
+    )
+
+
+def arranged(documents: Sequence[Document], delivery: Delivery) -> list[list[Document]]:
+    """The documents in batches. Of documents with one id the first stays first: which is kept depends on it."""
+    first: dict[tuple[str, str], Document] = {}
+    for document in documents:
+        first.setdefault((document.stream, document.id), document)
+    ordered = list(first.values())
+    if delivery.order is not None:
+        random.Random(delivery.order).shuffle(ordered)
+    ordered += [d for d in documents if first[d.stream, d.id] is not d]
+    return [ordered[i : i + delivery.batch] for i in range(0, len(ordered), delivery.batch)]
+
+
+def run(engine: Session, script: Script, batches: Sequence[Sequence[Document]]) -> list[OutputRow]:
+    engine.ensure(script)
+    return [as_row(output) for batch in batches for output in engine.process(batch)]
+
+
+def assert_agrees(engine: Session, script: Script, documents: Sequence[Document], delivery: Delivery) -> int:
+    """Asserts that the engine gives the oracle's rows; returns how many there were."""
+    expected = comparable(evaluate(script, documents))
+    got = comparable(run(engine, script, arranged(documents, delivery)))
+    assert got == expected
+    return len(expected)

@@ -1,0 +1,22 @@
+"""Runs a program that may take so much of the processor's time and no more, however busy the machine is."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from functools import partial
+
+from tests.support.places import ROOT
+
+SECONDS = 20
+"""What a program gets for inputs that took minutes or more when their reading was not linear."""
+
+
+def printed(program: str, seconds: int = SECONDS) -> str:
+    """What a program of Python prints; an assertion fails if it needs more than its time or fails."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (seconds, seconds))
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit, timeout=600)
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stderr[-2000:]}"
+    return done.stdout

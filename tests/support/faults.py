@@ -1,0 +1,142 @@
+"""Faults as an input: calls that fail, or that the process does not outlive, at a named point and a counted call."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import isawaitable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from join_stage.joiner import JoinEngine
+from mmqjp.session import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Point = tuple[Any, str]
+"""A class, module or object, and the name of what it can be called by."""
+
+
+class Injected(Exception):
+    """What fails because a test has it fail."""
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing catches it."""
+
+
+def fail(*given: object) -> NoReturn:
+    """Raises Injected, whatever it is given."""
+    raise Injected
+
+
+def kill() -> None:
+    """Ends this process with SIGKILL."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed() -> NoReturn:
+    """Raises Killed."""
+    raise Killed
+
+
+# ---------------------------------------------------------------- points
+
+
+def wrap(point: Point, before: Callable[[], object], after: Callable[[], object]) -> None:
+    """Has each call at a point come with something that is done before it and something after it has ended well."""
+    owner, name = point
+    method: Callable[..., Any] = getattr(owner, name)
+
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        before()
+        result = method(*arguments, **options)
+        if isawaitable(result):
+            return awaited(result)
+        after()
+        return result
+
+    async def awaited(result: Any) -> Any:
+        found = await result
+        after()
+        return found
+
+    setattr(owner, name, wrapped)
+
+
+def arm(point: Point, strike: Callable[[], object], calls: int = 1, *, after: bool = False) -> None:
+    """Has `strike` run at the call of this number: before anything is done, or after all is."""
+    count, struck = 0, False
+
+    def counted() -> None:
+        nonlocal count
+        count += 1
+        if not after and count == calls:
+            strike()
+
+    def done() -> None:
+        nonlocal struck
+        if after and count >= calls and not struck:
+            struck = True
+            strike()
+
+    wrap(point, counted, done)
+
+
+@contextmanager
+def armed(point: Point, strike: Callable[[], object], calls: int = 1, *, after: bool = False) -> Iterator[None]:
+    """A block in which a point is armed (see `arm`)."""
+    owner, name = point
+    own = vars(owner).get(name)
+    arm(point, strike, calls, after=after)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+# ---------------------------------------------------------------- stores
+
+
+class FaultyStore:
+    """A store that does what another does, but for the calls that a test has put others in the place of."""
+
+    def __init__(self, store: JoinEngine) -> None:
+        self._store = store
+        self._instead: Mapping[str, Callable[..., Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return self._instead[name] if name in self._instead else getattr(self._store, name)
+
+    @contextmanager
+    def instead(self, **calls: Callable[..., Any]) -> Iterator[None]:
+        """A block in which these are called in the place of the store's own."""
+        kept, self._instead = self._instead, {**self._instead, **calls}
+        try:
+            yield
+        finally:
+            self._instead = kept
+
+    @contextmanager
+    def failing(self, *names: str, call: Callable[..., Any] = fail) -> Iterator[None]:
+        """A block in which calls of these names fail."""
+        with self.instead(**dict.fromkeys(names, call)):
+            yield
+
+
+class FaultySession(Session):
+    """A session whose store fails where it is told to."""
+
+    store: FaultyStore
+
+    def _open_store(
+        self, session: SparkSession | None, directory: Path | None, plan: str, cache_bytes: int, read_only: bool
+    ) -> JoinEngine:
+        self.store = FaultyStore(super()._open_store(session, directory, plan, cache_bytes, read_only))
+        return cast(JoinEngine, self.store)

@@ -1,0 +1,50 @@
+"""Feeds in short, and what their entries say."""
+
+import json
+
+from lxml import etree
+
+from feeds import Document
+from feeds.entries import read_entries
+from feeds.item import Origin
+
+MTIME = 1_800_000_000_000_000
+HERE = Origin("dir/feed.xml", MTIME)
+
+
+def read(feed, origin=HERE, form="item"):
+    return list(read_entries(feed.encode() if isinstance(feed, str) else feed, origin, form))
+
+
+def leaves(document):
+    """The item's children as (name, text), a link as (link, rel href)."""
+    assert isinstance(document, Document), document
+    root = etree.fromstring(document.xml)
+    assert root.tag == "item"
+    return [(c.tag, c.text if c.tag != "link" else f"{c.get('rel')} {c.get('href')}") for c in root]
+
+
+def only(feed, origin=HERE):
+    (document,) = read(feed, origin)
+    return leaves(document)
+
+
+def values(feed, name):
+    return [text for tag, text in only(feed) if tag == name]
+
+
+def rss(item, channel="<title>C</title><link>https://c.example/</link>", attributes='version="2.0"'):
+    return (
+        f'<rss {attributes} xmlns:dc="http://purl.org/dc/elements/1.1/" '
+        'xmlns:content="http://purl.org/rss/1.0/modules/content/" xmlns:atom="http://www.w3.org/2005/Atom" '
+        'xmlns:itunes="http://www.itunes.com/dtds/podcast-1.0.dtd">'
+        f"<channel>{channel}{item}</channel></rss>"
+    )
+
+
+def atom(entry, head=""):
+    return f'<feed xmlns="http://www.w3.org/2005/Atom"><title>F</title><id>f</id>{head}<entry>{entry}</entry></feed>'
+
+
+def json_feed(item, **feed):
+    return json.dumps({"version": "https://jsonfeed.org/version/1.1", "title": "J", "items": [item], **feed})

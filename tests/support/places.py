@@ -1,0 +1,8 @@
+"""Where the project is, and the files that tests read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"

@@ -1,0 +1,256 @@
+"""The catalog under queries that come and go: what removal frees, and what adding and removing cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from templates.catalog import INFINITE, Catalog, Change, Placement
+from tests.generate.strategies import cases
+from tests.support.conjuncts import conjunct, conjuncts_of
+from xpath_stage.evaluator import XPathStage
+from xscl.algebra.normal import Conjunct
+from xscl.syntax import Script
+
+Q1 = "S//book[./author->a][./title->t] JOIN {a = b AND t = u, 1 h} S//blog[./author->b][./title->u]"
+
+
+def state(catalog: Catalog) -> object:
+    """All that a catalog holds but the templates, of which there are few and which stay."""
+    return (
+        dict(catalog.steps),
+        dict(catalog._step_ids),
+        *(+uses for uses in (catalog._uses.steps, catalog._uses.edges, catalog._uses.values)),
+        {key: (row.variables, row.row()) for key, row in catalog._rows._by_key.items()},
+        dict(catalog._rows._by_number),
+        dict(catalog._rows._restored),
+    )
+
+
+class Books:
+    """What stages 1 and 2 hold, kept by applying the catalog's changes, strictly."""
+
+    def __init__(self) -> None:
+        self.steps: set[int] = set()
+        self.edges: set[tuple[int, int]] = set()
+        self.values: set[int] = set()
+        self.rows: dict[int, object] = {}
+
+    def add(self, change: Change) -> None:
+        steps = [step.id for step in change.steps]
+        for step in change.steps:
+            assert step.parent is None or step.parent in self.steps or step.parent in steps[: steps.index(step.id)]
+        for held, new in ((self.steps, steps), (self.edges, change.edges), (self.values, change.values)):
+            assert len(set(new)) == len(new)
+            assert held.isdisjoint(new)
+            held.update(new)  # type: ignore[arg-type]
+        self.rows |= {row.id: row for row in change.rows}
+
+    def remove(self, gone: Change, changed: Change) -> None:
+        assert self.steps >= {step.id for step in gone.steps}
+        assert self.edges >= set(gone.edges)
+        assert self.values >= set(gone.values)
+        self.steps -= {step.id for step in gone.steps}
+        self.edges -= set(gone.edges)
+        self.values -= set(gone.values)
+        for row in gone.rows:
+            del self.rows[row.id]
+        self.rows |= {row.id: row for row in changed.rows}
+
+
+@given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_removal_takes_back_exactly_what_adding_brought(found: list[tuple[Script, object]], rng: Random):
+    queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
+    queries += [rng.choice(queries) for _ in range(len(queries) // 2)]
+    queries += [replace(query) for query in queries[:3]]  # equal, but not the same
+    catalog, books = Catalog(), Books()
+    standing: list[tuple[Placement, int, bool]] = []
+    for query in queries:
+        window, ordered = rng.choice((1, 2, 5, INFINITE)), rng.random() < 0.5
+        before = state(catalog)
+        placement, change = catalog.add(query, window, ordered)
+        if rng.random() < 0.3:
+            catalog.remove(placement.row, window, ordered)
+            assert state(catalog) == before
+            continue
+        books.add(change)
+        standing.append((placement, window, ordered))
+        check_placement(catalog, query, placement)
+    rng.shuffle(standing)
+    while standing:
+        check_books(catalog, books, standing)
+        placement, window, ordered = standing.pop()
+        books.remove(*catalog.remove(placement.row, window, ordered))
+    check_books(catalog, books, [])
+    assert state(catalog) == state(Catalog())
+
+
+def check_placement(catalog: Catalog, query: Conjunct, placement: Placement) -> None:
+    """The slots carry the query's nodes to the template's, edges to edges and variables to the row's."""
+    slots = [slot for side in placement.slots for slot in side]
+    assert sorted(slots) == list(range(len(slots)))
+    shape, variables = catalog.templates[placement.template], catalog.variables_of(placement.row)
+    nodes = [node for side in placement.minors for node in side.nodes]
+    left = len(placement.minors[0].nodes)
+    for i, node in enumerate(nodes):
+        offset = 0 if i < left else left
+        parent = None if node.parent is None else slots[node.parent + offset]
+        assert shape.parents[slots[i]] == parent
+        assert (slots[i] >= shape.left) == (i >= left)
+        assert definition(catalog, variables[slots[i]]) == list(map(str, node.definition))
+    joins = {
+        (slots[placement.minors[0].node_of[a]], slots[placement.minors[1].node_of[b] + left]) for a, b in query.joins
+    }
+    assert joins == set(shape.joins)
+
+
+def definition(catalog: Catalog, variable: int | None) -> list[str]:
+    if variable is None:
+        return []
+    step = catalog.steps[variable]
+    return [*definition(catalog, step.parent), str(step.node)]
+
+
+def check_books(catalog: Catalog, books: Books, standing: list[tuple[Placement, int, bool]]) -> None:
+    """The stages hold what the standing queries need and no more; rows have the subscribers' windows."""
+    needs = catalog.needs_of(placement.row for placement, _, _ in standing)
+    assert books.steps == {step.id for step in needs.steps} == set(catalog.steps)
+    assert books.edges == set(needs.edges)
+    assert books.values == set(needs.values)
+    windows: dict[int, list[int]] = {}
+    orders: dict[int, list[bool]] = {}
+    for placement, window, ordered in standing:
+        windows.setdefault(placement.row, []).append(window)
+        orders.setdefault(placement.row, []).append(ordered)
+    assert {row: (r.window, r.ordered) for row, r in books.rows.items()} == {  # type: ignore[attr-defined]
+        row: (max(of_row), all(orders[row])) for row, of_row in windows.items()
+    }
+
+
+def test_a_row_s_window_is_the_largest_of_those_that_are_left():
+    catalog = Catalog()
+    query = conjunct(Q1)
+    placement = catalog.add(query, 5, True)[0]
+    for window in (9, 5, 9, 7):
+        catalog.add(query, window, True)
+    seen = []
+    for window in (9, 5, 9, 7):
+        gone, changed = catalog.remove(placement.row, window, True)
+        assert gone == Change()
+        seen.append(changed.rows[0].window)
+    assert seen == [9, 9, 7, 5]
+    gone, changed = catalog.remove(placement.row, 5, True)
+    assert [row.id for row in gone.rows] == [placement.row]
+    assert changed == Change()
+
+
+def test_known_steps_and_templates_keep_their_numbers():
+    first = Catalog()
+    kept = first.add(conjunct(Q1), 1, True)[0]
+    other = first.add(conjunct("S//a->x JOIN {x = y, 1 h} S//b->y"), 1, True)[0]
+    known = {step.key: step.id for step in first.steps.values()}
+    again = Catalog(known, first.next_step, first.templates)
+    placement = again.add(conjunct("S//a->x JOIN {x = y, 1 h} S//b->y"), 1, True)[0]
+    assert placement.template == other.template
+    assert again.variables_of(placement.row) == first.variables_of(other.row)
+    assert again.variables_of(again.add(conjunct(Q1), 1, True)[0].row) == first.variables_of(kept.row)
+    new = again.add(conjunct("S//c->x JOIN {x = y, 1 h} S//c->y"), 1, True)[0]
+    assert min(again.variables_of(new.row)) >= first.next_step
+
+
+@given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object]], rng: Random):
+    queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
+    first, books = Catalog(), Books()
+    rows = [first.add(query, 1, True)[0].row for query in queries]
+    steps = [(str(step.node), step) for _, step in sorted(first.steps.items())]
+    again = Catalog({step.key: step.id for _, step in steps}, first.next_step, first.templates)
+    keys = [(first.row(row).template, first.variables_of(row)) for row in rows]
+    numbers, change = again.restore(steps, keys)
+    books.add(change)
+    standing = [(query, numbers[key]) for query, key in zip(queries, keys, strict=True)]
+    for _, row in standing:
+        books.add(Change(rows=(again.subscribe(row, 1, True),)))
+    rng.shuffle(standing)
+    for query, row in standing:
+        if rng.random() < 0.5:
+            placement = again.place(query)
+            assert placement.row == row
+            check_placement(again, query, placement)
+        if rng.random() < 0.5:  # another that is equal finds the row, if it is still there
+            placement, change = again.add(replace(query), 1, True)
+            assert change == Change(rows=(again.row(row),))
+            again.remove(row, 1, True)
+        books.remove(*again.remove(row, 1, True))
+    assert not (books.steps or books.edges or books.values or books.rows)
+    assert state(again) == state(Catalog())
+
+
+# ---------------------------------------------------------------- cost
+
+
+def calls(action: Callable[[], object]) -> int:
+    """How many functions, Python's and C's, are called."""
+    count = 0
+
+    def profile(_frame: object, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def numbered(i: int) -> Conjunct:
+    """One of many queries: some variables are shared with others, a literal is its own."""
+    left = f"S//item[./author->a][./t{i % 50}->t][./category = 'c{i}']"
+    return conjunct(f"{left} JOIN {{a = b AND t = u, {1 + i} s}} S//item[./author->b][./t{i % 7}->u]")
+
+
+def test_adding_and_removing_a_query_costs_the_same_among_a_hundred_and_among_many():
+    catalog, stage = Catalog(), XPathStage()
+
+    def add(i: int) -> Placement:
+        placement, change = catalog.add(numbered(i), 1 + i, True)
+        stage.add(change)
+        return placement
+
+    def remove(i: int, placement: Placement) -> None:
+        stage.remove(catalog.remove(placement.row, 1 + i, True)[0])
+
+    def cost(i: int) -> int:
+        kept: list[Placement] = []
+        return calls(lambda: kept.append(add(i))) + calls(lambda: remove(i, kept[0]))
+
+    for i in range(100):
+        add(i)
+    few = cost(1_000_000)
+    for i in range(100, 10_000):
+        add(i)
+    many = cost(2_000_000)
+    assert many <= 1.1 * few
+
+
+def test_windows_that_come_and_go_under_a_larger_one_leave_nothing_behind():
+    catalog, query = Catalog(), conjunct(Q1)
+    placement = catalog.add(query, 100, True)[0]
+    catalog.add(query, 1, True)
+
+    def renew(times: int) -> int:
+        for _ in range(times):
+            catalog.add(query, 50, True)
+            catalog.remove(placement.row, 50, True)
+        found = calls(lambda: catalog.remove(placement.row, 100, True))
+        catalog.add(query, 100, True)
+        return found
+
+    assert renew(1000) == renew(1)

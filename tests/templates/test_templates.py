@@ -1,0 +1,318 @@
+"""Minors, canonical templates, and the rows of R_T: which queries share what, and which do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, permutations, product
+from random import Random
+
+import igraph
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from templates.catalog import Catalog, Placement
+from templates.conjunctive import conjunctive_query, executable_query, executable_views_query, views_query
+from templates.enumeration import count_templates, templates
+from templates.minor import minor
+from templates.template import Shape, canonical_row, canonical_shape
+from tests.support.conjuncts import conjunct
+
+
+def placed(*queries: str) -> list[Placement]:
+    """Where the catalog puts the queries, one after another."""
+    catalog = Catalog()
+    return [catalog.add(conjunct(query), 1, True)[0] for query in queries]
+
+
+# ---------------------------------------------------------------- minors
+
+
+def minors(query: str) -> list[list[tuple[str, int | None]]]:
+    """For each side the minor's nodes, as the definition's text and the parent."""
+    one = conjunct(query)
+    found = []
+    for i, side in enumerate(one.sides()):
+        reduced = minor(side.pattern, [join[i] for join in one.joins])
+        found.append([("".join(map(str, node.definition)), node.parent) for node in reduced.nodes])
+    return found
+
+
+def test_only_value_join_nodes_and_their_least_common_ancestors_stay():
+    text = "//r->r/a[./b[./c->c][./d/e->e]][./f->f][./g->g] JOIN {c = u AND e = v, 1 h} //x/y[./z->u]/w->v"
+    left, right = minors(text)
+    assert left == [
+        ("//r/a[./f][./g]/b", None),
+        ("//r/a[./f][./g]/b/c", 0),
+        ("//r/a[./f][./g]/b/d/e", 0),
+    ]
+    assert right == [("//x/y", None), ("//x/y/z", 0), ("//x/y/w", 0)]
+
+
+def test_inner_nodes_without_a_branch_are_contracted_and_those_with_one_kept():
+    (left, _) = minors("//a[./b/c[./d->d][./e->e]][./f->f] JOIN {d = x AND e = x AND f = x, 1 h} //x->x")
+    assert [parent for _, parent in left] == [None, 0, 1, 1, 0]
+    assert [text for text, _ in left] == ["//a", "//a/b/c", "//a/b/c/d", "//a/b/c/e", "//a/f"]
+
+
+def test_a_join_on_an_inner_node_gets_a_leaf_on_the_self_axis():
+    left, right = minors("//a->x[./b->y] JOIN {x = u AND y = u, 1 h} //c->u")
+    assert left == [("//a", None), ("//a/b", 0), ("//a.", 0)]
+    assert right == [("//c", None)]
+
+
+def test_a_function_gets_a_leaf_of_its_own():
+    left, right = minors("//a->x JOIN {lower-case(x) = u AND x = u AND host(lower-case(x)) = u, 1 h} //c->u")
+    assert left == [
+        ("//a", None), ("//a.[lower-case]", 0), ("//a.", 0), ("//a.[lower-case][host]", 0)
+    ]  # fmt: skip
+    assert right == [("//c", None)]
+    (left, _) = minors("//a->x JOIN {lower-case(x) = u, 1 h} //c->u")
+    assert left == [("//a.[lower-case]", None)]
+
+
+def test_a_filter_s_minor_is_the_top_of_its_pattern():
+    assert minors("//a/b->x[@k][. = '1']/c") == [[('//a[./b[. = "1"][./@k][./c]]', None)]]
+
+
+def test_branches_of_a_definition_are_sorted_and_none_stands_twice():
+    one = minors("//a[./c][./b][./c][not(./d)][. = '1']/x->x JOIN {x = u, 1 h} //x->u")
+    two = minors("//a[. = '1'][./b->unused][not(./d)][./c]/x->x JOIN {x = u, 1 h} //x->u")
+    assert one == two == [[('//a[. = "1"][not(./d)][./b][./c]/x', None)], [("//x", None)]]
+
+
+# ---------------------------------------------------------------- sharing
+
+Q1 = "S//book[./author->a][./title->t] JOIN {a = b AND t = u, 1 h} S//blog[./author->b][./title->u]"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(Q1.replace("1 h", "2 h"), id="other window"),
+        pytest.param(Q1.replace("JOIN", "FOLLOWED BY"), id="other operator"),
+        pytest.param(
+            "S//book[./title->x1][./author->x2] JOIN {x3 = x1 AND x2 = x4, 1 h} S//blog[./author->x4][./title->x3]",
+            id="other order and names",
+        ),
+        pytest.param(
+            "S//book[./author->a][./title->t] JOIN {a = y AND t = z AND a != 'x', 1 h} S//blog[./author->y]/title->z",
+            id="a path for a branch, and a residual",
+        ),
+        pytest.param(
+            "SELECT n FROM S//book->n JOIN {n/author = m/author AND n/title = m/title, 1 h} S//blog->m",
+            id="paths on variables",
+        ),
+    ],
+)
+def test_the_same_conjunctive_query_shares_a_row(other: str):
+    one, two = placed(Q1, other)
+    assert (one.row, one.template) == (two.row, two.template)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(Q1.replace("S//blog", "T//blog"), id="other stream"),
+        pytest.param(Q1.replace("S//blog", "S/blog"), id="other axis"),
+        pytest.param(Q1.replace("./title->t", ".//title->t"), id="other axis below"),
+        pytest.param(Q1.replace("S//book[", "S//book[./isbn]["), id="a branch more"),
+        pytest.param(Q1.replace("S//book[", "S//book[. = 'x']["), id="a condition more"),
+        pytest.param(Q1.replace("./title->t", "./title->t[not(@k)]"), id="a condition on the leaf"),
+        pytest.param(Q1.replace("./title->t", "@title->t"), id="an attribute"),
+        pytest.param(Q1.replace("./title->t", "./*:title->t"), id="another name test"),
+        pytest.param(Q1.replace("a = b", "lower-case(a) = b"), id="a function"),
+    ],
+)
+def test_another_definition_is_another_variable_in_the_same_template(other: str):
+    one, two = placed(Q1, other)
+    assert one.template == two.template
+    assert one.row != two.row
+
+
+def test_a_condition_above_the_top_of_the_minor_counts():
+    one, two, three = placed(*(f"//a{f}/b/c->x JOIN {{x = y, 1 h}} //d->y" for f in ("", "[./k]", "[@k = '1']")))
+    assert len({one.row, two.row, three.row}) == 3
+    assert {one.template, two.template, three.template} == {0}
+
+
+def test_a_template_and_its_mirror_image_are_two():
+    narrow = "S//a[./b->x][./c->y] JOIN {x = z AND y = z, 1 h} S//d->z"
+    mirror = "S//d->z JOIN {x = z AND y = z, 1 h} S//a[./b->x][./c->y]"
+    one, two = placed(narrow, mirror)
+    assert one.template != two.template
+
+
+def test_mirrored_slots_of_one_side_share_a_row():
+    one, two, three = placed(
+        "S//a[./b->p][./c->q] JOIN {p = r AND q = r, 1 h} S//d->r",
+        "S//a[./c->p][./b->q] JOIN {p = r AND q = r, 1 h} S//d->r",
+        "S//a[./c->p][./b->q] JOIN {q = r AND p = r, 1 h} S//d->r",
+    )
+    assert one.row == two.row == three.row
+    assert one.slots == ((0, 1, 2), (3,))
+    assert two.slots == three.slots == ((0, 2, 1), (3,))
+
+
+def test_two_slots_with_one_variable_are_not_merged():
+    catalog = Catalog()
+    one, change = catalog.add(
+        conjunct("S//a[./b->x][./b->y] JOIN {x = u AND y = v, 1 h} S//c[./d->u][./e->v]"), 1, True
+    )
+    (row,) = change.rows
+    _, left1, left2, _, right1, right2 = row.variables
+    assert left1 == left2
+    assert right1 != right2
+    assert len(catalog.templates[one.template].parents) == 6
+
+
+def test_a_self_join_has_the_same_variables_on_both_sides():
+    catalog = Catalog()
+    _, change = catalog.add(conjunct("S//a[./b->x][./c->y] JOIN {x = u AND y = v, 1 h} S//a[./b->u][./c->v]"), 1, True)
+    (row,) = change.rows
+    assert row.variables[:3] == row.variables[3:]
+    assert len(change.steps) == 3
+    assert len(change.edges) == 2
+    assert len(change.values) == 2
+
+
+def test_rows_that_differ_in_which_slots_are_joined_are_two():
+    straight = "S//a[./b->x][./c->y] JOIN {x = u AND y = v, 1 h} S//a[./b->u][./c->v]"
+    crossed = "S//a[./b->x][./c->y] JOIN {x = v AND y = u, 1 h} S//a[./b->u][./c->v]"
+    one, two = placed(straight, crossed)
+    assert one.template == two.template
+    assert one.row != two.row
+
+
+# ---------------------------------------------------------------- canonical forms
+
+
+def relabelled(shape: Shape, variables: list[int], rng: Random) -> tuple[Shape, list[int], list[int]]:
+    """The shape with its nodes in another pre-order, their variables, and each old node's new number."""
+    order: list[int] = []
+
+    def visit(node: int) -> None:
+        order.append(node)
+        children = [child for child, parent in enumerate(shape.parents) if parent == node]
+        rng.shuffle(children)
+        for child in children:
+            visit(child)
+
+    visit(0)
+    visit(shape.left)
+    place = [order.index(node) for node in range(len(order))]
+    parents = tuple(None if shape.parents[node] is None else place[int(shape.parents[node] or 0)] for node in order)
+    joins = tuple(sorted((place[a], place[b]) for a, b in shape.joins))
+    return Shape(shape.left, parents, joins), [variables[node] for node in order], place
+
+
+@given(st.randoms(use_true_random=False))
+def test_isomorphic_rows_have_one_canonical_form(rng: Random):
+    shape = rng.choice(templates(4, flat=False))
+    variables = [rng.randrange(3) for _ in shape.parents]
+    other, other_variables, place = relabelled(shape, variables, rng)
+    one, two = canonical_row(shape, variables), canonical_row(other, other_variables)
+    assert one.key == two.key
+    assert canonical_shape(shape).key == canonical_shape(other).key
+    node_at = {position: node for node, position in enumerate(two.position)}
+    mapping = [node_at[position] for position in one.position]
+    assert [other_variables[node] for node in mapping] == variables
+    assert {tuple(sorted((mapping[a], mapping[b]))) for a, b in shape.edges()} == {
+        tuple(sorted(edge)) for edge in other.edges()
+    }
+    changed = list(variables)
+    changed[rng.randrange(len(changed))] = 3
+    assert canonical_row(shape, changed).key != one.key
+    assert len(place) == len(shape.parents)
+
+
+def test_no_two_of_the_enumerated_templates_are_isomorphic():
+    graphs: dict[tuple[int, int], list[tuple[igraph.Graph, list[int]]]] = {}
+    for shape in templates(4, flat=False):
+        colours = [2 * (node >= shape.left) + (parent is None) for node, parent in enumerate(shape.parents)]
+        graph = igraph.Graph(n=len(colours), edges=shape.edges())
+        graphs.setdefault((shape.left, len(colours)), []).append((graph, colours))
+    for alike in graphs.values():
+        for (one, colours1), (two, colours2) in combinations(alike, 2):
+            assert not one.isomorphic_vf2(two, color1=colours1, color2=colours2)
+
+
+Nested = int | frozenset["Nested"]
+
+
+def test_the_enumeration_misses_none():
+    """Counts the templates of three joins in another way: the least image under all renamings of the leaves."""
+
+    def trees(leaves: frozenset[int]) -> Iterator[Nested]:
+        if len(leaves) == 1:
+            yield from leaves
+            return
+        first, *rest = sorted(leaves)
+        # The part that holds the first leaf, then a tree over the others: alone or spread under the same node.
+        for size in range(len(rest)):
+            for mates in combinations(rest, size):
+                others = frozenset(rest) - set(mates)
+                for one, two in product(trees(frozenset((first, *mates))), trees(others)):
+                    yield frozenset((one, two))
+                    if isinstance(two, frozenset):
+                        yield frozenset((one, *two))
+
+    def renamed(tree: Nested, names: tuple[int, ...]) -> Nested:
+        return names[tree] if isinstance(tree, int) else frozenset(renamed(child, names) for child in tree)
+
+    kinds = set()
+    for lefts, rights in product(range(1, 4), repeat=2):
+        for edges in combinations(list(product(range(lefts), range(rights))), 3):
+            if {a for a, _ in edges} != set(range(lefts)) or {b for _, b in edges} != set(range(rights)):
+                continue
+            for left, right in product(trees(frozenset(range(lefts))), trees(frozenset(range(rights)))):
+                images = {
+                    (renamed(left, p), renamed(right, q), frozenset((p[a], q[b]) for a, b in edges))
+                    for p, q in product(permutations(range(lefts)), permutations(range(rights)))
+                }
+                kinds.add(frozenset(images))
+    assert len(kinds) == count_templates(3, flat=False)
+
+
+# ---------------------------------------------------------------- conjunctive queries
+
+
+def test_a_single_node_side_is_bound_by_its_self_row():
+    (shape,) = templates(1, flat=False)
+    assert conjunctive_query(shape, "T").datalog().splitlines()[1:] == [
+        "  R_doc(docid1, node1, strval1),",
+        "  R_bin(docid1, var1, var1, node1, node1),",
+        "  R_docW(docid2, node2, strval1),",
+        "  R_binW(docid2, var2, var2, node2, node2),",
+        "  R_T(qid, var1, var2, wl)",
+    ]
+
+
+def test_a_filter_reads_the_batch_alone():
+    assert conjunctive_query(Shape(1, (None,), ()), "T").datalog().splitlines() == [
+        "R_outT(qid, docid1, node1, wl) :-",
+        "  R_binW(docid1, var1, var1, node1, node1),",
+        "  R_T(qid, var1, wl)",
+    ]
+
+
+@pytest.mark.parametrize("shape", templates(3, flat=False))
+def test_each_edge_of_the_shape_is_one_atom(shape: Shape):
+    for query in (conjunctive_query(shape, "T"), executable_query(shape, "T")):
+        binary = [(a.args[1], a.args[2]) for a in query.body if a.relation.startswith("R_bin")]
+        assert sorted(binary) == sorted((f"var{a + 1}", f"var{b + 1}") for a, b in shape.binary_rows())
+        values = [a for a in query.body if a.relation.startswith(("R_doc", "R_vj"))]
+        assert len(values) == len(shape.joins) * (1 if values[0].relation == "R_vj" else 2)
+        bound = {arg for atom in query.body for arg in atom.args}
+        assert set(query.head.args) <= bound
+
+
+@pytest.mark.parametrize("shape", templates(3, flat=False))
+def test_over_the_views_only_inner_edges_need_r_bin(shape: Shape):
+    inner = [edge for edge in shape.binary_rows() if edge[1] in shape.parents]
+    for query, copies in ((views_query(shape, "T"), 2), (executable_views_query(shape, "T"), 1)):
+        binary = [(a.args[1], a.args[2]) for a in query.body if a.relation.startswith("R_bin")]
+        assert sorted(binary) == sorted((f"var{a + 1}", f"var{b + 1}") for a, b in inner)
+        assert len(query.body) == len(inner) + copies * len(shape.joins) + 1
+        bound = {arg for atom in query.body for arg in atom.args}
+        assert set(query.head.args) <= bound

@@ -1,0 +1,255 @@
+"""How many groups of edges are kept is bounded by the queries, whatever documents come, and by what refers to them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from math import log2
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from feeds.document import Document
+from join_stage.joiner import PLANS
+from mmqjp.session import Session
+from templates.catalog import Edge
+from tests.generate.joins import SECOND
+from tests.generate.seeds import seeds
+from tests.support.delivery import undelivered
+from tests.support.faults import FaultySession
+from xpath_stage import groups as groups_module
+from xpath_stage.groups import SHARE, Groups
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START = 1_767_225_600_000_000
+FIELDS = 40
+
+Fields = frozenset[int]
+
+
+def query(condition: str, name: object) -> str:
+    return f"S//i->x[{condition}][./k->p] JOIN {{p = q, INF}} S//o->y[./k->q] PUBLISH n{name}"
+
+
+def contains(word: int) -> str:
+    return query(f"./t[contains(., 'w{word}.')]", word)
+
+
+def has(field: int) -> str:
+    return query(f"./f{field}", field)
+
+
+def document(number: int, fields: Iterable[int], *, value: int = 0) -> Document:
+    """An item with these words, and a field for each of them."""
+    text, elements = "".join(f"w{n}." for n in sorted(fields)), "".join(f"<f{n}/>" for n in sorted(fields))
+    return Document(f"d{number}", f"<i><t>{text}</t>{elements}<k>{value}</k></i>", "S", START + number * SECOND)
+
+
+def other(number: int, *, value: int = 0) -> Document:
+    return Document(f"d{number}", f"<o><k>{value}</k></o>", "S", START + number * SECOND)
+
+
+def random_fields(rng: random.Random) -> Fields:
+    return frozenset(rng.sample(range(FIELDS), rng.randrange(FIELDS)))
+
+
+def rows_of_groups(engine: Session) -> int:
+    return int(engine.sql("SELECT count(*) AS n FROM groups")["n"][0].as_py())
+
+
+def pairs(engine: Session, documents: Sequence[Document]) -> set[tuple[str, str]]:
+    """The queries with the items that a batch completes."""
+    return {(output.query, output.documents[0]) for output in engine.process(documents)}
+
+
+# ------------------------------------------------------------ numbers
+
+
+@pytest.mark.parametrize("seed", seeds(15, 150))
+def test_groups_cover_what_binds_and_their_rows_are_bounded(seed: int):
+    rng, groups = random.Random(seed), Groups()
+    filters: dict[Edge, tuple[int, ...]] = {}
+    gone: set[Edge] = set()
+    known: dict[int, set[Edge]] = {}
+    for _ in range(rng.randint(1, 8)):
+        for _ in range(rng.choice((1, 1, 5))):
+            edge = rng.randrange(30), len(filters)
+            filters[edge] = rng.choice(((), (), (1,), (2,), (1, 2)))
+            groups.add(edge, filters[edge])
+        live = [edge for edge in filters if edge not in gone]
+        if rng.random() < 0.2:
+            edge = live.pop(rng.randrange(len(live)))
+            groups.remove([edge])
+            gone.add(edge)
+        for _ in range(20):
+            binding = {edge for edge in live if rng.random() < 0.7}
+            numbers = groups.numbers(binding) if binding else []
+            for number, edge in groups.take():
+                known.setdefault(number, set()).add(edge)
+            found = [edge for number in numbers for edge in known[number]]
+            assert sorted(found) == sorted(binding), "each edge is in one group"
+            assert all(len({filters[edge] for edge in known[number]}) == 1 for number in numbers)
+    assert sum(map(len, known.values())) <= (SHARE + 1) * len(filters)
+
+
+def test_what_binds_together_is_one_group_of_all_edges():
+    groups, edges = Groups(), [(n, n + 1) for n in range(5000)]
+    for edge in edges:
+        groups.add(edge, ())
+    assert len(groups.numbers(edges)) == len(groups.numbers(edges[:4000])) == 1
+
+
+def test_after_a_restart_what_was_one_group_is_so_with_its_number():
+    groups, edges = Groups(), [(n, n) for n in range(100)]
+    for edge in edges:
+        groups.add(edge, ())
+        found = groups.numbers(edges[: edge[0] + 1])
+    stored: dict[int, set[Edge]] = {}
+    for number, edge in groups.take():
+        stored.setdefault(number, set()).add(edge)
+    assert sum(map(len, stored.values())) <= 100 * (log2(100) + 2)
+    again = Groups((number, frozenset(members)) for number, members in stored.items())
+    for edge in edges:
+        again.add(edge, ())
+    assert again.numbers(edges) == found and not again.take()
+
+
+# ------------------------------------------------------------ documents
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("kind", [contains, has])
+def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind, plan: str):
+    rng = random.Random(plan)
+    items = {f"d{n}": random_fields(rng) for n in range(60 if plan != "signature" else 300)}
+    with Session("duckdb", plan=plan) as engine:
+        engine.subscribe("; ".join(map(kind, range(FIELDS))))
+        engine.process([document(n, fields) for n, fields in enumerate(items.values())])
+        edges = len(engine.catalog.edges())
+        most = (2 if kind is contains else SHARE + 1) * edges
+        assert 0 < rows_of_groups(engine) <= most
+        assert pairs(engine, [other(9999)]) == {(f"n{n}", item) for item, fields in items.items() for n in fields}
+        before = rows_of_groups(engine)
+        engine.process([document(1000 + n, random_fields(rng), value=1) for n in range(100)])
+        assert rows_of_groups(engine) == before if kind is contains else rows_of_groups(engine) <= most
+        assert engine.stage1_counters()["groups"] <= most
+
+
+def test_the_same_on_spark(spark: SparkSession, tmp_path: Path):
+    rng = random.Random(1)
+    items = {f"d{n}": random_fields(rng) for n in range(120)}
+    with Session(spark, state=tmp_path) as engine:
+        engine.subscribe("; ".join([contains(n) if n % 2 else has(n) for n in range(FIELDS)]))
+        engine.process([document(n, fields) for n, fields in enumerate(items.values())])
+        assert 0 < rows_of_groups(engine) <= (SHARE + 1) * len(engine.catalog.edges())
+        expected = {(f"n{n}", item) for item, fields in items.items() for n in fields}
+        assert pairs(engine, [other(9999)]) == expected
+        engine.prune(None)
+        assert rows_of_groups(engine) == 0, "the join state has a row for each edge"
+        assert engine.stage1_counters()["groups"] == 0
+        assert {(query, item) for query, item in pairs(engine, [other(10_000)]) if item != "d9999"} == expected
+        assert pairs(engine, [document(10_001, {3}), other(10_002, value=1)]) == {("n3", "d10001")}
+    with Session(spark, state=tmp_path) as engine:
+        assert pairs(engine, [other(10_003)]) == expected | {("n3", "d10001")}
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_queries_that_come_one_by_one_make_groups_of_few_rows(reopened: bool, tmp_path: Path):
+    every = range(FIELDS)
+    engine = Session("duckdb", state=tmp_path)
+    for number in every:
+        engine.subscribe(has(number))
+        engine.process([document(number, every)])
+        if reopened and number % 5 == 0:
+            engine.close()
+            engine = Session("duckdb", state=tmp_path)
+    edges = len(engine.catalog.edges())
+    assert rows_of_groups(engine) <= edges * (log2(edges) + 2)
+    assert len(pairs(engine, [other(1000)])) == FIELDS * (FIELDS + 1) // 2
+    engine.close()
+
+
+# ------------------------------------------------------------ what nobody needs
+
+
+def counted(engine: Session) -> tuple[int, int]:
+    """How many groups are known in memory, in both stages."""
+    return engine.stage1_counters()["groups"], engine.stage2_counters()["groups"]
+
+
+def test_groups_of_queries_that_are_gone_go():
+    with Session("duckdb") as engine:
+        engine.subscribe("; ".join(map(contains, range(10))))
+        engine.process([document(0, range(10)), other(1)])
+        stays = engine.sql("SELECT count(DISTINCT grp) AS n FROM groups")["n"][0].as_py()
+        for number in range(1, 10):
+            engine.unsubscribe(f"n{number}")
+        engine.prune(None)
+        used = engine.catalog.edges()
+        left = engine.sql("SELECT grp, var1, var2 FROM groups").to_pylist()
+        assert {(row["var1"], row["var2"]) for row in left} == set(used) and len(left) < stays
+        assert counted(engine) == (len({row["grp"] for row in left}),) * 2
+        assert engine.sql("SELECT DISTINCT grp FROM bound").num_rows == counted(engine)[0]
+        assert pairs(engine, [document(2, {0, 5}), other(3)]) == {("n0", "d0"), ("n0", "d2")}
+        engine.unsubscribe("n0")
+        engine.prune(None)
+        assert rows_of_groups(engine) == 0 and counted(engine) == (0, 0)
+        assert engine.sql("SELECT * FROM bound").num_rows == 0
+        engine.subscribe(contains(0), backfill=True)
+        assert {o.documents[0] for o in undelivered(engine) if o.query == "n0"} == {"d0", "d2"}
+        assert pairs(engine, [other(4)]) == {("n0", "d0"), ("n0", "d2")}
+
+
+def test_groups_of_documents_that_were_evicted_go():
+    windowed = "; ".join(has(number).replace("INF", "1 s") for number in range(FIELDS))
+    rng = random.Random(3)
+    with Session("duckdb", lateness=0) as engine:
+        engine.subscribe(windowed)
+        for number in range(0, 100, 2):
+            engine.process([document(number + n, random_fields(rng)) for n in (0, 1)])
+        many = rows_of_groups(engine)
+        engine.prune(None)
+        assert rows_of_groups(engine) < many / 4
+        kept = engine.sql("SELECT DISTINCT grp FROM bound").num_rows
+        assert counted(engine) == (kept, kept)
+        found = pairs(engine, [document(100, {7}), other(101)])
+        assert ("n7", "d100") in found
+
+
+def test_a_prune_that_cannot_be_committed_changes_nothing():
+    with FaultySession("duckdb") as engine:
+        engine.subscribe("; ".join(map(contains, range(4))))
+        engine.process([document(0, {0, 1}), document(1, {1, 2})])
+        engine.unsubscribe("n2")
+        before, groups = rows_of_groups(engine), engine.stage1_counters()["groups"]
+
+        def fails() -> None:
+            raise duckdb.IOException("no room")
+
+        with engine.store.failing("commit", call=fails), pytest.raises(duckdb.IOException):
+            engine.prune(None)
+        assert rows_of_groups(engine) == before and engine.stage1_counters()["groups"] == groups
+        assert pairs(engine, [other(2)]) == {("n0", "d0"), ("n1", "d0"), ("n1", "d1")}
+        before = rows_of_groups(engine)
+        engine.prune(None)
+        assert rows_of_groups(engine) == before - 1
+        assert pairs(engine, [other(3)]) == {("n0", "d0"), ("n1", "d0"), ("n1", "d1")}
+
+
+def test_queries_that_come_and_go_leave_no_groups_without_a_prune(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(groups_module, "CROWDED", 50)
+    with Session("duckdb") as engine:
+        engine.subscribe("; ".join(map(has, range(10))))
+        most = 0
+        for number in range(10, 60):
+            engine.subscribe(has(number))
+            engine.process([document(number, range(number + 1))])
+            most = max(most, rows_of_groups(engine))
+            engine.unsubscribe(f"n{number}")
+        assert most < 500
+        expected = {(f"n{n}", f"d{m}") for n in range(10) for m in range(10, 60)}
+        assert pairs(engine, [other(1000)]) == expected

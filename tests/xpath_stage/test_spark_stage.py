@@ -1,0 +1,264 @@
+"""Stage 1 on Spark's executors: its witnesses, and an engine's outputs, are those of the driver's own evaluator."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import mmqjp.engine
+from bench.stage1_reference import Edge
+from feeds.document import Document
+from mmqjp.session import Session
+from templates.catalog import Change, Row
+from templates.witness import Witnesses
+from tests.generate.strategies import random_case
+from tests.oracle.bindings import OutputRow
+from tests.oracle.cases import docs
+from tests.support.agreement import run
+from tests.support.conjuncts import conjuncts_of
+from tests.support.witnessed import Stage
+from xpath_stage import spark_worker
+from xpath_stage.limits import Limits
+from xpath_stage.parse import StreamDocument, parse_document
+from xpath_stage.spark import SparkStage, spread_past
+from xpath_stage.spark_worker import evaluated
+from xscl import parse_script
+from xscl.syntax import Script
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+JOIN = "S/a->x JOIN {x = y, INF} S/a->y"
+CONDITIONS = """S//a[contains(., "1") and count(./b) < 3][./b->y] JOIN {lower-case(y) = lower-case(z), INF} S//b->z;
+    S//a[ends-with(./@k, "1")][./@k->k] JOIN {k = z, INF} T//b[matches(., "^[12u]$")]->z"""
+
+
+@contextmanager
+def spreading(session: SparkSession, max_nodes: int | None = None) -> Iterator[SparkStage]:
+    """A stage that leaves everything to the executors."""
+    stage = SparkStage(session, spread=0, max_nodes=max_nodes)
+    yield stage
+    stage.close()
+
+
+def numbered(documents: Sequence[Document]) -> list[StreamDocument]:
+    return [StreamDocument(i, d.stream, d.t0, d.t1, parse_document(d.xml_bytes())) for i, d in enumerate(documents)]
+
+
+def in_stream_s(*texts: str) -> list[StreamDocument]:
+    return [StreamDocument(i, "S", i, i, parse_document(text.encode(), trusted=True)) for i, text in enumerate(texts)]
+
+
+def frame_of(session: SparkSession, rows: Iterable[tuple[int, bytes | None]]) -> DataFrame:
+    table = [{"docid": docid, "stream": "S", "t0": docid, "t1": docid + 1, "xml": xml} for docid, xml in rows]
+    types = [("docid", pa.int64()), ("stream", pa.string()), ("t0", pa.int64()), ("t1", pa.int64())]
+    return session.createDataFrame(pa.Table.from_pylist(table, pa.schema([*types, ("xml", pa.binary())])))
+
+
+def assert_same(local: Stage, spread: Stage, documents: list[StreamDocument]) -> None:
+    """That both stages, to which the same was added, find the same."""
+    here, there = local.stage.evaluate(documents), spread.stage.evaluate(documents)
+    assert [table.schema for table in relations(here)] == [table.schema for table in relations(there)]
+    assert here.r_docts.to_pylist() == there.r_docts.to_pylist()
+    assert Counter(map(str, here.r_doc.to_pylist())) == Counter(map(str, there.r_doc.to_pylist()))
+    assert edges(here, local.groups) == edges(there, spread.groups)
+
+
+def relations(found: Witnesses) -> tuple[pa.Table, ...]:
+    return found.r_bin, found.r_group, found.r_doc, found.r_docts
+
+
+def edges(found: Witnesses, groups: dict[int, list[Edge]]) -> Counter[object]:
+    """The rows of R_bin with the edges of their groups; notes in `groups` those that are new."""
+    for group, *edge in zip(*found.r_group.to_pydict().values(), strict=True):
+        groups.setdefault(group, []).append((edge[0], edge[1]))
+    rows = zip(*found.r_bin.to_pydict().values(), strict=True)
+    return Counter((docid, frozenset(groups[group]), *nodes) for docid, group, *nodes in rows)
+
+
+# ------------------------------------------------------------ witnesses
+
+
+def test_executors_find_what_the_driver_finds_while_patterns_come_and_go(spark: SparkSession):
+    cases = [random_case(seed, 8, 10) for seed in (1, 2, 3)]
+    cases.append((parse_script(CONDITIONS), []))
+    documents = numbered([document for _, found in cases for document in found])
+    with spreading(spark) as stage:
+        local, spread = Stage(), Stage(stage)
+        for version, (script, _) in enumerate(cases, 1):
+            for one in (local, spread):
+                one.add(conjuncts_of(script))
+            assert_same(local, spread, documents)
+            assert stage.broadcasts == version
+        assert spread.check(documents) > 100
+        for one in (local, spread):
+            for _ in range(len(one.standing) // 2):
+                one.remove(0)
+        assert_same(local, spread, documents)
+        assert stage.broadcasts == len(cases) + 1
+        while spread.standing:
+            spread.remove(0)
+        nothing = spread.evaluate(documents)
+        assert not nothing.edges and not nothing.values
+
+
+def test_patterns_are_broadcast_once_a_version_and_not_for_rows_of_templates(spark: SparkSession):
+    documents = in_stream_s("<a>1</a>", "<a>2</a>")
+    with spreading(spark) as stage:
+        registered = Stage(stage)
+        registered.add(conjuncts_of(parse_script(JOIN)))
+        registered.add(conjuncts_of(parse_script("S/b->x JOIN {x = y, INF} S/b->y")))
+        assert stage.broadcasts == 0
+        for _ in range(3):
+            registered.evaluate(documents)
+        row = Change(rows=(Row(0, 0, (0, 1), 1, True),))
+        stage.add(row)
+        stage.remove(row)
+        registered.evaluate(documents)
+        assert stage.counters()["broadcasts"] == 1 and stage.counters()["spread_documents"] == 8
+
+
+def test_a_worker_process_compiles_a_version_once():
+    class Sent:
+        """Stands for a broadcast; counts how often its value is asked for."""
+
+        asked = 0
+
+        @property
+        def value(self) -> tuple[Change, Limits]:
+            self.asked += 1
+            return Change(), Limits()
+
+    sent: Any = Sent()
+    for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):
+        list(evaluated(("test", version), sent, False, False, None, []))
+        assert sent.asked == asked
+        assert list(spark_worker._workers) == [("test", version)], "only the newest is kept"
+
+
+def test_groups_have_the_same_numbers_on_both_ways_and_after_a_restart(spark: SparkSession):
+    conjuncts = conjuncts_of(parse_script("S//a[./b->x][./c->y] JOIN {x = u AND y = v, INF} S//a[./b->u][./c->v]"))
+    small, large = in_stream_s("<a><b>1</b><c>1</c></a>"), in_stream_s(*["<a><b>1</b><c>1</c><b/></a>"] * 4)
+    stage = SparkStage(spark, spread=100)
+    registered = Stage(stage)
+    registered.add(conjuncts)
+    before = edges(stage.evaluate(small), registered.groups)
+    assert stage.spread_documents == 0 and registered.groups
+    found = stage.evaluate(large)
+    assert stage.spread_documents == 4 and not found.r_group.num_rows, "the groups were met already"
+    assert edges(stage.evaluate(small), registered.groups) == before
+    stage.close()
+
+    again = SparkStage(spark, ((group, frozenset(pairs)) for group, pairs in registered.groups.items()), spread=0)
+    restarted = Stage(again)
+    restarted.add([*conjuncts, *conjuncts_of(parse_script("S//b->x JOIN {x = y, INF} S//b->y"))])
+    later = again.evaluate(large)
+    assert set(later.r_group["grp"].to_pylist()).isdisjoint(registered.groups) and later.r_group.num_rows
+    assert set(found.r_bin["grp"].to_pylist()) < set(later.r_bin["grp"].to_pylist())
+    again.close()
+
+
+def test_groups_of_a_batch_that_was_not_kept_are_handed_out_again(spark: SparkSession):
+    with spreading(spark) as stage:
+        Stage(stage).add(conjuncts_of(parse_script(JOIN)))
+        documents = in_stream_s("<a>1</a>")
+        first = stage.evaluate(documents).r_group.to_pylist()
+        stage.finish_batch(committed=False)
+        assert first and stage.evaluate(documents).r_group.to_pylist() == first
+        stage.finish_batch(committed=True)
+        assert not stage.evaluate(documents).r_group.num_rows
+
+
+def test_documents_of_our_own_making_are_read_without_limits(spark: SparkSession):
+    deep = "<b>" * 300 + "1" + "</b>" * 300
+    with spreading(spark) as stage:
+        local, spread = Stage(), Stage(stage)
+        for one in (local, spread):
+            one.add(conjuncts_of(parse_script("S//b->x JOIN {x = y, INF} S//b->y")))
+        assert_same(local, spread, in_stream_s(deep, "<a q='1&#10;2'>&#13;\u00fc<c xmlns='u:x'/> <b/></a>"))
+
+
+# ------------------------------------------------------------ frames
+
+
+def test_what_is_read_does_not_depend_on_partitions(spark: SparkSession):
+    script, documents = random_case(4, 8, 12)
+    with spreading(spark) as stage:
+        Stage(stage).add(conjuncts_of(script))
+        rows = frame_of(spark, ((i, d.xml_bytes()) for i, d in enumerate(documents)))
+        one, five = (in_any_order(stage.read(rows.repartition(n))) for n in (1, 5))
+    assert one == five and all(one.values())
+
+
+def in_any_order(read: pa.Table) -> dict[str, set[str]]:
+    """What was read: its witnesses, with the documents that they are of, and its groups."""
+    found: dict[str, set[str]] = {"r_bin": set(), "r_doc": set(), "r_group": set()}
+    for row in read.to_pylist():
+        for name, said in found.items():
+            docid = None if name == "r_group" else row["docid"]
+            said.update(str((docid, *values.values())) for values in row[name])
+    return found
+
+
+def test_a_document_that_cannot_be_read_is_a_row_with_the_reason(spark: SparkSession):
+    entity = b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>'
+    texts = [b"<a>1</a>", b"<a><b></a>", entity, b"", None, b"<b>" * 300 + b"</b>" * 300, b"<a>2</a>"]
+    with spreading(spark) as stage:
+        Stage(stage).add(conjuncts_of(parse_script(JOIN)))
+        rows = stage.read(frame_of(spark, enumerate(texts, 10)).repartition(2)).sort_by("docid").to_pylist()
+    assert [(row["docid"], row["t0"], row["t1"]) for row in rows] == [(i, i, i + 1) for i in range(10, 17)]
+    assert [row["error"] is None for row in rows] == [True, False, False, False, False, False, True]
+    assert rows[1]["error"].startswith("line 1, column") and "from outside" in rows[2]["error"]
+    assert [[value["strval"] for value in row["r_doc"]] for row in rows] == [["1"], [], [], [], [], [], ["2"]]
+
+
+def test_executors_refuse_what_one_process_refuses(spark: SparkSession):
+    default = b"<!DOCTYPE a [<!ATTLIST a k CDATA '1'>]><a/>"
+    texts = [b"<a>1</a>", default, b"<a>" + b"<b/>" * 9 + b"</a>"]
+    with spreading(spark, max_nodes=9) as stage:
+        rows = stage.read(frame_of(spark, enumerate(texts, 10))).sort_by("docid").to_pylist()
+    assert rows[0]["error"] is None and "a default" in rows[1]["error"]
+    assert rows[2]["error"] == "more than 9 elements and attributes"
+
+
+# ------------------------------------------------------------ engines
+
+
+def outputs(
+    engine: str | SparkSession, script: Script, runs: Sequence[Sequence[Sequence[Document]]], state: Path
+) -> tuple[list[OutputRow], Counter[str]]:
+    """What an engine puts out that is opened anew for each run of batches, and its counters of stage 1."""
+    found: list[OutputRow] = []
+    counters: Counter[str] = Counter()
+    for batches in runs:
+        with Session(engine, state=state) as opened:
+            found += run(opened, script, batches)
+            counters.update(opened.stage1_counters())
+    return found, counters
+
+
+def test_an_engine_puts_out_the_same_whoever_evaluates_its_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    script = parse_script(
+        """S/a[./b->y] FOLLOWED BY {y = z, 10} S/a[./b->z] PUBLISH pairs;
+        SELECT v FROM pairs//b->v JOIN {lower-case(v) = lower-case(w), INF} S/c->w"""
+    )
+    documents = docs(
+        "d1@0 <a><b>u</b></a> | d2@1 <a><b>u</b></a> | d3@2 <c>U</c> | d4@3 <a><b>2</b></a> | "
+        "d5@4 <a><b>2</b><b>u</b></a> | d6@5 <c>2</c>"
+    )
+    runs = [[documents[:1], documents[1:3]], [documents[3:]]]
+    expected, _ = outputs("duckdb", script, runs, tmp_path / "duckdb")
+    assert {row.query for row in expected} == {"pairs", "q2"}
+    assert spread_past(spark) == sys.maxsize, "a local master's cores are the driver's own"
+    monkeypatch.setattr(mmqjp.engine, "spread_past", lambda session: 30)
+    found, counters = outputs(spark, script, runs, tmp_path / "both")
+    assert found == expected and counters["states"] and counters["spread_documents"] and counters["broadcasts"] == 2

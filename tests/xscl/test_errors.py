@@ -1,0 +1,91 @@
+"""What a person is told about each kind of mistake: a catalogue of scripts with the exact rendering."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import DATA
+from xscl import XsclErrors, parse_script
+
+CASES = sorted((DATA / "xscl_errors").glob("*.txt"))
+SEPARATOR = "\n----\n"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_catalogue(case: Path) -> None:
+    script, expected = case.read_text(encoding="utf-8").split(SEPARATOR)
+    with pytest.raises(XsclErrors) as caught:
+        parse_script(script)
+    assert caught.value.render("queries.xscl") + "\n" == expected
+
+
+def test_the_catalogue_is_large() -> None:
+    assert len(CASES) >= 150
+
+
+def test_an_error_says_where_it_is() -> None:
+    with pytest.raises(XsclErrors) as caught:
+        parse_script("FROM S//a;\n\nFROM S//b[./c->x]\r\n  JOIN {x = z, 1 h} S//d->y")
+    (error,) = caught.value.errors
+    assert (error.line, error.column, error.source) == (4, 13, "  JOIN {x = z, 1 h} S//d->y")
+    assert (error.message, error.hint) == ("variable z is not bound", "bind it in a block, as in //title->z")
+    assert (error.span.start, error.span.end) == (43, 44)
+
+
+def test_without_a_file_name_the_rendering_begins_with_the_line() -> None:
+    with pytest.raises(XsclErrors) as caught:
+        parse_script("FROM S//a[1]")
+    assert str(caught.value) == str(caught.value.errors[0])
+    assert str(caught.value).startswith("1:11: error: ")
+    assert isinstance(caught.value, ValueError)
+
+
+def test_errors_of_syntax_and_of_meaning_come_together_in_the_order_of_the_text() -> None:
+    script = "FROM S//a[1];\nFROM S//b[;\nFROM S//c->x JOIN {x = y, 1 h} S//d;\nFROM S//e]"
+    with pytest.raises(XsclErrors) as caught:
+        parse_script(script)
+    assert [(error.line, error.message) for error in caught.value.errors] == [
+        (1, "positional predicates are not supported"),
+        (2, "this [ is not closed"),
+        (3, "variable y is not bound"),
+        (4, "this ] closes nothing"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        'FROM S//a[. = "x',
+        "FROM S//a[. = 'x",
+        "FROM S//a (: never closed",
+        "FROM S//a[./b",
+        "FROM (S//a",
+        "FROM S//a->x JOIN {x = y",
+        "SELECT <a>it's",
+        "SELECT <a b='",
+        "SELECT <a>{x</a> FROM S//a->x",
+        "FROM S//a)",
+    ],
+)
+def test_a_broken_query_does_not_hide_the_next(broken: str) -> None:
+    with pytest.raises(XsclErrors) as caught:
+        parse_script(f"{broken};\nFROM S//b[last()] PUBLISH news")
+    assert {error.line for error in caught.value.errors} == {1, 2}
+
+
+def test_one_error_for_each_cycle() -> None:
+    script = "FROM b//a PUBLISH a; FROM a//a PUBLISH b; FROM d//a PUBLISH d; FROM b//a PUBLISH reader"
+    with pytest.raises(XsclErrors) as caught:
+        parse_script(script)
+    assert [error.message for error in caught.value.errors] == [
+        "a cycle of PUBLISHed names: a -> b -> a",
+        "a cycle of PUBLISHed names: d -> d",
+    ]
+
+
+def test_deep_nesting_is_refused_before_it_exhausts_the_stack() -> None:
+    for script in ("(" * 5000, "FROM S//a" + "[b" * 5000, "SELECT " + "<a>" * 5000, "FROM S//a[" + "not(" * 5000):
+        with pytest.raises(XsclErrors):
+            parse_script(script)

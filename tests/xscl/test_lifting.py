@@ -1,0 +1,101 @@
+"""Statements parsed by the tree of one that differs in its constants only say what they say parsed by themselves."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.generate.strategies import random_case
+from xscl import Script, XsclErrors, lifting, parse_script, parser, to_xscl
+from xscl.lifting import Lifted
+from xscl.parser import _Parser
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parser, "_known", {})
+    monkeypatch.setattr(parser, "_lifted", Lifted())
+
+
+def outcome(text: str, *, lifts: bool) -> Script | list[str]:
+    try:
+        return parse_script(text) if lifts else _Parser(text).script(lifts=False)
+    except XsclErrors as errors:
+        return list(map(str, errors.errors))
+
+
+def respelled(rng: Random, text: str) -> str:
+    """The text with other constants, some of them with quotes, semicolons and numbers in them."""
+    words = ["x", 'say ""a""', "it's", ";", "1", "(:", "--", "<a>", "", "a'b"]
+    text = re.sub(r'"(?:[^"\n]|"")*"', lambda _: f'"{rng.choice(words)}"', text)
+    return re.sub(r"(?<![\w.\-'\"])[0-9]+(?![\w\"])", lambda _: rng.choice(["0", "7", "12.5", "-3", "9" * 25]), text)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_other_constants_say_what_they_say(seed: int):
+    rng = Random(seed)
+    text = to_xscl(random_case(seed, 3, 1)[0])
+    for variant in [text, *(respelled(rng, text) for _ in range(8))]:
+        assert outcome(variant, lifts=True) == outcome(variant, lifts=False), variant
+
+
+TOKENS = ['"a"', "'b'", "''", '"c""d"', "t'", "7", "-1.5", ".5", "x1", "and'e'", ";", "\n", " "]
+
+
+@given(st.lists(st.sampled_from(TOKENS)))
+def test_any_tokens(tokens: list[str]):
+    text = f'//a[b = "x"]; //a[. = {" ".join(tokens)}]'
+    for variant in (text, text.replace('"a"', '"z"')):
+        assert outcome(variant, lifts=True) == outcome(variant, lifts=False)
+
+
+JOIN = "//a->c[b = {}] FOLLOWED BY {{c = d, {} d}} //e->d[c > {}]"
+
+
+def test_a_known_skeleton_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch):
+    parse_script(JOIN.format("'x'", 7, 5))
+    monkeypatch.setattr(parser, "_parse_statement", None)
+    other = parse_script(JOIN.format('"it\'s"', 90, -1))
+    assert to_xscl(other) == "FROM S" + JOIN.format('"it\'s"', 90, -1).replace("[", "[./").replace("//e", "S//e")
+
+
+def test_the_same_text_is_the_same_tree():
+    text = "//a[b = 'x'];\n//c[d = 5]"
+    first, second = (parse_script(text).queries for _ in range(2))
+    assert all(one.source is two.source for one, two in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("end", ["", ";", ";\n", " ;\n\n"])
+def test_a_known_query_knows_its_place(end: str):
+    statements = ["//a[b = 'x']", "//c[d = 5] PUBLISH e", "//a[b = 'y']"]
+    parse_script(";\n".join(statements))
+    for separator in (";\n", ";\n  ", " ; "):
+        text = separator.join(["", *reversed(statements)]).removeprefix(separator) + end
+        assert [text[q.span.start : q.span.end] for q in parse_script(text).queries] == statements[::-1]
+
+
+def test_a_mistake_in_the_constants_is_told_with_its_place():
+    parse_script(JOIN.format("'x'", 7, 5))
+    with pytest.raises(XsclErrors, match="a window cannot be negative") as found:
+        parse_script("//b;\n" + JOIN.format("'y'", -7, 5))
+    assert (found.value.errors[0].line, found.value.errors[0].column) == (2, 37)
+
+
+@pytest.mark.parametrize("illegal", ["\x0b", "\x0c", "\x1c", "\x1f"])
+def test_a_character_that_is_not_allowed_is_told_of_among_known_statements_too(illegal: str):
+    parse_script("//a;\n//b")
+    for text in (f"{illegal}//a;\n//b", f"//a;\n{illegal}//b", f"//a;\n//b;{illegal}"):
+        assert outcome(text, lifts=True) == outcome(text, lifts=False) != parse_script("//a;\n//b")
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(parser, "MAX_STATEMENTS", 3)
+    monkeypatch.setattr(lifting, "MAX_SKELETONS", 2)
+    for n in range(10):
+        parse_script(f"//a{n}[b = 'x'];\n//b{n}")
+        assert len(parser._known) <= 3
+        assert len(parser._lifted._fills) <= 2

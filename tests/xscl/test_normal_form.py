@@ -1,0 +1,93 @@
+"""The value-join normal form of queries: fixture files, one for each rule, of scripts and their normal forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.places import DATA
+from xscl import parse_script, to_xscl
+from xscl.algebra.expressions import ElementConstructor
+from xscl.algebra.normal import Conjunct, Hidden, NormalQuery, Term
+from xscl.lower import normalize
+from xscl.syntax import Script, Window
+
+CASE, HALF = "\n====\n", "\n----\n"
+FILES = sorted((DATA / "normal").glob("*.txt"))
+
+
+def _cases() -> Iterator[object]:
+    for file in FILES:
+        for number, case in enumerate(file.read_text(encoding="utf-8").rstrip("\n").split(CASE), 1):
+            script, expected = case.split(HALF)
+            yield pytest.param(script, expected, id=f"{file.stem}-{number}")
+
+
+class Describer:
+    """Writes normal forms as text. Hidden streams are numbered as they are met: equal ones have one number."""
+
+    def __init__(self) -> None:
+        self.hidden: dict[str, Hidden] = {}
+
+    def script(self, script: Script) -> str:
+        blocks: list[str] = []
+        for query in script.queries:
+            blocks += self.query(normalize(query, dict(script.namespaces)))
+        done = 0
+        while done < len(self.hidden):
+            stream, hidden = list(self.hidden.items())[done]
+            blocks.append(f"{self.name(stream)}: {hidden.op} {window(hidden.window)}, {hidden.side}")
+            blocks.append(f"  tuple {', '.join(hidden.variables)}")
+            blocks += self.conjuncts(hidden.conjuncts)
+            done += 1
+        return "\n".join(blocks)
+
+    def name(self, stream: str) -> str:
+        return f"#{list(self.hidden).index(stream) + 1}" if stream.startswith("#") else stream
+
+    def query(self, normal: NormalQuery) -> Iterator[str]:
+        yield f"{normal.op} {window(normal.window)}" if normal.op else "FILTER"
+        shown = [f"{entry.key} = {text(entry.value)}" for entry in normal.entries]
+        yield f"  select {'* ' if normal.star else ''}{', '.join(shown)}"
+        if isinstance(normal.constructor, ElementConstructor):
+            yield f"  in <{normal.constructor.name}> {', '.join(map(text, normal.holes))}"
+        yield from self.conjuncts(normal.conjuncts)
+
+    def conjuncts(self, conjuncts: tuple[Conjunct, ...]) -> Iterator[str]:
+        for number, conjunct in enumerate(conjuncts):
+            if number:
+                yield "  or"
+            for label, side in zip(("left", "right"), conjunct.sides(), strict=False):
+                if side.hidden:
+                    self.hidden.setdefault(side.stream, side.hidden)
+                yield f"  {label} {self.name(side.stream)} {side.pattern}"
+            for left, right in conjunct.joins:
+                yield f"  join {text(left)} = {text(right)}"
+            for residual in conjunct.residual:
+                yield f"  where {to_xscl(residual)}"
+
+
+def window(us: int | None) -> str:
+    return to_xscl(Window(us))
+
+
+def text(value: Term | str) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    shown = value.var
+    for name in value.functions:
+        shown = f"{name}({shown})"
+    return shown
+
+
+@pytest.mark.parametrize(("script", "expected"), list(_cases()))
+def test_normal_form(script: str, expected: str):
+    assert Describer().script(parse_script(script)) == expected
+
+
+def test_every_rule_has_a_fixture():
+    assert {file.stem for file in FILES} == {
+        "chains", "constants", "disjuncts", "filters", "functions", "inner_nodes", "namespaces", "paths",
+        "residuals", "select", "subqueries",
+    }  # fmt: skip

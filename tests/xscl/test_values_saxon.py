@@ -1,0 +1,250 @@
+"""Values held against Saxon, ours and the oracle's: neither shares code with the other two."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+
+from tests.generate.regexes import CHARACTERS, RegexMaker, random_text
+from tests.oracle import regex as oracle_regex
+from tests.oracle import values as oracle_values
+from tests.support.saxon import saxon
+from xscl.algebra import functions
+from xscl.algebra.expressions import CompareOp
+from xscl.algebra.regex import charsets
+from xscl.algebra.regex.syntax import PatternError
+
+Case = Sequence[str]
+INVALID = "error FORX0002"
+OPERATORS: tuple[CompareOp, ...] = ("=", "!=", "<", "<=", ">", ">=")
+
+LEGAL = "".join(map(chr, (0x9, 0xA, 0xD, *range(0x20, 0xD800), *range(0xE000, 0xFFFE), *range(0x10000, 0x110000))))
+"""The characters of XML."""
+
+SPACES = tuple(" \t\r\n\u00a0\u2003\u3000\u200b\x85\u2028")
+CASED = tuple("aAzZßẞıİŉǅǆΐΰֆﬁﬅἈᾳᾼῼςσẛÅKкЖჅⴥᏰꭰ\U00010400\U00010428\U0001e900\u0345\u0301")
+DIGITS = (*"0123456789" * 3, *"..-- \t\n\u00a0٣eE+x,_\x85", "INF", "NaN", "Infinity", "0000", "0" * 20)
+
+
+def texts(rng: Random, alphabet: Sequence[str], count: int) -> list[str]:
+    return ["".join(rng.choice(alphabet) for _ in range(rng.choice((0, 1, 2, 3, 5, 8)))) for _ in range(count)]
+
+
+def numerals(rng: Random) -> str:
+    """A text that is a number, mostly: of doubles of every size, of halves between them, and of many digits."""
+    shape = rng.randrange(6)
+    if shape == 0:
+        return "".join(rng.choice(DIGITS) for _ in range(rng.randrange(6)))
+    if shape == 1:
+        value = struct.unpack("<d", rng.randbytes(8))[0]
+        return f"{value:.{rng.randrange(40)}f}" if math.isfinite(value) and abs(value) < 1e40 else "1e5"
+    if shape == 2:
+        return f"{rng.choice(' -')}{rng.randrange(2**53, 2**70)}"
+    if shape == 3:
+        return f"{rng.randrange(2**54) * 2 + 1}{rng.choice(('', '.', '.0', '.5', '.50000000000000000000001'))}"
+    if shape == 4:
+        return f"{rng.choice(('', '-', ' '))}{rng.randrange(100)}.{rng.randrange(10**20)}\n"
+    return f"{rng.choice(('', '-'))}{rng.randrange(30)}"
+
+
+def check(expression: str, cases: Sequence[Case], *ways: Callable[..., object]) -> None:
+    """Each of the ways gives for each case what Saxon gives."""
+    answers = saxon(expression, cases)
+    for way in ways:
+        given = [str(way(*case)) for case in cases]
+        differ = [(case, one, other) for case, one, other in zip(cases, given, answers, strict=True) if one != other]
+        assert not differ, f"(case, ours, Saxon's) of {len(differ)}: {differ[:5]}"
+
+
+def said(test: Callable[..., bool]) -> Callable[..., str]:
+    return lambda *arguments: "true" if test(*arguments) else "false"
+
+
+def ours(text: str, pattern: str) -> str:
+    try:
+        return said(functions.matches)(text, pattern)
+    except PatternError:
+        return INVALID
+
+
+# ---------------------------------------------------------------- texts
+
+
+def test_derived_texts() -> None:
+    rng = Random(1)
+    for name in ("lower-case", "upper-case", "normalize-space"):
+        cases = [(text,) for text in texts(rng, CASED + SPACES + tuple("xy1"), 1000)]
+        check(f"{name}($c(1))", cases, functions.DERIVED[name], oracle_values.DERIVED[name])
+
+
+@pytest.mark.parametrize("name", ["lower-case", "upper-case"])
+def test_the_case_mapping_of_each_character(name: str) -> None:
+    """Of those that have one, and of some that have none. No mapping ever changes, but a letter may get one."""
+    chars = [char for char in LEGAL if functions.derive(name, char) != char]
+    chars += [char for char in LEGAL[::97] if char not in set(chars) and not assigned_later(char)]
+    check(f"{name}($c(1))", [(char,) for char in chars], lambda char: functions.derive(name, char))
+
+
+def test_a_sigma_is_final_where_a_word_ends() -> None:
+    """Functions and Operators, 5.4.8, asks for Unicode's full case mappings without tailoring: SpecialCasing's
+    Final_Sigma is one, since it depends on no language. Saxon maps characters one by one, and has none."""
+    assert saxon("lower-case($c(1))", [("ΑΣ",)]) == ["ασ"]
+    rng = Random(2)
+    for text in texts(rng, ("Σ", "Σ", "Α", "α", "1", " ", "'", ".", "\u0301", "\u00ad", "-", "ς", "Z"), 3000):
+        lower = functions.derive("lower-case", text)
+        assert lower == oracle_values.lower_case(text)
+        assert lower.replace("ς", "σ") == "".join(functions.derive("lower-case", char) for char in text).replace(
+            "ς", "σ"
+        )
+    assert functions.derive("lower-case", "ΟΔΟΣ ΣΑΣ'Α. ΑΣ1") == "οδος σασ'α. ας1"
+
+
+def test_tests_of_strings() -> None:
+    rng = Random(3)
+    alphabet = ("a", "a", "b", "A", " ", "é", "e\u0301", "\U0001f600", "\u00ad", "\u200d")
+    cases = list(zip(texts(rng, alphabet, 1500), texts(rng, alphabet[:5], 1500), strict=True))
+    cases += [(text, text[rng.randrange(3) : 3]) for text, _ in cases[:500]]
+    for name, test in (
+        ("contains", functions.contains),
+        ("starts-with", functions.starts_with),
+        ("ends-with", functions.ends_with),
+    ):
+        check(f"{name}($c(1), $c(2))", cases, said(test), said(oracle_values.STRING_TESTS[name]))
+
+
+# ---------------------------------------------------------------- numbers and comparisons
+
+
+def test_numbers() -> None:
+    rng = Random(4)
+    cases = [(numerals(rng),) for _ in range(3000)]
+    answers = saxon("local:string(local:number($c(1)))", cases)
+    for (text,), answer in zip(cases, answers, strict=True):
+        value = functions.xpath_number(text)
+        assert value == oracle_values.number(text) or math.isnan(value)
+        given = oracle_values.number_text(value)
+        # Of two numerals equally long and near, either is right.
+        assert given == answer or (len(given) == len(answer) and float(given) == float(answer)), text
+        assert math.isnan(value) or functions.number_string(text) == given, text
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_comparisons(op: CompareOp) -> None:
+    rng = Random(5)
+    small = ("1", "1.0", " 1 ", "01", "2", "-1", "-0", "0", "", "a", "NaN", "1e0", "10", "9", "+1", ".5", "0.5", "b")
+    cases = [(rng.choice(small), rng.choice(small)) for _ in range(200)]
+    cases += [(numerals(rng), numerals(rng)) for _ in range(50)]
+
+    def text_and_text(text: str, other: str) -> bool:
+        return functions.compare(op, text, other)
+
+    def text_and_number(text: str, other: str) -> bool:
+        return functions.compare(op, text, functions.xpath_number(other))
+
+    def number_and_text(text: str, other: str) -> bool:
+        return functions.compare(op, functions.xpath_number(text), other)
+
+    def oracle(as_left: Callable[[str], str | float], as_right: Callable[[str], str | float]) -> Callable[..., str]:
+        return said(lambda text, other: oracle_values.compare(op, as_left(text), as_right(other)))
+
+    of = oracle_values.number
+    check(f"local:compare($c(1), '{op}', $c(2))", cases, said(text_and_text), oracle(str, str))
+    check(f"local:compare($c(1), '{op}', local:number($c(2)))", cases, said(text_and_number), oracle(str, of))
+    check(f"local:compare(local:number($c(1)), '{op}', $c(2))", cases, said(number_and_text), oracle(of, str))
+
+
+# ---------------------------------------------------------------- regular expressions
+
+
+def regex_cases(seed: int, patterns: int, odd: int = 0) -> list[tuple[str, str]]:
+    """Two short texts for each pattern: in some patterns Saxon tries what grows fast with the text."""
+    rng = Random(seed)
+    maker = RegexMaker(rng, odd)
+    made = [maker.pattern(1) for _ in range(patterns)]
+    return [(random_text(rng, pattern)[:5], pattern) for pattern in made for _ in range(2)]
+
+
+def test_regular_expressions() -> None:
+    check("matches($c(1), $c(2))", regex_cases(6, 500), ours, said(oracle_regex.matches))
+
+
+def test_which_regular_expressions_there_are() -> None:
+    cases = [("", pattern) for _, pattern in regex_cases(7, 1000, odd=25)]
+    answers = saxon("matches($c(1), $c(2))", cases)
+    assert sum(answer == INVALID for answer in answers) > 500
+    assert [case for case, answer in zip(cases, answers, strict=True) if ours(*case) != answer] == []
+
+
+def test_a_reluctant_regular_expression_finds_the_same() -> None:
+    """In these Saxon has faults, so the oracle judges."""
+    rng = Random(8)
+    maker = RegexMaker(rng, reluctant=True)
+    for _ in range(1000):
+        pattern = maker.pattern(2)
+        for text in (random_text(rng, pattern), random_text(rng, pattern)):
+            assert functions.matches(text, pattern) == oracle_values.STRING_TESTS["matches"](text, pattern), (
+                text,
+                pattern,
+            )
+
+
+def assigned_later(char: str) -> bool:
+    """Whether Python's Unicode does not know the character yet."""
+    return charsets.has(charsets.named("Cn") or charsets.NONE, ord(char))
+
+
+SETS = [rf"\{letter}" for letter in "sdwic"]
+SETS += [rf"\p{{{name}}}" for name in ("L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "Nd", "Nl", "No")]
+SETS += [rf"\p{{{name}}}" for name in ("P", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Z", "Zs", "Zl", "Zp")]
+SETS += [rf"\p{{{name}}}" for name in ("S", "Sm", "Sc", "Sk", "So", "C", "Cc", "Cf", "Co", "Cn")]
+BLOCKS = [
+    "BasicLatin",
+    "Latin-1Supplement",
+    "Greek",
+    "GreekandCoptic",
+    "CombiningMarksforSymbols",
+    "PrivateUse",
+    "Specials",
+]
+BLOCKS += ["Tibetan", "HangulSyllables", "CJKUnifiedIdeographsExtensionB", "Phags-pa", "Deseret", "Tags", "Emoticons"]
+SETS += [rf"\p{{Is{name}}}" for name in BLOCKS]
+
+
+def check_sets(chars: str) -> None:
+    """Of these characters the same are in each set, but for those that one Unicode has and the other has not yet."""
+    (unassigned,) = saxon(r"replace($c(1), '\P{Cn}', '')", [(chars,)])
+    both = "".join(char for char in chars if not assigned_later(char) and char not in set(unassigned))
+    assert len(both) > len(chars) // 10
+    answers = saxon("replace($c(1), $c(2), '')", [(both, f"\\{name[1].swapcase()}{name[2:]}") for name in SETS])
+    for name, answer in zip(SETS, answers, strict=True):
+        assert "".join(char for char in both if functions.matches(char, name)) == answer, name
+
+
+def test_which_characters_a_set_has() -> None:
+    """At the ends of the sets' ranges, and some in between."""
+    edges = {code + by for name in SETS for bounds in ranges(name) for code in bounds for by in (-1, 0, 1)}
+    edges |= set(range(0, charsets.LAST, 997)) | set(map(ord, CHARACTERS))
+    check_sets("".join(char for char in LEGAL if ord(char) in edges))
+
+
+def ranges(name: str) -> charsets.CharSet:
+    found = charsets.named(name[3:-1]) if name.startswith("\\p") else charsets.escaped(name[1])
+    assert found
+    return found
+
+
+@pytest.mark.soak
+def test_which_characters_a_set_has_of_all_characters() -> None:
+    check_sets(LEGAL)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_many_regular_expressions(seed: int) -> None:
+    check("matches($c(1), $c(2))", regex_cases(seed, 500), ours, said(oracle_regex.matches))
+    cases = [("", pattern) for _, pattern in regex_cases(seed, 1000, odd=25)]
+    check("matches($c(1), $c(2))", cases, ours)
