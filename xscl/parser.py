@@ -15,8 +15,8 @@ from xscl.advice import explain
 from xscl.algebra.expressions import ElementConstructor, Hole, Span
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
-from xscl.errors import Problem, XsclError, XsclErrors
 from xscl.lifting import Lifted
+from xscl.problems import Problem, XsclError, XsclErrors
 from xscl.publishing import check_publishing
 from xscl.script import Statement, split_script
 from xscl.syntax import Query, Script

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.private import own
-from feeds.errors import SourceError
+from feeds.bad_input import SourceError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.hints import Hints
 

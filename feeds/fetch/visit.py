@@ -15,8 +15,8 @@ from feeds.confined import ConfinedError, confined_aside
 from feeds.credentials import without_credentials
 from feeds.fetch.archive import Archive, Capture
 from feeds.fetch.clock import DAY, Clock
-from feeds.fetch.errors import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.exchange import Limits, Reply, exchange
+from feeds.fetch.failures import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.feed_state import FeedState, Success, failed, put_aside, succeeded
 from feeds.fetch.follow import Answer, follow
 from feeds.fetch.gates import HostGates
