@@ -19,7 +19,7 @@ from feeds.files import TooLargeError
 from join_stage.joiner import UnknownPlan
 from mmqjp.queries.changes import UnknownQuery
 from xscl import XsclErrors, parse_script
-from xscl.predicates import TooManyDisjuncts
+from xscl.disjuncts import TooManyDisjuncts
 
 PACKAGES = ("common", "feeds", "join_stage", "mmqjp", "templates", "xpath_stage", "xscl")
 

@@ -36,8 +36,8 @@ from xscl.algebra.normal import (
 )
 from xscl.algebra.pattern import Condition, PatternNode, Test, attach, transform
 from xscl.algebra.system_names import block_of, block_root, is_system_variable, path_end
+from xscl.disjuncts import disjuncts
 from xscl.lower_paths import PatternBuilder
-from xscl.predicates import disjuncts
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 

@@ -1,4 +1,4 @@
-"""Names that the system gives to hidden streams, block roots and ends of paths. They begin with #, as no other name can.
+"""Names that the system gives to hidden streams, block roots and ends of paths. They begin with #; no other name does.
 
 Stores keep them, so their spelling cannot change.
 """

@@ -32,7 +32,7 @@ _Fill = Callable[[Sequence[str]], Any]
 _Skeleton = tuple[object, ...]
 
 
-class Lifted:
+class KnownSkeletons:
     """The trees of statements met so far, by skeleton."""
 
     def __init__(self) -> None:
