@@ -33,8 +33,8 @@ import feeds.feed
 from bench.command import file, shown, told
 from bench.feeds_workload import FORMATS, feed_files
 from bench.timing import clocked
+from feeds.bad_input import SourceError
 from feeds.entries import read_entries
-from feeds.errors import SourceError
 from feeds.files import files_below
 from feeds.history import History
 from feeds.item import Origin

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a power failure."""
+"""Writes files that are there whole or not at all, also after a power failure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from common.private import as_its_directory
+from common.private import open_like_directory
 
 
 @contextmanager
 def whole_file(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
-    """A file to write, which gets its name, maybe in the place of another, when the block ends well. Through a link,
-    its target is replaced and not the link. `opener` makes it, if it is given. Raises OSError."""
+    """A file to write. It appears as `path`, and replaces what is there, when the block ends without an error.
+
+    If `path` is a link, its target is replaced. `opener` is as for `open`. Raises OSError.
+    """
     target = path.resolve()
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -32,13 +34,13 @@ def whole_file(path: Path, opener: Callable[[str, int], int] | None = None) -> I
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Makes a file with a text appear, for its owner alone if the directory is. Raises OSError."""
-    with whole_file(path, as_its_directory) as file:
+    """Writes a file that holds `text`. It is its owner's alone if its directory is. Raises OSError."""
+    with whole_file(path, open_like_directory) as file:
         file.write(text.encode())
 
 
 def sync_directory(path: Path) -> None:
-    """Has the names in a directory survive a power failure. Raises OSError."""
+    """Makes the names in a directory survive a power failure. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -22,6 +22,8 @@ from math import ceil
 from threading import Lock
 from typing import BinaryIO, TypeVar, cast
 
+from common.errors import InputError
+
 _T = TypeVar("_T")
 
 SECONDS, BYTES_A_SECOND = 10, 256 * 1024
@@ -36,7 +38,7 @@ IDLE = 2
 _LENGTH = struct.Struct("<Q")
 
 
-class ConfinedError(ValueError):
+class ConfinedError(InputError, ValueError):
     """The work came to no end within its limits; the message is what happened."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from common.errors import InvalidValue
 from feeds.document import DEFAULT_STREAM, Reject
 from feeds.entries import EntryForm, Item, read_entries
 from feeds.files import TooLargeError, modified_us, read_file
@@ -30,7 +31,7 @@ def read_feed_file(
     if beside != path and beside.is_file():
         try:
             sidecar = read_sidecar(beside) or sidecar
-        except ValueError as error:
+        except InvalidValue as error:
             reason = f"{name}: its sidecar {beside.name} cannot be used: {error}"
             yield Reject(name, DEFAULT_STREAM, modified, reason, b"")
     fetched = sidecar.fetched
@@ -49,5 +50,5 @@ def _is_sidecar(path: Path) -> bool:
         return False
     try:
         return read_sidecar(path) is not None
-    except ValueError:
+    except InvalidValue:
         return True

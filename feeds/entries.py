@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from common.prolog import read_prolog
+from feeds.bad_input import FeedError
 from feeds.charset import as_told
 from feeds.confined import confined
 from feeds.document import DEFAULT_STREAM, Document, Reject
@@ -51,17 +52,17 @@ def read_entries(
 
 
 def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
-    """A feed, and the document of each of its entries; ValueError where it cannot be read.
+    """A feed, and the document of each of its entries; FeedError where it cannot be read.
 
     It may have been written to take long: see `feeds.confined`.
     """
     data = as_told(data, origin.content_type)
     if read_prolog(data.lstrip(b" \t\r\n")).defaults:
-        raise ValueError("the DOCTYPE gives attributes defaults, which are not read")
+        raise FeedError("the DOCTYPE gives attributes defaults, which are not read")
     base = next(filter(is_url, (origin.base, origin.source)), "")
     if data.lstrip(_BLANKS).startswith(b"{"):
         if form == "raw":
-            raise ValueError("raw entries need a feed in XML, and this is JSON: read it without --feeds=raw")
+            raise FeedError("raw entries need a feed in XML, and this is JSON: read it without --feeds=raw")
         data = json_feed_to_atom(load_json_feed(data))
     feed = parse_feed(data, base, origin.source or origin.name)
     if form == "raw":

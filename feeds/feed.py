@@ -15,6 +15,7 @@ import feedparser
 import nh3
 from feedparser.urls import resolve_relative_uris
 
+from feeds.bad_input import FeedError
 from feeds.dates import from_struct, parse_iso
 from feeds.item import Entry
 from feeds.links import SCHEMES, harmless, is_harmless, is_url
@@ -27,10 +28,6 @@ _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _RELATIVE = re.compile(r"""\s(?:href|src|cite|poster)="(?![A-Za-z][A-Za-z0-9+.-]*:)""")
 _ADDRESSES = frozenset({"cite", "href", "src"})
 _ADDRESS = re.compile(r"[^\s()<>@]+@[^\s()<>@]+")
-
-
-class FeedError(ValueError):
-    """The bytes hold no feed that can be read; the message is the cause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from common.errors import InputError
+
 MAX_BYTES = 64 * 1024 * 1024
 """The most that one document, one line or one feed may hold."""
 
@@ -13,12 +15,15 @@ RAW_KEPT = 64 * 1024
 """How much of something too large a Reject keeps."""
 
 
-class TooLargeError(ValueError):
+class TooLargeError(InputError, ValueError):
     """More than MAX_BYTES; `head` is how it begins."""
 
     def __init__(self, head: bytes) -> None:
-        super().__init__(f"larger than {MAX_BYTES // 1024 // 1024} MiB")
         self.head = head[:RAW_KEPT]
+        super().__init__(self.head)
+
+    def __str__(self) -> str:
+        return f"larger than {MAX_BYTES // 1024 // 1024} MiB"
 
 
 def read_file(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lxml import etree
 
+from feeds.bad_input import FeedError
 from feeds.text import xml_text
 
 ATOM = "http://www.w3.org/2005/Atom"
@@ -14,17 +15,19 @@ _VERSIONS = ("https://jsonfeed.org/version/", "http://jsonfeed.org/version/")
 
 
 def load_json_feed(data: bytes) -> dict[str, Any]:
-    """The feed's object; ValueError, with the cause, for anything that is not a JSON Feed."""
+    """The feed's object; FeedError, with the cause, for anything that is not a JSON Feed."""
     try:
         feed = json.loads(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise FeedError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise FeedError(str(error)) from None
     except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
+        raise FeedError("JSON nested too deeply") from None
     if not is_json_feed(feed):
-        raise ValueError("JSON, but not a JSON Feed: its version is not a https://jsonfeed.org/version/ address")
+        raise FeedError("JSON, but not a JSON Feed: its version is not a https://jsonfeed.org/version/ address")
     if not isinstance(feed.get("items"), list):
-        raise ValueError("a JSON Feed without a list of items")
+        raise FeedError("a JSON Feed without a list of items")
     return dict(feed)
 
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from common.errors import InvalidValue
 from feeds.credentials import without_credentials
 from feeds.dates import EPOCH, from_datetime, iso_utc, parse_iso
 from feeds.files import read_file
@@ -81,15 +82,18 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """The notes in a JSON file; None where it is a feed itself. ValueError, OSError where it cannot be read."""
+    """The notes in a JSON file; None where it is a feed itself. InvalidValue for what is no notes, OSError where it
+    cannot be read."""
     try:
         notes = json.loads(read_file(path))
     except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
+        raise InvalidValue("JSON nested too deeply") from None
+    except ValueError as error:
+        raise InvalidValue(str(error)) from None
     if is_json_feed(notes):
         return None
     if not isinstance(notes, dict):
-        raise ValueError("a sidecar is a JSON object")
+        raise InvalidValue("a sidecar is a JSON object")
     fetched, status = notes.get("fetched_at"), notes.get("status")
     return Sidecar(
         url=without_credentials(next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), "")),

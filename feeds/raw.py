@@ -6,6 +6,7 @@ from copy import deepcopy
 
 from lxml import etree
 
+from feeds.bad_input import FeedError
 from feeds.feed import Feed
 from feeds.text import xml_text
 from feeds.xml_files import safe_parser
@@ -29,16 +30,16 @@ def raw_entries(data: bytes, feed: Feed) -> list[bytes]:
     """The `item` or `entry` elements of the feed's XML, in the order of `feed.entries`, as documents of their own.
 
     Each gets two children in no namespace, last: `channel_title` and `channel_url`, where the feed has them.
-    ValueError for XML that is not well-formed (nothing is repaired here) or whose entries are not those of `feed`.
+    FeedError for XML that is not well-formed (nothing is repaired here) or whose entries are not those of `feed`.
     """
     try:
         # Blanks before the XML declaration are common and mean nothing.
         root = etree.fromstring(data.lstrip(), safe_parser())
     except etree.XMLSyntaxError as error:
-        raise ValueError(f"raw entries need well-formed XML: {error.msg}") from None
+        raise FeedError(f"raw entries need well-formed XML: {error.msg}") from None
     found = [element for element in root.iter() if element.tag in _ITEMS]
     if len(found) != len(feed.entries):
-        raise ValueError(f"raw entries cannot be told apart: {len(found)} elements for {len(feed.entries)} entries")
+        raise FeedError(f"raw entries cannot be told apart: {len(found)} elements for {len(feed.entries)} entries")
     return [_document(element, feed) for element in found]
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from feeds.bad_input import SourceError
 from feeds.crawl import read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, now_us
 from feeds.entries import EntryForm, Item
-from feeds.errors import SourceError
 from feeds.files import printable
 from feeds.history import History
 from feeds.jsonl import read_jsonl
@@ -39,8 +39,10 @@ def read_documents(
     `feeds` makes each entry of a feed file a document ("item": normalised, "raw": as it stands). `time_xpath` says
     where an XML file holds its time. `now` times JSON lines that give no time. `history` is what is known of entries
     before, and says whether those that have changed are documents again; without it they are.
-    All paths are looked at before the first document is read: SourceError for one that is missing, empty or of a
-    kind that is not known, and for a `time_xpath` that is not XPath.
+    All paths are looked at before the first document is read.
+
+    Raises SourceError for a path that is missing, empty or of a kind that is not known, and for a `time_xpath` that is
+    not XPath. What is read raises nothing: a file that cannot be read is a Reject.
     """
     time = time_reader(time_xpath) if time_xpath is not None else None
     history = history or History()

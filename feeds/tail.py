@@ -9,10 +9,10 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from feeds.bad_input import SourceError
 from feeds.crawl import read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, now_us
 from feeds.entries import EntryForm, Item
-from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
 from feeds.history import History, Unsettled
 from feeds.jsonl import follow_jsonl, read_jsonl

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from common.errors import OperationalError
 from feeds.document import DEFAULT_STREAM, Document, Reject
 
 
-class ReplacedError(OSError):
+class ReplacedError(OperationalError, OSError):
     """A file is not, or no longer, the one that was to be read: whoever looks again finds out what it is."""
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from lxml import etree
 
+from common.errors import InvalidValue
+from feeds.bad_input import SourceError
 from feeds.dates import parse_date
 from feeds.document import Document, Reject
-from feeds.errors import SourceError
 from feeds.files import RAW_KEPT, TooLargeError, modified_us, read_file
 
 TimeReader = Callable[[bytes], int]
@@ -27,7 +28,7 @@ def safe_parser() -> etree.XMLParser:
 
 
 def time_reader(expression: str) -> TimeReader:
-    """A function from a document's bytes to the time at `expression`, ValueError where the document has none there.
+    """A function from a document's bytes to the time at `expression`, InvalidValue where the document has none there.
 
     The value of the first node found (or of the string computed) is an ISO-8601 or RFC 822 date.
     SourceError for an expression that is not XPath.
@@ -41,15 +42,15 @@ def time_reader(expression: str) -> TimeReader:
         try:
             found = xpath(etree.fromstring(xml, safe_parser()))
         except etree.XMLSyntaxError as error:
-            raise ValueError(f"not well-formed: {error.msg}") from None
+            raise InvalidValue(f"not well-formed: {error.msg}") from None
         except etree.XPathError as error:
-            raise ValueError(f"{expression} cannot be evaluated: {error}") from None
+            raise InvalidValue(f"{expression} cannot be evaluated: {error}") from None
         text = _first_text(found)
         if text is None:
-            raise ValueError(f"{expression} finds nothing")
+            raise InvalidValue(f"{expression} finds nothing")
         time = parse_date(text)
         if time is None:
-            raise ValueError(f"{expression} finds {text!r:.80}, which is no date")
+            raise InvalidValue(f"{expression} finds {text!r:.80}, which is no date")
         return time
 
     return read

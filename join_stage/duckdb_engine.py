@@ -12,7 +12,7 @@ from join_stage.costs import Cost
 from join_stage.duckdb_plans import BasicPlan, DuckDBPlan
 from join_stage.duckdb_signature import SignaturePlan
 from join_stage.duckdb_views import ViewsPlan
-from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
+from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
 from join_stage.plan import TemplateTable
 from join_stage.store.duckdb_damage import telling_damage
 from join_stage.store.duckdb_store import DuckDBStore, columns_of, written
@@ -134,7 +134,7 @@ def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: in
         return ViewsPlan(connection, cache_bytes)
     if name == "signature":
         return SignaturePlan(connection)
-    raise unknown_plan(name)
+    raise UnknownPlan(name)
 
 
 def _row_view(template: TemplateTable) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from common.errors import InputError
 from join_stage.costs import Cost
 from join_stage.plan import TemplateTable
 from join_stage.store.protocol import TableStore
@@ -68,9 +69,15 @@ class Batch:
     scope: Scope
 
 
-def unknown_plan(name: str) -> ValueError:
-    """The error for a plan that an engine cannot make."""
-    return ValueError(f"a plan is one of {', '.join(PLANS)}, not {name!r}")
+class UnknownPlan(InputError, ValueError):
+    """No plan has the name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"a plan is one of {', '.join(PLANS)}, not {self.name!r}"
 
 
 class Joiner(Protocol):

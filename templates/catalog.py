@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
 
+from common.errors import OperationalError
 from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
 from templates.template import Shape, bound, canonical_shape, shape_of
@@ -30,6 +31,10 @@ Edge = tuple[int, int]
 
 Functions = tuple[str, ...]
 """A chain of functions, the first to be applied first."""
+
+
+class TooManyChains(OperationalError, ValueError):
+    """A store has given out all numbers that it has for chains of functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +127,13 @@ class Catalog:
 
     def chain(self, functions: Functions) -> int:
         """The number of a chain of functions, from 1; 0 if it is empty. It is the same for as long as the store lasts:
-        ids of nodes that are kept have it. Raises ValueError if there are more chains than numbers."""
+        ids of nodes that are kept have it. Raises TooManyChains if there are more chains than numbers."""
         if not functions:
             return 0
         number = self.chains.setdefault(functions, len(self.chains) + 1)
         if number > MOST_CHAINS:
             del self.chains[functions]
-            raise ValueError(f"more than {MOST_CHAINS:,} different chains of functions; begin a new state")
+            raise TooManyChains(f"more than {MOST_CHAINS:,} different chains of functions; begin a new state")
         return number
 
     def place(self, conjunct: Conjunct) -> Placement:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from lxml import etree
 
+from common.errors import InputError
 from common.prolog import Prolog, read_prolog
 from xpath_stage.extent import NODE_BYTES, excess
 
@@ -27,7 +28,7 @@ ROOM_FOR_MANY_ATTRIBUTES = 5 * MAX_ATTRIBUTES
 _HAS_MANY = etree.XPath(f"boolean(//@*[{MAX_ATTRIBUTES + 1}])")
 
 
-class DocumentError(ValueError):
+class DocumentError(InputError, ValueError):
     """A document that cannot be read: the message tells the place and the cause."""
 
 

@@ -29,7 +29,7 @@ from xscl.algebra.expressions import (
     VarPath,
 )
 from xscl.algebra.normal import JoinOp
-from xscl.errors import Problem
+from xscl.problems import Problem
 from xscl.syntax import DEFAULT_STREAM, Block, Input, Join, Query, SelectItem, SelectItems, SelectStar, SubQuery, Window
 
 UNITS = {

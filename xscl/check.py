@@ -21,10 +21,10 @@ from xscl.algebra.expressions import (
     Step,
     VarPath,
 )
-from xscl.errors import Problem, XsclError
-from xscl.expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
-from xscl.predicates import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
-from xscl.publishing import check_publishing
+from xscl.check_expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
+from xscl.check_publishing import check_publishing
+from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
+from xscl.problems import Problem, XsclError
 from xscl.scope import Kind, blocks, operand_kind, star, visible
 from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
 

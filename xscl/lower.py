@@ -35,8 +35,9 @@ from xscl.algebra.normal import (
     variables_of,
 )
 from xscl.algebra.pattern import Condition, PatternNode, Test, attach, transform
+from xscl.algebra.system_names import block_of, block_root, is_system_variable, path_end
+from xscl.disjuncts import disjuncts
 from xscl.lower_paths import PatternBuilder
-from xscl.predicates import disjuncts
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 
@@ -128,16 +129,16 @@ class _Normalizer:
 
     def _block(self, block: Block) -> tuple[_Leaf, _Scope, _Roots]:
         index = len(self._patterns)
-        pattern = self._build.path(block.steps, last_var=f"#b{index}")
+        pattern = self._build.path(block.steps, last_var=block_root(index))
         scope: dict[str, Term | str] = {}
         for node in pattern.walk():
             if node.var:
                 self._block_of[node.var] = index
-                if not node.var.startswith("#"):
+                if not is_system_variable(node.var):
                     scope[node.var] = Term(node.var)
         self._patterns.append(pattern)
         name = block.steps[-1].var
-        return _Leaf(index, block.stream), scope, ((name, Term(name or f"#b{index}")),)
+        return _Leaf(index, block.stream), scope, ((name, Term(name or block_root(index))),)
 
     def _select(self, operand: Expr, scope: _Scope) -> Term | str:
         """What a SELECT operand stands for; a path on a variable becomes a branch that every match must have."""
@@ -161,7 +162,7 @@ class _Normalizer:
                 if not steps:
                     return _expression(term)
                 self._fresh += 1
-                fresh = f"#p{self._fresh}"
+                fresh = path_end(self._fresh)
                 block = self._block_of[fresh] = self._block_of[term.var]
                 patterns[block] = attach(patterns[block], term.var, self._build.path(steps, last_var=fresh))
                 return VarPath(fresh)
@@ -262,9 +263,9 @@ def _require(pattern: PatternNode, var: str, text: str) -> PatternNode:
 
 
 def _root_name(root: Term | str, first: int, blocks: int) -> str:
-    """The name of an unnamed block root, bound to `#b` and its block's position, among `blocks` from `first` on."""
+    """What an unnamed block root is called in the output: its block is one of `blocks`, numbered from `first` on."""
     assert isinstance(root, Term), "only block roots are unnamed"
-    index = int(root.var.removeprefix("#b")) - first
+    index = block_of(root.var) - first
     return ("left", "right")[index] if blocks <= 2 else f"b{index + 1}"
 
 

@@ -15,10 +15,10 @@ from xscl.advice import explain
 from xscl.algebra.expressions import ElementConstructor, Hole, Span
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
-from xscl.errors import Problem, XsclError, XsclErrors
-from xscl.lifting import Lifted
-from xscl.publishing import check_publishing
-from xscl.script import Statement, split_script
+from xscl.check_publishing import check_publishing
+from xscl.problems import Problem, XsclError, XsclErrors
+from xscl.skeletons import KnownSkeletons
+from xscl.statements import Statement, split_script
 from xscl.syntax import Query, Script
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
@@ -43,7 +43,7 @@ _SPACE = " \t\r\n"
 
 _known: dict[str, Query] = {}
 """Trees of statements without prefixes that nothing is wrong with, by their text."""
-_lifted = Lifted()
+_skeletons = KnownSkeletons()
 
 
 def _known_script(text: str) -> Script | None:
@@ -78,10 +78,10 @@ class _Parser:
         self._declarations: list[Declaration] = []
         self._unplaced = False
 
-    def script(self, *, lifts: bool = True) -> Script:
-        """The script; `lifts` uses the trees of statements known but for their constants. Raises XsclErrors."""
+    def script(self, *, reuse: bool = True) -> Script:
+        """The script; `reuse` uses the trees of statements known but for their constants. Raises XsclErrors."""
         for statement in self._statements:
-            self._take(statement, lifts)
+            self._take(statement, reuse)
         problems = self._problems + _check_declarations(self._declarations)
         namespaces: dict[str, str] = {}
         for declaration in self._declarations:
@@ -91,7 +91,7 @@ class _Parser:
         script = Script(tuple(query for _, query in self._queries), tuple(namespaces.items()))
         errors = [XsclError(problem, self._text) for problem in problems] + check_script(script, self._text)
         if errors and self._unplaced:
-            return _Parser(self._text).script(lifts=False)
+            return _Parser(self._text).script(reuse=False)
         if not script.queries and not errors:
             nothing = Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item")
             errors.append(XsclError(nothing, self._text))
@@ -101,11 +101,11 @@ class _Parser:
             self._remember()
         return script
 
-    def _take(self, statement: Statement, lifts: bool) -> None:
+    def _take(self, statement: Statement, reuse: bool) -> None:
         """Takes in one statement, or what is wrong with it."""
         text = self._clean[statement.span.start : statement.span.end]
-        if lifts and not statement.problem:
-            known = _known.get(text) or _lifted.query(text)
+        if reuse and not statement.problem:
+            known = _known.get(text) or _skeletons.query(text)
             if known:
                 self._unplaced = True
                 self._queries.append((statement, _placed(known, statement.span)))
@@ -122,7 +122,7 @@ class _Parser:
             if isinstance(node.select, ElementConstructor):
                 node = _with_hole_texts(node, self._text)
             else:
-                _lifted.add(text, statement.span.start, node)
+                _skeletons.add(text, statement.span.start, node)
             self._queries.append((statement, node))
             return
         if self._queries:

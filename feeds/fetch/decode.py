@@ -7,6 +7,8 @@ import zlib
 import brotli
 import zstandard
 
+from common.errors import InputError
+
 MOST_MEMBERS = 1_000
 """Gzip members or zstd frames in a body. Each copies some of what follows it, and a body has room for a million empty
 ones."""
@@ -21,7 +23,7 @@ _ZSTD_WINDOW = 8 * 1024 * 1024
 """The largest window that RFC 9659 lets a server use."""
 
 
-class DecodeError(ValueError):
+class DecodeError(InputError, ValueError):
     """The bytes are not what the coding says, or end too early; the message is the cause."""
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
-from common.private import as_its_directory
+from common.private import open_like_directory
 from feeds.fetch.archive import Capture
 from feeds.layout import FEED_SUFFIX, SIDECAR_SUFFIX, Sidecar, drop_stem, read_stem, sidecar_json
 
@@ -80,7 +80,7 @@ def remove_read(directory: Path, read: Container[str], before: int) -> None:
 def _written(path: Path, data: bytes) -> None:
     """Makes a file appear whole."""
     draft = path.with_name(f".{path.name}{_DRAFT}")
-    with open(draft, "wb", opener=as_its_directory) as file:
+    with open(draft, "wb", opener=open_like_directory) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -10,7 +10,7 @@ import httpcore
 import httpx
 
 from feeds.fetch.decode import ACCEPT_ENCODING, DecodeError, decode
-from feeds.fetch.errors import FetchError
+from feeds.fetch.failures import FetchError
 from feeds.text import one_line
 
 ACCEPT = (

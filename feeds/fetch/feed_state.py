@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from feeds.credentials import without_credentials
-from feeds.fetch.errors import FetchedAlready, FetchError, Gone
+from feeds.fetch.failures import FetchedAlready, FetchError, Gone
 from feeds.fetch.hints import Hints
 from feeds.fetch.schedule import Pace, after_failure, after_success
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from feeds.fetch.errors import FetchError
 from feeds.fetch.exchange import Reply, web_address
+from feeds.fetch.failures import FetchError
 
 PERMANENT = frozenset({301, 308})
 REDIRECTS = frozenset({302, 303, 307}) | PERMANENT

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from feeds.fetch.clock import SECOND, Clock
-from feeds.fetch.errors import HostPaused
+from feeds.fetch.failures import HostPaused
 from feeds.fetch.state import FetchStore, HostState
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from common.errors import InvalidValue
+from feeds.bad_input import SourceError
 from feeds.credentials import without_credentials
-from feeds.errors import SourceError
-from feeds.fetch.errors import FetchError
 from feeds.fetch.exchange import web_address
+from feeds.fetch.failures import FetchError
 from feeds.fetch.feed_state import FeedState, source_name
 from feeds.fetch.opml import Listed, read_opml
-from feeds.files import printable, read_file
+from feeds.files import TooLargeError, printable, read_file
 
 _HINT = "--feeds takes an OPML file, a text file with an address a line, or an http(s) address"
 
@@ -46,7 +47,7 @@ def _listed(name: str) -> list[Listed]:
         raise SourceError(shown, "no such file", _HINT) from None
     except OSError as error:
         raise SourceError(shown, f"cannot be read: {error.strerror or error}", _HINT) from None
-    except ValueError as error:
+    except TooLargeError as error:
         raise SourceError(shown, str(error), _HINT) from None
     try:
         if data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
@@ -54,7 +55,7 @@ def _listed(name: str) -> list[Listed]:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise SourceError(shown, f"not UTF-8 text ({error.reason})", _HINT) from None
-    except ValueError as error:
+    except InvalidValue as error:
         raise SourceError(shown, str(error), _HINT) from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, 1))
     return [Listed(line, line=number) for number, line in stripped if line and not line.startswith("#")]

@@ -18,7 +18,7 @@ import httpcore
 import httpx
 
 from feeds.fetch.addresses import is_public
-from feeds.fetch.errors import FetchError
+from feeds.fetch.failures import FetchError
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """From a host and a port to the host's addresses; OSError where it has none."""

@@ -9,6 +9,7 @@ from typing import cast
 
 from lxml import etree
 
+from common.errors import InvalidValue
 from common.prolog import read_prolog
 from feeds.text import one_line
 
@@ -32,9 +33,9 @@ class Listed:
 
 
 def read_opml(data: bytes) -> list[Listed]:
-    """The feeds of a list, however deep, in its order. ValueError for what is not XML or not OPML."""
+    """The feeds of a list, however deep, in its order. InvalidValue for what is not XML or not OPML."""
     if refused := read_prolog(data.lstrip()).refused:
-        raise ValueError(refused)
+        raise InvalidValue(refused)
     parser = etree.XMLParser(
         resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only the older booleans
         no_network=True,
@@ -46,10 +47,10 @@ def read_opml(data: bytes) -> list[Listed]:
     try:
         root = etree.fromstring(data.lstrip(), parser)
     except etree.XMLSyntaxError as error:
-        raise ValueError(f"not well-formed: {error.msg}") from None
+        raise InvalidValue(f"not well-formed: {error.msg}") from None
     body = next((child for child in root if _name(child) == "body"), None)
     if _name(root) != "opml" or body is None:
-        raise ValueError("XML, but not OPML: it has no <opml> with a <body>")
+        raise InvalidValue("XML, but not OPML: it has no <opml> with a <body>")
     return list(_feeds(body))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from feeds.fetch.errors import FetchedAlready
+from feeds.fetch.failures import FetchedAlready
 from feeds.fetch.feed_state import FeedState
 
 

@@ -11,8 +11,8 @@ from protego import Protego
 
 from feeds.confined import ConfinedError, confined_aside
 from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND, Clock
-from feeds.fetch.errors import FetchError
 from feeds.fetch.exchange import Reply
+from feeds.fetch.failures import FetchError
 from feeds.fetch.state import FetchStore, HostState
 
 LONGEST = 512 * 1024

@@ -17,8 +17,8 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from common.private import own
-from feeds.errors import SourceError
+from common.private import make_private_file
+from feeds.bad_input import SourceError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.hints import Hints
 
@@ -68,7 +68,7 @@ class FetchStore:
         if write:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
-            own(path)
+            make_private_file(path)
         elif not path.is_file():
             raise SourceError(str(path), "there is no state of a fetch", "mmqjp fetch makes one")
         self._path = path
@@ -213,7 +213,7 @@ class FetchStore:
 
 def _locked(path: Path) -> BinaryIO:
     lock = path.with_name(f"{path.name}.lock")
-    own(lock)  # whoever may open it may lock it
+    make_private_file(lock)  # whoever may open it may lock it
     file = lock.open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

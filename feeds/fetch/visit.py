@@ -11,12 +11,13 @@ from importlib.metadata import version
 
 import httpx
 
+from feeds.bad_input import SourceError
 from feeds.confined import ConfinedError, confined_aside
 from feeds.credentials import without_credentials
 from feeds.fetch.archive import Archive, Capture
 from feeds.fetch.clock import DAY, Clock
-from feeds.fetch.errors import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.exchange import Limits, Reply, exchange
+from feeds.fetch.failures import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.feed_state import FeedState, Success, failed, put_aside, succeeded
 from feeds.fetch.follow import Answer, follow
 from feeds.fetch.gates import HostGates
@@ -204,11 +205,10 @@ def _validator(reply: Reply, name: str) -> str:
 
 @contextmanager
 def _failures_of_the_feed() -> Iterator[None]:
-    """Whatever a stranger's server and feed do to us stays that feed's failure; that the state cannot be written does
-    not."""
+    """Whatever a stranger's server and feed do to us is that feed's failure; that the state cannot be used is not."""
     try:
         yield
-    except (FetchError, FetchedAlready, HostPaused, sqlite3.Error):
+    except (FetchError, FetchedAlready, HostPaused, SourceError, sqlite3.Error):
         raise
     except Exception as error:
         raise FetchError(f"unexpected {type(error).__name__}: {one_line(str(error))}") from error

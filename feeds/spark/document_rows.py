@@ -11,9 +11,9 @@ import pyarrow as pa
 from lxml import etree
 
 from common.prolog import read_prolog
+from feeds.bad_input import SourceError
 from feeds.document import Document, Reject
 from feeds.entries import EntryForm, Item
-from feeds.errors import SourceError
 from feeds.xml_files import safe_parser
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"

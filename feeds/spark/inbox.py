@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common.private import own
+from common.private import make_private_file
 from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
 from feeds.reading import read_waiting
@@ -35,7 +35,7 @@ class Inbox:
     """The segments of a state directory, numbered from 1. One process at a time."""
 
     def __init__(self, directory: Path) -> None:
-        own(directory / FILE)
+        make_private_file(directory / FILE)
         self._database = sqlite3.connect(directory / FILE, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.executescript(_SCHEMA)

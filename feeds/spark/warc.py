@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from feeds.bad_input import SourceError
 from feeds.entries import EntryForm
-from feeds.errors import SourceError
 from feeds.files import files_below, name_below, printable
 from feeds.history import History
 from feeds.order import WARC_SUFFIXES, fetch_time

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from join_stage.costs import Cost
-from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
+from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
 from join_stage.plan import TemplateTable
 from join_stage.spark.plans import BasicPlan, SparkPlan
 from join_stage.spark.signature import SignaturePlan
@@ -81,7 +81,7 @@ class SparkEngine:
             return ViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
             return SignaturePlan(self._views)
-        raise unknown_plan(name)
+        raise UnknownPlan(name)
 
     # ------------------------------------------------------------ R_T
 

@@ -15,7 +15,16 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.store.duckdb_damage import telling_damage
-from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, measured, parts_of, short_enough
+from join_stage.store.reading import (
+    ONLY_READ,
+    Bounds,
+    QuestionInterrupted,
+    QuestionRefused,
+    known,
+    measured,
+    parts_of,
+    short_enough,
+)
 
 CHUNK = 2048
 """Rows that are looked at together when an answer is measured: a vector of DuckDB."""
@@ -56,6 +65,10 @@ def seclude(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET lock_configuration = true")
 
 
+class RefusedByDuckDB(QuestionRefused, duckdb.Error):
+    """A question that DuckDB does not answer, in its words: bad SQL, or a value that cannot be computed."""
+
+
 @telling_damage
 class DuckDBQuestion:
     """A `Question` of the store that a connection has open."""
@@ -73,14 +86,16 @@ class DuckDBQuestion:
                 raise duckdb.InterruptException
             answer = self._cursor.sql(self._sql)
             if answer is None:
-                raise Refused(ONLY_READ)
+                raise QuestionRefused(ONLY_READ)
             return measured(answer.to_arrow_reader(CHUNK), self._bounds)
         except duckdb.OutOfMemoryException:
-            raise Refused("the question needs more memory than there is: narrow it down, or ask again later") from None
-        except (duckdb.Error, pa.ArrowException):
+            raise QuestionRefused(
+                "the question needs more memory than there is: narrow it down, or ask again later"
+            ) from None
+        except (duckdb.Error, pa.ArrowException) as error:
             if self._cut:
-                raise Cut("the question was interrupted") from None
-            raise
+                raise QuestionInterrupted("the question was interrupted") from None
+            raise RefusedByDuckDB(str(error)) from error
         finally:
             with suppress(duckdb.Error):
                 self._cursor.close()
@@ -96,16 +111,16 @@ def judge(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
     short_enough(sql)
     statements = parser.extract_statements(sql)
     if len(statements) > 1:
-        raise Refused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
+        raise QuestionRefused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
     if not statements or statements[0].type != duckdb.StatementType.SELECT:
-        raise Refused(ONLY_READ)
+        raise QuestionRefused(ONLY_READ)
     ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     try:
         parsed = json.loads(text)
     except RecursionError:
-        raise Refused("the question is nested too deeply") from None
+        raise QuestionRefused("the question is nested too deeply") from None
     if parsed["error"]:  # what DuckDB calls a SELECT and does more than select
-        raise Refused(ONLY_READ)
+        raise QuestionRefused(ONLY_READ)
     parts = list(parts_of(parsed["statements"]))
     made = {entry["key"].lower() for part in parts if "cte_map" in part for entry in part["cte_map"]["map"]}
     for part in parts:
@@ -115,21 +130,21 @@ def judge(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
 def _judge(part: dict[str, Any], made: set[str]) -> None:
     kind = part.get("type")
     if "cte_map" in part and kind not in _NODES:
-        raise Refused(ONLY_READ)
+        raise QuestionRefused(ONLY_READ)
     if "sample" in part and "cte_map" not in part and kind is not None and kind not in _SOURCES:
-        raise Refused(f"{kind} is not answered: ask in other words")
+        raise QuestionRefused(f"{kind} is not answered: ask in other words")
     if kind == "BASE_TABLE":
         _judge_table(part["qualified_name"]["path"], made)
     elif kind == "TABLE_FUNCTION":
         name = part["function"].get("function_name", "")
         if name.lower() not in TABLE_FUNCTIONS:
             shown = ", ".join(sorted(TABLE_FUNCTIONS))
-            raise Refused(f"the table function {name!r:.80} is not answered; these are: {shown}")
+            raise QuestionRefused(f"the table function {name!r:.80} is not answered; these are: {shown}")
     elif kind == "SHOW_REF":
         if part["query"] is None and part["table_name"].strip('"').lower() not in _SHOWN:
-            raise Refused(f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered")
+            raise QuestionRefused(f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered")
     elif part.get("class") == "FUNCTION" and part["function_name"].lower() in REFUSED_FUNCTIONS:
-        raise Refused(f"the function {part['function_name']} is not answered: only what computes is")
+        raise QuestionRefused(f"the function {part['function_name']} is not answered: only what computes is")
 
 
 def _judge_table(path: list[str], made: set[str]) -> None:
@@ -137,5 +152,5 @@ def _judge_table(path: list[str], made: set[str]) -> None:
     if before and before[0].lower() == "information_schema" and len(path) == 2:
         return
     if not all(part.lower() in _SCHEMAS for part in before):
-        raise Refused(f"there is no table {'.'.join(path)!r:.80}; write its name alone")
+        raise QuestionRefused(f"there is no table {'.'.join(path)!r:.80}; write its name alone")
     known(name, set() if before else made)

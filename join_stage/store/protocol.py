@@ -8,18 +8,19 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from common.errors import InputError, OperationalError
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
 
 DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
 """What a directory holds that is a store of the one engine or of the other."""
 
 
-class OtherSession(ValueError):
+class OtherSession(InputError, ValueError):
     """A Spark session runs in this process that is not the one asked for."""
 
 
-class StoreError(RuntimeError):
-    """A store cannot be opened, or was written by a program that this one does not understand."""
+class StoreError(OperationalError, RuntimeError):
+    """A store cannot be opened, read or written: it is damaged, missing, full, or of a newer version."""
 
 
 class OutOfMemory(StoreError):

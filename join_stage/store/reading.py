@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from common.errors import InputError, OperationalError
 from join_stage.store.tables import BOUND_STATE, TABLES
 
 LONGEST = 100_000
@@ -31,12 +32,12 @@ _OF_THE_ENGINE = re.compile(r"^(?:duckdb|pragma|pg|sqlite)_|\W")
 might mean the other one elsewhere."""
 
 
-class Refused(ValueError):
-    """The question is not answered; the message says why and what to do, in one line."""
+class QuestionRefused(InputError, ValueError):
+    """A question that is not answered; the message says why and what to do, in one line."""
 
 
-class Cut(Refused):
-    """The question was ended before it was answered."""
+class QuestionInterrupted(OperationalError, RuntimeError):
+    """A question that was ended before it was answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,13 @@ class Bounds:
     size: int | None = None
 
     def check(self, rows: int, size: int) -> None:
-        """Raises Refused for an answer of so many rows and bytes."""
+        """Raises QuestionRefused for an answer of so many rows and bytes."""
         if self.rows is not None and rows > self.rows:
-            raise Refused(f"the answer has more than {self.rows:,} rows: narrow it down, or raise --most-rows")
+            raise QuestionRefused(f"the answer has more than {self.rows:,} rows: narrow it down, or raise --most-rows")
         if self.size is not None and size > self.size:
-            raise Refused(f"the answer has more than {self.size:,} bytes: narrow it down, or raise --most-bytes")
+            raise QuestionRefused(
+                f"the answer has more than {self.size:,} bytes: narrow it down, or raise --most-bytes"
+            )
 
 
 UNBOUNDED = Bounds()
@@ -64,31 +67,32 @@ class Question(Protocol):
     """
 
     def answer(self) -> pa.Table:
-        """The answer. Raises Refused for what is no question or has too large an answer, Cut if it was interrupted,
-        and what the engine raises."""
+        """The answer. Raises QuestionRefused for what is no question or has too large an answer, QuestionInterrupted if
+        it was interrupted, and StoreError if the store is damaged."""
 
     def interrupt(self) -> None:
-        """Has `answer` raise Cut soon, from another thread. It may be called at any time, and again."""
+        """Has `answer` raise QuestionInterrupted soon, from another thread. It may be called at any time, and again."""
 
 
 def known(name: str, made: Collection[str]) -> None:
-    """Refuses the name of a relation that is neither ours nor among `made`, those that the question itself makes."""
+    """Raises QuestionRefused for the name of a relation that is neither ours nor among `made`, those that the question
+    itself makes."""
     lower = name.lower()
     if lower in RELATIONS or _TEMPLATE.fullmatch(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):
         return
     close = get_close_matches(lower, [*RELATIONS, *made], 1)
     advice = f"did you mean {close[0]}?" if close else f"there are {_SHOWN}"
-    raise Refused(f"there is no table {name!r:.80}; {advice}")
+    raise QuestionRefused(f"there is no table {name!r:.80}; {advice}")
 
 
 def short_enough(sql: str) -> None:
-    """Refuses SQL that is too long to be read."""
+    """Raises QuestionRefused for SQL that is too long to be read."""
     if len(sql) > LONGEST:
-        raise Refused(f"the question has {len(sql):,} characters, and at most {LONGEST:,} are read")
+        raise QuestionRefused(f"the question has {len(sql):,} characters, and at most {LONGEST:,} are read")
 
 
 def measured(chunks: pa.RecordBatchReader, bounds: Bounds) -> pa.Table:
-    """The rows of a reader, which is read no further than the bounds go."""
+    """The rows of a reader, which is read no further than the bounds go. Raises QuestionRefused."""
     found: list[pa.RecordBatch] = []
     rows = size = 0
     for chunk in chunks:

@@ -36,7 +36,7 @@ MATCH_CHUNK = 2_000
 
 
 class Passed(Exception):
-    """Queries passed bounds in a step, which has to be taken again with them cut."""
+    """Queries passed bounds in a step, which has to be taken again with them cut. It never leaves `mmqjp.answers`."""
 
     def __init__(self, cuts: dict[int, Cut]) -> None:
         super().__init__(f"{len(cuts)} queries passed a bound")

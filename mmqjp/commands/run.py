@@ -47,9 +47,8 @@ from mmqjp.commands.options import (
 from mmqjp.commands.sinks import DeadLetters, checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
-from mmqjp.errors import PublishCycle
 from mmqjp.garbage import collector_spared
-from mmqjp.queries.changes import How
+from mmqjp.queries.changes import How, PublishCycle
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNED, PRUNED_AT

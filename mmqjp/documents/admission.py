@@ -21,6 +21,7 @@ from mmqjp.text import one_line
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents
+from xscl.algebra.system_names import is_hidden
 
 _LOG = logging.getLogger("mmqjp")
 
@@ -149,7 +150,7 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
 
     def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
         """Why a document does not enter, whatever is in it, given the watermarks of streams."""
-        if document.stream.startswith("#"):
+        if is_hidden(document.stream):
             return DocumentError("names of streams that begin with # are the system's own")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")

@@ -20,6 +20,7 @@ from templates.template import Shape
 from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import ElementConstructor
 from xscl.algebra.normal import NormalQuery, Side, Term
+from xscl.algebra.system_names import is_system_variable
 
 ARRAY = "[{}]"
 """DuckDB's array constructor; Spark's is `array({})`, and nothing else differs."""
@@ -186,7 +187,7 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     entries = [_entry(entry.key, entry.value) for entry in normal.entries]
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
-    if any(isinstance(e.value, Term) and e.value.var.startswith("#") for e in normal.entries):
+    if any(isinstance(e.value, Term) and is_system_variable(e.value.var) for e in normal.entries):
         yield "    (#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)"
     if publishes:
         yield "    its outputs are documents of the stream of its name"

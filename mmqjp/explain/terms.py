@@ -9,6 +9,7 @@ from templates.catalog import INFINITE
 from xscl import to_xscl
 from xscl.algebra.normal import Conjunct, Side, Term
 from xscl.algebra.pattern import PatternNode
+from xscl.algebra.system_names import is_hidden
 from xscl.syntax import Window
 
 SHOWN = 10
@@ -34,7 +35,7 @@ def window_text(microseconds: int | None) -> str:
 
 def stream_text(stream: str) -> str:
     """A stream's name; that of a hidden stream is a hash, of which six digits tell them apart."""
-    return stream[:7] if stream.startswith("#") else stream
+    return stream[:7] if is_hidden(stream) else stream
 
 
 def owner_text(owner: Subscription | HiddenStream) -> str:

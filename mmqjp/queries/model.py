@@ -161,11 +161,6 @@ class Target:
         return found
 
 
-def is_hidden(stream: str) -> bool:
-    """Whether a stream's name is that of a hidden stream."""
-    return stream.startswith("#")
-
-
 def width(op: JoinOp | None, window: int | None) -> int:
     """The window of a conjunctive query in microseconds: that of a filter is 0, that of None INFINITE."""
     return INFINITE if window is None and op is not None else window or 0

@@ -8,11 +8,12 @@ from typing import Any
 
 from join_stage.joiner import JoinEngine, Scope
 from join_stage.plan import TemplateTable
-from mmqjp.queries.model import HiddenStream, Owner, Standing, Subscription, Target, is_hidden, width
+from mmqjp.queries.model import HiddenStream, Owner, Standing, Subscription, Target, width
 from mmqjp.queries.prepared import inner_join
 from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp
+from xscl.algebra.system_names import is_hidden
 
 
 class Registry:

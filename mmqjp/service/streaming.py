@@ -20,11 +20,11 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from common.errors import OperationalError
 from feeds.offsets import Offset
 from feeds.tail import Piece, Tail
 from join_stage.store.protocol import StoreError
 from join_stage.store.spark.tables import file_urls
-from mmqjp.errors import StreamFailed
 from mmqjp.service.intake import Taken
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
@@ -37,8 +37,12 @@ MICRO_BATCHES = "micro-batches"
 """The name under which an offset tells which micro-batches of a query are done."""
 
 
+class StreamFailed(OperationalError, RuntimeError):
+    """Spark could not go on with a streaming query; the message is the cause."""
+
+
 class Stopped(Exception):
-    """A micro-batch that begins when the service is to end: it comes again."""
+    """A micro-batch that begins when the service is to end: it comes again. Only Spark meets it, which ends for it."""
 
 
 class StreamingService(Service):

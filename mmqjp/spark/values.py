@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from feeds.bad_input import SourceError
 from feeds.document import DEFAULT_STREAM, Document, Reject, now_us, unix_time_refusal
-from feeds.errors import SourceError
 from feeds.jsonl import read_line
 from feeds.offsets import Offset
 from feeds.tail import Piece

@@ -58,7 +58,7 @@ def prune_offsets(ledger: Ledger, sources: Collection[str], files: Collection[tu
     live = [
         offset
         for (source, file), offset in ledger.offsets().items()
-        if source not in sources or (source, file) in files or file.startswith("#")
+        if source not in sources or (source, file) in files
     ]
     if ledger.count("offsets") > 2 * len(live) + SUPERSEDED:
         ledger.renew_offsets(live)

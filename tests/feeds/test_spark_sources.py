@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from feeds import Document, Reject, read_documents
-from feeds.errors import SourceError
+from feeds.bad_input import SourceError
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.spark.document_rows import local_path, row_batches

@@ -10,8 +10,8 @@ import pytest
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
+from feeds.bad_input import SourceError
 from feeds.document import Document, Reject
-from feeds.errors import SourceError
 from feeds.offsets import ALL_READ, Offset
 from feeds.reading import read_waiting
 from feeds.tail import Tail, waiting_files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +21,7 @@ from xscl.algebra.expressions import (
 )
 from xscl.algebra.functions import DERIVED, derive, number_string
 from xscl.algebra.pattern import PatternNode, Test
+from xscl.algebra.system_names import hidden_stream
 
 JoinOp = Literal["FOLLOWED BY", "JOIN"]
 
@@ -80,8 +80,11 @@ class Hidden:
 
     @property
     def stream(self) -> str:
-        """A name that equal inner joins share, whatever their variables were called."""
-        return "#" + hashlib.sha256(repr(self).encode()).hexdigest()[:24]
+        """A name that equal inner joins share, whatever their variables were called.
+
+        Stores keep it, and it is made of `repr`: no class or field that a Hidden is made of can be renamed.
+        """
+        return hidden_stream(repr(self))
 
 
 @dataclass(frozen=True, slots=True)

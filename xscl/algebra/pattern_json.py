@@ -9,6 +9,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from common.errors import InvalidValue
 from xscl.algebra.functions import DERIVED
 from xscl.algebra.pattern import Condition, PatternNode, Test
 
@@ -25,11 +26,11 @@ def to_json(node: PatternNode) -> str:
 
 
 def from_json(text: str) -> PatternNode:
-    """The pattern that a text stands for. Raises ValueError if it is none."""
+    """The pattern that a text stands for. Raises InvalidValue if it is none."""
     try:
         return _node(json.loads(text))
     except (TypeError, RecursionError) as error:
-        raise ValueError(f"{text[:80]!r} is no tree pattern") from error
+        raise InvalidValue(f"{text[:80]!r} is no tree pattern") from error
 
 
 def _plain(node: PatternNode) -> list[Any]:
@@ -42,7 +43,7 @@ def _node(plain: Any) -> PatternNode:
     axis, kind, uri, local, conditions, children, functions = plain
     known = axis in _AXES and kind in _KINDS and isinstance(uri, str) and isinstance(local, str)
     if not known or not DERIVED.keys() >= set(functions):
-        raise ValueError(f"{str(plain)[:80]!r} is no tree pattern")
+        raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
     return PatternNode(
         axis,
         _test(kind, uri, local),
@@ -55,5 +56,5 @@ def _node(plain: Any) -> PatternNode:
 def _condition(plain: Any) -> Condition:
     sort, text = plain
     if not isinstance(text, str) or sort not in ("=", "?"):
-        raise ValueError(f"{str(plain)[:80]!r} is no condition")
+        raise InvalidValue(f"{str(plain)[:80]!r} is no condition")
     return Condition(literal=text) if sort == "=" else Condition(xpath=text)

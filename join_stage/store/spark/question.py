@@ -19,7 +19,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, parts_of, short_enough
+from join_stage.store.reading import (
+    ONLY_READ,
+    Bounds,
+    QuestionInterrupted,
+    QuestionRefused,
+    known,
+    parts_of,
+    short_enough,
+)
 from join_stage.store.spark.functions import FUNCTIONS, TABLE_FUNCTIONS
 from join_stage.store.spark.snapshot import Snapshot
 from join_stage.store.spark.tables import TableViews
@@ -92,12 +100,12 @@ class SparkQuestion:
             if self._bounds.rows is not None:
                 answer = answer.limit(self._bounds.rows + 1)
             if self._cut:
-                raise Cut("the question was interrupted")
+                raise QuestionInterrupted("the question was interrupted")
             rows: pa.Table = answer.toArrow()
         except (PySparkException, Py4JError) as error:
             if self._cut:
-                raise Cut("the question was interrupted") from None
-            raise Refused(_first_line(error)) from error
+                raise QuestionInterrupted("the question was interrupted") from None
+            raise QuestionRefused(_first_line(error)) from error
         finally:
             context.removeJobTag(self._tag)
         self._bounds.check(rows.num_rows, rows.nbytes)
@@ -108,7 +116,7 @@ class SparkQuestion:
         self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _judged(self, session: SparkSession) -> DataFrame:
-        """The question as a data frame over views of its own. Raises Refused."""
+        """The question as a data frame over views of its own. Raises QuestionRefused."""
         short_enough(self._sql)
         state = session._jsparkSession.sessionState()
         with _silent():
@@ -147,11 +155,11 @@ def judge(plan: Any) -> None:
 def _judge(part: Mapping[str, Any], made: set[str]) -> None:
     name = _name(part)
     if not part["class"].startswith((_PLAN, _ANALYSIS, _EXPRESSIONS)):
-        raise Refused(ONLY_READ)
+        raise QuestionRefused(ONLY_READ)
     if part["class"].startswith(_PLAN) and name not in _PLANS:
-        raise Refused(f"{ONLY_READ} ({name} is not answered)")
+        raise QuestionRefused(f"{ONLY_READ} ({name} is not answered)")
     if part["class"].startswith(_ANALYSIS) and name not in _PLANS | _UNRESOLVED:
-        raise Refused(f"{name} is not answered: name tables and functions as they are")
+        raise QuestionRefused(f"{name} is not answered: name tables and functions as they are")
     if name == "UnresolvedRelation":
         known(_inner(part["multipartIdentifier"]), made)
     elif name == "UnresolvedFunction":
@@ -159,14 +167,16 @@ def _judge(part: Mapping[str, Any], made: set[str]) -> None:
     elif name == "UnresolvedTableValuedFunction":
         _judge_function(_inner(part["name"]), TABLE_FUNCTIONS)
         if _inner(part["name"]).lower() == "range" and len(part["functionArgs"]) > _RANGE:
-            raise Refused("range takes a start, an end and a step: in how many parts it is made is not said")
+            raise QuestionRefused("range takes a start, an end and a step: in how many parts it is made is not said")
     elif name == "UnresolvedGenerator":
         _judge_function(part["name"]["funcName"], TABLE_FUNCTIONS)
 
 
 def _judge_function(name: str, allowed: frozenset[str]) -> None:
     if name.lower() not in allowed:
-        raise Refused(f"the function {name!r:.80} is not answered: only what computes is, and makes little of little")
+        raise QuestionRefused(
+            f"the function {name!r:.80} is not answered: only what computes is, and makes little of little"
+        )
 
 
 def judge_analysed(plan: Any) -> None:
@@ -177,12 +187,12 @@ def judge_analysed(plan: Any) -> None:
             continue
         name = _name(part)
         if name in _REACHING or ("objects." in part["class"] and name.startswith(("Invoke", "NewInstance"))):
-            raise Refused(f"{name} is not answered: it tells of more than the tables")
+            raise QuestionRefused(f"{name} is not answered: it tells of more than the tables")
         is_plan = not part["class"].startswith(_EXPRESSIONS) and "dataType" not in part
         if is_plan and not part.get("num-children") and "isStreaming" in part and name not in _SOURCES:
-            raise Refused(f"{name} is not answered: it is no table of ours")
+            raise QuestionRefused(f"{name} is not answered: it is no table of ours")
         if part.get("catalogTable") is not None:
-            raise Refused("a table of the catalog is not answered: it is not ours")
+            raise QuestionRefused("a table of the catalog is not answered: it is not ours")
 
 
 def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
@@ -195,7 +205,7 @@ def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
         if node.nodeName() == "Join" and not any(keys.unapply(node).isDefined() for keys in by_hash):
             repeated *= max(min(below), 1)
         if repeated > MOST_REPEATED:
-            raise Refused(
+            raise QuestionRefused(
                 "this compares each row of a table with each of another, which could not be interrupted: say what of "
                 "the one equals something of the other, or take fewer rows with LIMIT"
             )

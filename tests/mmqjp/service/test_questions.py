@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from feeds.document import Document
-from join_stage.store.reading import LONGEST, Bounds, Cut, Refused
+from join_stage.store.reading import LONGEST, Bounds, QuestionInterrupted, QuestionRefused
 from join_stage.store.tables import TABLES
 from mmqjp.session import Session
 from tests.support.service import PAIRS
@@ -281,7 +281,7 @@ def test_duckdb_refuses_and_nothing_changes(on_duckdb: Place, sql: str):
 @pytest.mark.parametrize("sql", BOTH_WRITE + SPARK)
 def test_spark_refuses_and_nothing_changes(on_spark: Place, spark: SparkSession, sql: str):
     before = on_spark.facts()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(QuestionRefused) as refused:
         on_spark.engine.sql(on_spark.filled(sql))
     assert SECRET not in str(refused.value) and on_spark.facts() == before
     system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
@@ -329,7 +329,7 @@ def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
         "SELECT current_user",
         "SELECT * FROM default.secret_of_the_catalog",
     ):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(QuestionRefused) as refused:
             on_spark.engine.sql(on_spark.filled(sql))
         assert SECRET not in str(refused.value)
 
@@ -338,13 +338,13 @@ def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
 def test_an_answer_has_bounds(place: str, request: pytest.FixtureRequest):
     engine = request.getfixturevalue(place).engine
     assert engine.question("SELECT * FROM range(5)", Bounds(rows=5)).answer().num_rows == 5
-    with pytest.raises(Refused, match="more than 4 rows: narrow it down"):
+    with pytest.raises(QuestionRefused, match="more than 4 rows: narrow it down"):
         engine.question("SELECT * FROM range(5)", Bounds(rows=4)).answer()
-    with pytest.raises(Refused, match="more than 30 bytes: narrow it down"):
+    with pytest.raises(QuestionRefused, match="more than 30 bytes: narrow it down"):
         engine.question("SELECT * FROM range(5)", Bounds(size=30)).answer()
-    with pytest.raises(Refused, match=f"at most {LONGEST:,}"):
+    with pytest.raises(QuestionRefused, match=f"at most {LONGEST:,}"):
         engine.sql("SELECT " + "1," * LONGEST + "1")
-    with pytest.raises(Refused, match="did you mean outputs"):
+    with pytest.raises(QuestionRefused, match="did you mean outputs"):
         engine.sql("SELECT * FROM output")
 
 
@@ -352,7 +352,7 @@ def test_an_answer_has_bounds(place: str, request: pytest.FixtureRequest):
 def test_a_question_that_was_interrupted_before_it_began_gives_nothing(place: str, request: pytest.FixtureRequest):
     question = request.getfixturevalue(place).engine.question("SELECT 1 AS a")
     question.interrupt()
-    with pytest.raises(Cut):
+    with pytest.raises(QuestionInterrupted):
         question.answer()
 
 

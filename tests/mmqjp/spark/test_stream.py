@@ -17,11 +17,10 @@ from feeds.tail import Tail
 from join_stage.store.spark.tables import spark_columns
 from mmqjp.answers.outbox import Position
 from mmqjp.documents.watermarks import Timing
-from mmqjp.errors import StreamFailed
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
-from mmqjp.service.streaming import MICRO_BATCHES, StreamingService, cause
+from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingService, cause
 from mmqjp.session import Session
 from mmqjp.sinks.jsonl import GrowingFile, Pipe
 from mmqjp.spark.micro_batch import ROWS

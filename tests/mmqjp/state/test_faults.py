@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from feeds.bad_input import SourceError
 from feeds.document import Document
-from feeds.errors import SourceError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.state import STATE_FILE, FetchStore, HostState
 from join_stage.store.protocol import DUCKDB_FILE, StoreError

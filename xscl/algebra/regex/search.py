@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import re2
 
+from common.errors import InputError
 from xscl.algebra.regex.charsets import CharSet
 from xscl.algebra.regex.references import Program
 from xscl.algebra.regex.syntax import (
@@ -39,7 +40,7 @@ _MAX_KEPT = 1024
 """How many characters that are not ASCII a pattern remembers the symbols of."""
 
 
-class PatternLimit(ValueError):
+class PatternLimit(InputError, ValueError):
     """A search for a regular expression would take too long. What is too long depends on nothing but the pattern and
     the text."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from common.errors import InputError
 from xscl.algebra.regex import charsets
 from xscl.algebra.regex.charsets import CharSet
 
@@ -29,7 +30,7 @@ _DOT = charsets.complement(charsets.union(map(charsets.single, "\n\r")))
 _META = ".\\?*+{}()|^$[]"
 
 
-class PatternError(ValueError):
+class PatternError(InputError, ValueError):
     """A text is not a regular expression of XPath 2.0, or is too large."""
 
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from xscl.algebra.expressions import Span
-from xscl.errors import Problem
+from xscl.problems import Problem
 
 MAX_DEPTH = 50
 """Deepest nesting of brackets, and of elements in a constructor: deeper text would exhaust the stack later on."""

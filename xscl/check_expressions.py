@@ -10,7 +10,7 @@ from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Number, Or, 
 from xscl.algebra.functions import DERIVED
 from xscl.algebra.regex.search import compile_pattern
 from xscl.algebra.regex.syntax import PatternError
-from xscl.errors import Problem
+from xscl.problems import Problem
 
 BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2}
 """The conditions, of filters and of predicates, and how many arguments they take."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
 from xscl.algebra.expressions import Span
-from xscl.errors import Problem
+from xscl.problems import Problem
 from xscl.scope import blocks
 from xscl.syntax import Query, Script
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import product
 
+from common.errors import InputError
 from xscl.algebra.expressions import And, Expr, Or
 
 MAX_DISJUNCTS = 64
 """Most disjuncts that a join predicate may have."""
 
 
-class TooManyDisjuncts(ValueError):
+class TooManyDisjuncts(InputError, ValueError):
     """A condition's disjunctive normal form is larger than the limit."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit} disjuncts in disjunctive normal form")
+        super().__init__(limit)
         self.limit = limit
+
+    def __str__(self) -> str:
+        return f"more than {self.limit} disjuncts in disjunctive normal form"
 
 
 def disjuncts(pred: Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[Expr, ...], ...]:

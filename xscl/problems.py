@@ -1,10 +1,11 @@
-"""Errors in XSCL text: where, what, and what to do about it."""
+"""What is wrong with a script: where, what, and what to do about it; as it is found, and as it is told."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
+from common.errors import InputError
 from xscl.algebra.expressions import Span
 
 LINE_WIDTH = 110
@@ -14,16 +15,22 @@ _UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\u2027\u202f-\ud7ff\ue000-\ufffd\U0
 
 
 class Problem(Exception):
-    """Something wrong at a span of a script, found where the script's text is not at hand."""
+    """Something wrong at a span of a script, found where the script's text is not at hand.
+
+    It never leaves `xscl`: the parser makes an XsclError of it.
+    """
 
     def __init__(self, message: str, span: Span, hint: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message, span, hint)
         self.message = message
         self.span = span
         self.hint = hint
 
+    def __str__(self) -> str:
+        return self.message
 
-class XsclError(ValueError):
+
+class XsclError(InputError, ValueError):
     """One mistake in a script.
 
     Attributes: `message` (what is wrong), `hint` (what to do, may be empty), `span` (offsets in the script),
@@ -31,7 +38,7 @@ class XsclError(ValueError):
     """
 
     def __init__(self, problem: Problem, text: str) -> None:
-        super().__init__(problem.message)
+        super().__init__(problem, text)
         self.message = problem.message
         self.hint = problem.hint
         self.span = problem.span
@@ -66,7 +73,7 @@ class XsclError(ValueError):
         return self.render()
 
 
-class XsclErrors(ValueError):
+class XsclErrors(InputError, ValueError):
     """All mistakes of a script, in the order of their places. `str()` renders them one after another."""
 
     def __init__(self, errors: Iterable[XsclError]) -> None:

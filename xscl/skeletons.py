@@ -14,7 +14,7 @@ from typing import Any
 
 from xscl.algebra.expressions import ElementConstructor, Number, Span, String
 from xscl.builder import unquoted, window_us
-from xscl.errors import Problem
+from xscl.problems import Problem
 from xscl.syntax import Query, Window
 
 MAX_SKELETONS = 5_000
@@ -32,7 +32,7 @@ _Fill = Callable[[Sequence[str]], Any]
 _Skeleton = tuple[object, ...]
 
 
-class Lifted:
+class KnownSkeletons:
     """The trees of statements met so far, by skeleton."""
 
     def __init__(self) -> None:
