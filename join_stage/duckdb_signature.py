@@ -11,7 +11,7 @@ from join_stage.costs import Cost
 from join_stage.joiner import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.joiner import Mark, SignatureJoin
-from join_stage.store.tables import BOUND_STATE
+from join_stage.state_tables import BOUND_STATE
 from templates.catalog import Edge, Row
 from templates.witness import R_GROUP, Witnesses
 

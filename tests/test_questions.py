@@ -13,9 +13,9 @@ import pytest
 
 from feeds.document import Document
 from join_stage.store.reading import LONGEST, Bounds, Cut, Refused
-from join_stage.store.tables import TABLES
 from mmqjp.session import Session
 from tests.service_support import PAIRS
+from tests.stores import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -299,7 +299,7 @@ def test_spark_answers(on_spark: Place, sql: str, rows: int):
 
 
 def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda parser, sql: None)
+    monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda *_: None)
     before = on_duckdb.facts()
     for sql, word in (
         ("WITH x AS (DELETE FROM outputs RETURNING *) SELECT * FROM x", "read-only"),
@@ -320,7 +320,7 @@ def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, m
 def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
     on_spark: Place, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("join_stage.store.spark.question.judge", lambda plan: None)
+    monkeypatch.setattr("join_stage.store.spark.question.judge", lambda *_: None)
     for sql in (
         "SELECT reflect('java.lang.System', 'getProperty', 'user.home')",
         "SELECT count(*) OVER w FROM outputs WINDOW w AS (ORDER BY reflect('java.lang.System', 'getProperty', 'x'))",

@@ -16,8 +16,8 @@ from pyspark.sql.functions import lit
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT, Batch, Matches, Scope
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, local_frame
-from join_stage.store.tables import STATE
 from templates.catalog import Edge, Row
 from templates.conjunctive import executable_query
 

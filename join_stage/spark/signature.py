@@ -15,8 +15,8 @@ from join_stage.joiner import Batch, Matches
 from join_stage.plan import TemplateTable
 from join_stage.signature.arrays import encoded
 from join_stage.signature.joiner import Mark, SignatureJoin
+from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews
-from join_stage.store.tables import STATE
 from templates.catalog import Edge, Row
 from templates.witness import R_GROUP, Witnesses
 

@@ -19,8 +19,8 @@ from join_stage.joiner import Batch
 from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable
 from join_stage.spark.plans import BasicPlan, persisted
 from join_stage.spark.view_cache import ViewCache
+from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, file_urls, local_frame, spark_columns
-from join_stage.store.tables import STATE
 from join_stage.views import SLICE, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import Row
 from templates.conjunctive import executable_views_query

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject
 from join_stage.joiner import JoinEngine
-from join_stage.store.tables import TABLES
 from mmqjp.documents.batches import size_refusal
 from mmqjp.documents.records import Record, own_part_id
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
+from mmqjp.tables.schema import TABLES
 from mmqjp.tables.table_rows import rows_table
 from mmqjp.text import one_line
 from templates.witness import Witnesses

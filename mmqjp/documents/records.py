@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
-from join_stage.store.tables import TABLES
 from mmqjp.tables.ledger import BEFORE_ARRIVALS
+from mmqjp.tables.schema import TABLES
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
 

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
-from join_stage.store.tables import RECORDS
 from mmqjp.documents.records import Records, kept_documents
 from mmqjp.queries.prepared import Preparation
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.saved import KeptQueries
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import TABLES
 from templates.catalog import Catalog, Edge
 from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
@@ -86,7 +86,7 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
 
 def _clear_bindings(store: JoinEngine) -> None:
     """Takes the numbers of functions out of what is written of matches."""
-    schema = RECORDS["match_rows"]
+    schema = TABLES["match_rows"]
     rows = store.read("match_rows", schema.names)
     nodes = pc.list_flatten(rows["bindings"]).to_numpy()
     if not (nodes > _OLD_PLAIN).any():

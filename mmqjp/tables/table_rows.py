@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
-from join_stage.store.tables import TABLES
+from mmqjp.tables.schema import TABLES
 
 
 class Rows:

@@ -1,10 +1,13 @@
-"""The tables that an engine keeps, as Arrow schemas: append-only, each row written by one batch."""
+"""The tables of a store beside the join state, as Arrow schemas, and the views over them: what a store is opened with.
+
+Tables are append-only: each row is written by one batch.
+"""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from templates.witness import R_BIN, R_DOC
+from join_stage.store.schema import NumberedViews, StoreSchema
 
 _INT, _TEXT = pa.int64(), pa.string()
 _INTS, _TEXTS = pa.list_(_INT), pa.list_(_TEXT)
@@ -14,16 +17,7 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema(list(columns.items()))
 
 
-R_BIN_FLAT = _schema(docid=_INT, var1=pa.int32(), var2=pa.int32(), node1=_INT, node2=_INT)
-R_DOCTS_STORED = _schema(docid=_INT, timestamp=_INT, t0=_INT, t1=_INT)
-
-STATE = {"r_bin": R_BIN_FLAT, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
-"""The join state (thesis 6.3.1), which each batch extends and eviction shortens."""
-
-BOUND_STATE = {"bound": R_BIN, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
-"""The same as it comes from stage 1: R_bin by groups of edges, which the table `groups` has."""
-
-RECORDS = {
+TABLES = {
     # `kind` is external, published or hidden. `parts` and `part_ids` tell documents of a chain apart; `source_*`
     # the external documents behind one; `bound_*` what each child of a hidden stream's tuple stands for. `arrival` is
     # the place of the latest external document behind one among all of them, `appeared` when each part came in.
@@ -70,7 +64,6 @@ RECORDS = {
     "variables": _schema(var=_INT, parent=_INT, stream=_TEXT, definition=_TEXT, node=_TEXT),
     # The chains of functions whose numbers stand in the ids of nodes of the join state.
     "chains": _schema(chain=_INT, functions=_TEXTS),
-    "groups": _schema(grp=pa.int32(), var1=pa.int32(), var2=pa.int32()),
     "templates": _schema(template=_INT, left_nodes=_INT, parents=_INTS, joins=_INTS),
     "settings": _schema(key=_TEXT, value=_TEXT, batch=_INT),
     # `mark` tells which file it was, whatever its name is by now.
@@ -81,7 +74,28 @@ RECORDS = {
     "spent": _schema(owner=_TEXT, arrival=_INT, outputs=_INT, work=_INT, batch=_INT),
     "commands": _schema(id=_TEXT, answer=_TEXT, noted_at=_INT, batch=_INT),
 }
-"""What else is kept. Of several `settings` of one key the one of the highest batch counts, and so with `offsets` of one
+"""Of several `settings` of one key the one of the highest batch counts, and so with `offsets` of one
 source and file: how far a service has read it."""
 
-TABLES = STATE | RECORDS
+VIEWS = {
+    "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
+FROM added_queries a LEFT JOIN removed_queries r USING (qid)""",
+    "matches": """SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings
+FROM match_rows m JOIN match_queries q USING (match)""",
+}
+"""What stands over the tables, beside R_T."""
+
+
+def _r_t(template: int, parents: list[int | None], first_index: int) -> str:
+    """R_T as in Table 6.4(a): a row for each conjunctive query of each query."""
+    variables = ", ".join(f"variables[{first_index + i}] AS var{i + 1}" for i in range(len(parents)))
+    return f"""SELECT qid, {variables}, window_us AS wl
+FROM placements WHERE template = {template} AND qid NOT IN (SELECT qid FROM removed_queries)"""
+
+
+R_T = NumberedViews("r_t_", "templates", "template", "parents", _r_t)
+
+_DOCUMENTED = ("documents", "queries", "matches", "outputs", "dead_letters", "batches", "r_bin", "r_doc", "r_docts")
+
+SCHEMA = StoreSchema(TABLES, VIEWS, R_T, documented=_DOCUMENTED)
+"""What a store has beside the join state."""
