@@ -14,6 +14,7 @@ import pytest
 from feeds.document import Document
 from join_stage.store.reading import LONGEST, Bounds, Cut, Refused
 from mmqjp.session import Session
+from mmqjp.tables.settings import save_settings
 from tests.service_support import PAIRS
 from tests.stores import TABLES
 
@@ -359,7 +360,7 @@ def test_a_question_that_was_interrupted_before_it_began_gives_nothing(place: st
 def test_a_question_sees_whole_batches(on_duckdb: Place):
     store = on_duckdb.engine._store
     store.begin()
-    on_duckdb.engine._parts.ledger._append("settings", [("half", "1", 99)])
+    save_settings(store, {"half": "1"}, batch=99)
     asked = "SELECT count(*) AS n FROM settings WHERE key = 'half'"
     assert on_duckdb.engine.sql(asked)["n"].to_pylist() == [0]
     assert on_duckdb.engine.sql(asked, trusted=True)["n"].to_pylist() == [1]

@@ -26,10 +26,6 @@ OLD_CHAIN_SHIFT = 52
 
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
-_JOINED = "d.docid IN (SELECT docid FROM r_docts)"
-"""Of a document: it is in the join state."""
-
-
 PLACED, CHAINED = 3, 4
 """The formats since which it is written where queries stand, and the numbers of chains are."""
 
@@ -73,7 +69,7 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
     own, records, times = XPathStage(), Records(store), R_DOCTS.empty_table()
     own.add(needs)
     groups: dict[int, list[Edge]] = {}
-    for docids in kept_documents(store, {step.stream for step in needs.steps}, _JOINED):
+    for docids in kept_documents(store, {step.stream for step in needs.steps}, joined=True):
         records.load(docids)
         found = own.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in map(records.__getitem__, docids))
         own.finish_batch(committed=True)
