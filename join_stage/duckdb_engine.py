@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from join_stage.costs import Cost
 from join_stage.duckdb_plans import BasicPlan, DuckDBPlan
-from join_stage.duckdb_signature import SignaturePlan
+from join_stage.duckdb_signature import DuckDBSignaturePlan
 from join_stage.duckdb_views import ViewsPlan
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
@@ -152,5 +152,5 @@ def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: in
     if name == "views":
         return ViewsPlan(connection, cache_bytes)
     if name == "signature":
-        return SignaturePlan(connection)
+        return DuckDBSignaturePlan(connection)
     raise unknown_plan(name)

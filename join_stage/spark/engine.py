@@ -14,7 +14,7 @@ from join_stage.costs import Cost
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.plan import TemplateTable
 from join_stage.spark.plans import BasicPlan, SparkPlan
-from join_stage.spark.signature import SignaturePlan
+from join_stage.spark.signature import SparkSignaturePlan
 from join_stage.spark.views import ViewsPlan
 from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, STATE
 from join_stage.store.reading import UNBOUNDED, Bounds
@@ -84,7 +84,7 @@ class SparkEngine:
         if name == "views":
             return ViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
-            return SignaturePlan(self._views)
+            return SparkSignaturePlan(self._views)
         raise unknown_plan(name)
 
     # ------------------------------------------------------------ R_T
@@ -106,7 +106,7 @@ class SparkEngine:
 
     def rollback(self) -> None:
         self._store.rollback()
-        self._plan.rolled_back()
+        self._plan.rolled_back(whole=True)
 
     def append(self, table: str, rows: pa.Table) -> None:
         self._store.append(table, rows)
@@ -117,7 +117,7 @@ class SparkEngine:
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
         """All of them: the join state has a row for each edge."""
         self._store.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
-        self._plan.regrouped(edges)
+        self._plan.regrouped((), edges)
         return ()
 
     def drop_derived(self, node: int) -> None:

@@ -128,7 +128,7 @@ class ViewsPlan(BasicPlan):
     def committed(self) -> None:
         self._cache.commit()
 
-    def rolled_back(self) -> None:
+    def rolled_back(self, *, whole: bool) -> None:
         self._cache.rollback()
 
     def close(self) -> None:
