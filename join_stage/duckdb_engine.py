@@ -8,12 +8,12 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.duckdb_plans import BasicPlan, DuckDBPlan
+from join_stage.duckdb_basic import BasicPlan, DuckDBPlan
 from join_stage.duckdb_signature import DuckDBSignaturePlan
 from join_stage.duckdb_views import ViewsPlan
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
-from join_stage.plan import TemplateTable
 from join_stage.state_tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, STATE
 from join_stage.store.duckdb_damage import telling_damage
 from join_stage.store.duckdb_store import DuckDBStore, columns_of, written

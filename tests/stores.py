@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from join_stage.state_tables import FLAT_STORE
-from join_stage.store.spark.files import ParquetStore
+from join_stage.store.spark.parquet_store import ParquetStore
 from mmqjp.tables.schema import SCHEMA
 
 TABLES = (FLAT_STORE | SCHEMA).tables

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from join_stage import duckdb_plans
+from join_stage import duckdb_basic
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import PLANS, JoinEngine
 from join_stage.state_tables import STATE
@@ -308,7 +308,7 @@ def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.Monke
     expected = run_case(together, case)
     together.close()
     assert len({row[0] // 3 for row in expected[1]}) > 20, "few templates matched"
-    monkeypatch.setattr(duckdb_plans, "JOINS", 1)
+    monkeypatch.setattr(duckdb_basic, "JOINS", 1)
     apart = DuckDBEngine()
     assert run_case(apart, case) == expected
     apart.close()

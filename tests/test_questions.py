@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from feeds.document import Document
-from join_stage.store.reading import LONGEST, Bounds, Cut, Refused
+from join_stage.store.reading import LONGEST, Bounds, Interrupted, Refused
 from mmqjp.session import Session
 from mmqjp.tables.settings import save_settings
 from tests.service_support import PAIRS
@@ -353,7 +353,7 @@ def test_an_answer_has_bounds(place: str, request: pytest.FixtureRequest):
 def test_a_question_that_was_interrupted_before_it_began_gives_nothing(place: str, request: pytest.FixtureRequest):
     question = request.getfixturevalue(place).engine.question("SELECT 1 AS a")
     question.interrupt()
-    with pytest.raises(Cut):
+    with pytest.raises(Interrupted):
         question.answer()
 
 

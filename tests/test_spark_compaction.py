@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from join_stage.store.spark.attach import _Reader
-from join_stage.store.spark.files import GRACE, MERGE, ParquetStore
+from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
 from tests.stores import TABLES, parquet_store
 
 BATCHES = 60

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from join_stage.store.protocol import StoreError
-from join_stage.store.spark import files as store_module
-from join_stage.store.spark.files import GRACE, MERGE, ParquetStore
+from join_stage.store.spark import parquet_store as store_module
+from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
 from join_stage.store.spark.tables import local_frame
 from mmqjp.session import Session
 from tests.agreement import Delivery, assert_agrees, run

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import Batch, Matches
-from join_stage.plan import TemplateTable
-from join_stage.signature.joiner import Mark, SignatureJoin
+from join_stage.signature.join import Mark, SignatureJoin
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
-from join_stage.plan import TemplateTable
-from join_stage.spark.plans import BasicPlan, SparkPlan
+from join_stage.spark.basic import BasicPlan, SparkPlan
 from join_stage.spark.signature import SparkSignaturePlan
 from join_stage.spark.views import ViewsPlan
 from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, STATE
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
-from join_stage.store.spark.files import ParquetStore
+from join_stage.store.spark.parquet_store import ParquetStore
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.tables import TableViews, local_frame
 from join_stage.views import CACHE_BYTES

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable
 from join_stage.joiner import Batch
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable
-from join_stage.spark.plans import BasicPlan, persisted
+from join_stage.spark.basic import BasicPlan, persisted
 from join_stage.spark.view_cache import ViewCache
 from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, file_urls, local_frame, spark_columns

@@ -15,7 +15,16 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.store.duckdb_damage import telling_damage
-from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, check_known, measured, parts_of, short_enough
+from join_stage.store.reading import (
+    ONLY_READ,
+    Bounds,
+    Interrupted,
+    Refused,
+    check_known,
+    measured,
+    parts_of,
+    short_enough,
+)
 from join_stage.store.schema import StoreSchema
 
 CHUNK = 2048
@@ -80,7 +89,7 @@ class DuckDBQuestion:
             raise Refused("the question needs more memory than there is: narrow it down, or ask again later") from None
         except (duckdb.Error, pa.ArrowException):
             if self._cut:
-                raise Cut("the question was interrupted") from None
+                raise Interrupted("the question was interrupted") from None
             raise
         finally:
             with suppress(duckdb.Error):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from common.private import is_shared, keep_private, make_state
 from join_stage.store.duckdb_damage import ADVICE, telling_damage
 from join_stage.store.duckdb_question import seclude
-from join_stage.store.duckdb_rows import RowSource
+from join_stage.store.duckdb_row_source import RowSource
 from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, set_up
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
 from join_stage.store.schema import StoreSchema

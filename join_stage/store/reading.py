@@ -26,7 +26,7 @@ class Refused(ValueError):
     """The question is not answered; the message says why and what to do, in one line."""
 
 
-class Cut(Refused):
+class Interrupted(Refused):
     """The question was ended before it was answered."""
 
 
@@ -55,11 +55,14 @@ class Question(Protocol):
     """
 
     def answer(self) -> pa.Table:
-        """The answer. Raises Refused for what is no question or has too large an answer, Cut if it was interrupted,
-        and what the engine raises."""
+        """The answer.
+
+        Raises Refused for what is no question or has too large an answer, Interrupted after `interrupt`, and what the
+        engine raises.
+        """
 
     def interrupt(self) -> None:
-        """Has `answer` raise Cut soon, from another thread. It may be called at any time, and again."""
+        """Has `answer` raise Interrupted soon, from another thread. It may be called at any time, and again."""
 
 
 def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine, Matches
-from join_stage.plan import TemplateTable
 from join_stage.state_tables import by_edges
 from mmqjp.documents.records import Records
 from mmqjp.queries.model import HiddenStream, Subscription

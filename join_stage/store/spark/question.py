@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, check_known, parts_of, short_enough
+from join_stage.store.reading import ONLY_READ, Bounds, Interrupted, Refused, check_known, parts_of, short_enough
 from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.functions import FUNCTIONS, TABLE_FUNCTIONS
 from join_stage.store.spark.snapshot import Snapshot
@@ -93,11 +93,11 @@ class SparkQuestion:
             if self._bounds.rows is not None:
                 answer = answer.limit(self._bounds.rows + 1)
             if self._cut:
-                raise Cut("the question was interrupted")
+                raise Interrupted("the question was interrupted")
             rows: pa.Table = answer.toArrow()
         except (PySparkException, Py4JError) as error:
             if self._cut:
-                raise Cut("the question was interrupted") from None
+                raise Interrupted("the question was interrupted") from None
             raise Refused(_first_line(error)) from error
         finally:
             context.removeJobTag(self._tag)

@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.costs import Cost
 from join_stage.joiner import RESULT, Batch, Matches, Scope
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
-from join_stage.plans import Plan, SQLPlan
+from join_stage.plan import Plan, SQLPlan
 from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, local_frame
 from templates.catalog import Row

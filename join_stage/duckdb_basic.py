@@ -9,10 +9,10 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.costs import Cost
 from join_stage.joiner import RESULT, Batch, Matches
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
-from join_stage.plans import Plan, SQLPlan
+from join_stage.plan import Plan, SQLPlan
 from join_stage.store.duckdb_tables import registered
 from templates.catalog import Row
 from templates.conjunctive import executable_query
