@@ -8,16 +8,17 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.duckdb_plans import BasicPlan, DuckDBPlan
-from join_stage.duckdb_signature import SignaturePlan
+from join_stage.duckdb_basic import BasicPlan, DuckDBPlan
+from join_stage.duckdb_signature import DuckDBSignaturePlan
 from join_stage.duckdb_views import ViewsPlan
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
-from join_stage.plan import TemplateTable
+from join_stage.state_tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, STATE
 from join_stage.store.duckdb_damage import telling_damage
 from join_stage.store.duckdb_store import DuckDBStore, columns_of, written
 from join_stage.store.duckdb_tables import registered
-from join_stage.store.tables import BOUND_STATE, STATE
+from join_stage.store.schema import StoreSchema
 from join_stage.views import CACHE_BYTES
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
@@ -26,18 +27,36 @@ _DROP_UNUSED = """
 DELETE FROM bound WHERE grp NOT IN (SELECT grp FROM groups JOIN used USING (var1, var2))
 """
 
+_REGROUP = """
+BEGIN TRANSACTION;
+CREATE TEMP TABLE edges AS
+  SELECT var1, var2, ((SELECT coalesce(max(grp), -1) FROM groups) + row_number() OVER ())::INTEGER AS grp
+  FROM (SELECT DISTINCT var1, var2 FROM r_bin);
+INSERT INTO groups SELECT grp, var1, var2 FROM edges;
+INSERT INTO bound SELECT docid, grp, node1, node2 FROM r_bin JOIN edges USING (var1, var2);
+DROP TABLE edges;
+DROP TABLE r_bin;
+COMMIT;
+"""
+"""Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
+
 
 @telling_damage
 class DuckDBEngine(DuckDBStore):
-    """A `JoinEngine` on DuckDB: a store with the joins over it.
+    """A `JoinEngine` on DuckDB: a store with the joins over it. `schema` has what it holds beside the join state.
 
     A store may be opened with another `plan` than the last time. `cache_bytes` bounds what the plan `views` caches.
     """
 
     def __init__(
-        self, directory: Path | None = None, plan: str = DEFAULT_PLAN, *, cache_bytes: int = CACHE_BYTES
+        self,
+        directory: Path | None = None,
+        plan: str = DEFAULT_PLAN,
+        *,
+        schema: StoreSchema = NOTHING_ELSE,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        super().__init__(directory)
+        super().__init__(BOUND_STORE | schema, directory)
         try:
             for name, schema in STATE.items():
                 self._connection.execute(f"CREATE TEMP TABLE {name}_w ({columns_of(schema)})")
@@ -45,15 +64,15 @@ class DuckDBEngine(DuckDBStore):
         except BaseException:
             self.close()
             raise
-        self._viewed: set[int] = set()
         self._older = False
+
+    def _upgrade(self) -> None:
+        if self._connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
+            self._connection.execute(_REGROUP)
 
     # ------------------------------------------------------------ R_T
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        if template.number not in self._viewed:
-            self._connection.execute(_row_view(template))
-            self._viewed.add(template.number)
         self._plan.put_rows(template, rows)
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
@@ -133,12 +152,5 @@ def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: in
     if name == "views":
         return ViewsPlan(connection, cache_bytes)
     if name == "signature":
-        return SignaturePlan(connection)
+        return DuckDBSignaturePlan(connection)
     raise UnknownPlan(name)
-
-
-def _row_view(template: TemplateTable) -> str:
-    """R_T as in Table 6.4(a): a row for each conjunctive query of each query."""
-    variables = ", ".join(f"variables[{i + 1}] AS var{i + 1}" for i in range(len(template.shape.parents)))
-    return f"""CREATE OR REPLACE VIEW r_t_{template.number} AS SELECT qid, {variables}, window_us AS wl
-FROM placements WHERE template = {template.number} AND qid NOT IN (SELECT qid FROM removed_queries)"""

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
-from join_stage.duckdb_plans import BasicPlan
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable
+from join_stage.duckdb_basic import BasicPlan
 from join_stage.joiner import Batch
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable
 from join_stage.store.duckdb_tables import registered
 from join_stage.views import ROW_BYTES, VALUE_BYTES, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import Row

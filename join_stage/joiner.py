@@ -9,8 +9,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from common.errors import InputError
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.plan import TemplateTable
 from join_stage.store.protocol import TableStore
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses

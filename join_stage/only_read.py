@@ -7,9 +7,9 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import Scope
-from join_stage.plan import TemplateTable
 from join_stage.store.protocol import StoreError
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from join_stage.plan import APART, SPAN, Orientation, TemplateTable
+from join_stage.batch_sql import APART, SPAN, Orientation, TemplateTable
 from templates.catalog import INFINITE, Row
 from templates.template import Shape
 

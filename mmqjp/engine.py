@@ -13,6 +13,7 @@ import pyarrow as pa
 from common.private import share
 from feeds.document import Clock, Document, Reject, now_us
 from join_stage.joiner import DEFAULT_PLAN, PLANS, JoinEngine, UnknownPlan
+from join_stage.state_tables import groups
 from join_stage.store.protocol import Outdated
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance
@@ -120,7 +121,7 @@ class Engine:
             ledger = Ledger(self._store, now)
             if read_only and not ledger.is_current:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
-            stage1 = _stage1(session, ledger, limits, max_nodes)
+            stage1 = _stage1(session, self._store, limits, max_nodes)
             timing = Timing(lateness, idle_after, max_ahead)
             allowance = Allowance(max_matches, max_outputs, max_work)
             self._parts = assemble(self._store, ledger, stage1, timing, allowance, max_document, max_nodes, now)
@@ -276,11 +277,11 @@ class Engine:
 
 
 def _stage1(
-    session: SparkSession | None, ledger: Ledger, limits: Limits, max_nodes: int | None
+    session: SparkSession | None, store: JoinEngine, limits: Limits, max_nodes: int | None
 ) -> XPathStage | SparkStage:
     """Stage 1 with the groups of edges that the store knows."""
     with collector_passes_over():
-        groups = ledger.groups()
+        known = groups(store)
         if session is None:
-            return XPathStage(groups, limits=limits)
-        return SparkStage(session, groups, spread=spread_past(session), limits=limits, max_nodes=max_nodes)
+            return XPathStage(known, limits=limits)
+        return SparkStage(session, known, spread=spread_past(session), limits=limits, max_nodes=max_nodes)

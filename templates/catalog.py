@@ -15,7 +15,7 @@ from typing import TypeVar
 from common.errors import OperationalError
 from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
-from templates.template import Shape, bound, canonical_shape, shape_of
+from templates.template import Shape, bindings_of, canonical_shape, shape_of
 from templates.witness import MOST_CHAINS
 from xscl.algebra.normal import Conjunct
 from xscl.algebra.pattern import PatternNode
@@ -256,7 +256,7 @@ class Catalog:
 
     def _needs(self, template: int, variables: Sequence[int]) -> tuple[list[Edge], list[int]]:
         """The edges and values that a row needs, with repetitions."""
-        edges, leaves = bound(self.templates[template])
+        edges, leaves = bindings_of(self.templates[template])
         return [(variables[a], variables[b]) for a, b in edges], [variables[leaf] for leaf in leaves]
 
     def _ways(self, variables: Iterable[int]) -> list[int]:

@@ -7,7 +7,7 @@ from itertools import product
 
 from templates.template import Shape, canonical_shape
 
-Edges = tuple[tuple[int, int], ...]
+ValueJoins = tuple[tuple[int, int], ...]
 Tree = int | tuple["Tree", ...]
 """A leaf's number, or an inner node's children, of which there are at least two."""
 
@@ -35,11 +35,11 @@ def templates(joins: int, *, flat: bool) -> list[Shape]:
     return list(found.values())
 
 
-def _value_joins(count: int) -> list[Edges]:
+def _value_joins(count: int) -> list[ValueJoins]:
     """The sets of `count` edges between left and right leaves, one of each kind: grown edge by edge, as far as new."""
-    grown: list[Edges] = [((0, 0),)]
+    grown: list[ValueJoins] = [((0, 0),)]
     for _ in range(count - 1):
-        found: dict[object, Edges] = {}
+        found: dict[object, ValueJoins] = {}
         for edges in grown:
             lefts, rights = (len(set(side)) for side in zip(*edges, strict=True))
             for edge in product(range(lefts + 1), range(rights + 1)):
@@ -75,7 +75,7 @@ def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]
             yield (*parts[:i], (first, *part), *parts[i + 1 :])
 
 
-def _shape(left: Tree, right: Tree, edges: Edges) -> Shape:
+def _shape(left: Tree, right: Tree, edges: ValueJoins) -> Shape:
     parents: list[int | None] = []
     places: list[dict[int, int]] = []
 

@@ -51,10 +51,10 @@ def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
 
 
 @dataclass(slots=True)
-class _Marked:
+class _MarkedNode:
     node: PatternNode
     path: tuple[int, ...]
-    children: list[_Marked]
+    children: list[_MarkedNode]
     leaves: list[Term]
     kept: bool = False
     holds: bool = False
@@ -66,19 +66,19 @@ class _MinorBuilder:
         self.nodes: list[MinorNode] = []
         self.node_of: dict[Term, int] = {}
 
-    def mark(self, node: PatternNode, path: tuple[int, ...]) -> _Marked:
+    def mark(self, node: PatternNode, path: tuple[int, ...]) -> _MarkedNode:
         children = [self.mark(child, (*path, i)) for i, child in enumerate(node.children)]
         terms = self._by_var.get(node.var, []) if node.var else []
         below = sum(child.holds for child in children)
         if terms and (below or any(term.functions for term in terms)):
             leaves = [
-                _Marked(PatternNode(".", _SELF, functions=t.functions), path, [], [t], kept=True, holds=True)
+                _MarkedNode(PatternNode(".", _SELF, functions=t.functions), path, [], [t], kept=True, holds=True)
                 for t in terms
             ]
             children, terms, below = [*children, *leaves], [], below + len(leaves)
-        return _Marked(node, path, children, terms, kept=bool(terms) or below >= 2, holds=bool(terms) or below > 0)
+        return _MarkedNode(node, path, children, terms, kept=bool(terms) or below >= 2, holds=bool(terms) or below > 0)
 
-    def collect(self, tree: _Marked, parent: int | None, above: tuple[PatternNode, ...]) -> None:
+    def collect(self, tree: _MarkedNode, parent: int | None, above: tuple[PatternNode, ...]) -> None:
         branches = tuple(child.node for child in tree.children if not child.holds)
         definition = (*above, _canonical(replace(tree.node, children=branches)))
         if tree.kept:

@@ -68,7 +68,7 @@ class SharedRow:
         return Row(self.id, self.template, self.variables, -self._heap[0] if self._heap else 0, not self._unordered)
 
 
-class Found(NamedTuple):
+class FoundRow(NamedTuple):
     """The row of a conjunctive query, whether it is new, and the slot of each of the query's nodes in the template."""
 
     row: SharedRow
@@ -97,7 +97,7 @@ class SharedRows:
         self._restored.setdefault(_same_variables(template, variables), []).append(shared)
         return shared.id
 
-    def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> Found:
+    def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> FoundRow:
         """The row of a conjunctive query of a shape, whose template has a number and may have its nodes in another
         order; it is made if there is none."""
         for restored in self._restored.pop(_same_variables(number, variables), ()):
@@ -116,7 +116,7 @@ class SharedRows:
                 by_slot[slot] = variables[node]
             shared = self._new(number, tuple(by_slot))
             self._index(shared, canonical, slots)
-        return Found(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
+        return FoundRow(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
 
     def remove(self, number: int) -> None:
         """Forgets a row."""

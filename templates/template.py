@@ -37,7 +37,7 @@ class Shape:
 
 
 @lru_cache(maxsize=65536)
-def bound(shape: Shape) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+def bindings_of(shape: Shape) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
     """What a row of a template needs to be found in documents: the rows of R_bin that bind its nodes, and the leaves
     whose values are joined, one for each end of a join."""
     return tuple(shape.binary_rows()), tuple(leaf for join in shape.joins for leaf in join)

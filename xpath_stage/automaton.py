@@ -21,9 +21,9 @@ from xpath_stage.groups import Groups
 from xpath_stage.limits import Limits
 from xpath_stage.masks import Bits
 from xpath_stage.names import Memo, Tags, Vocabulary
-from xpath_stage.parts import Parts, walk_over
 from xpath_stage.states import DOCUMENT, Approach, Approaches, Context, Label, Outcome, State, Way
-from xpath_stage.steps import Above, Below, StepIndex
+from xpath_stage.steps import Above, StepIndex, StepsBelow
+from xpath_stage.walks import PartWalks, walk_over
 from xscl.algebra.expressions import NodeKind
 
 MOST_PARTS = 8
@@ -106,7 +106,7 @@ class Automaton:
         self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
         self._of_values: Memo[str, bool] = Memo(self._reads_value, self._limits.classes)
         self._interned: Memo[str, str] = Memo(str, self._limits.classes)
-        self._below: Memo[tuple[str, NodeKind, str, bool], Below] = Memo(
+        self._below: Memo[tuple[str, NodeKind, str, bool], StepsBelow] = Memo(
             lambda key: self._steps.below(*key[:3], selective=key[3]), self._limits.classes
         )
         self._outcomes: dict[_Outline, Outcome] = {}
@@ -138,7 +138,7 @@ class Automaton:
         if states is None:
             return Walk(elements, (), (), ())
         if self._steps.selective:
-            return Parts(self, columns, labels, attributes).walk(elements, states)
+            return PartWalks(self, columns, labels, attributes).walk(elements, states)
         owners = zip(map(states.__getitem__, columns.owners), attributes, strict=True)
         found = [state[node].emission if state.reads_attributes else 0 for state, node in owners]
         return Walk(elements, found, columns.owners, columns.places)

@@ -51,7 +51,7 @@ class NodeClass:
         self.kind, self.name, self.mask, self.upward, self.selective = kind, name, mask, upward, selective
 
 
-class _Marked:
+class _MarkedElement:
     """An element that is told apart from others of its tag by its own value, which equals the literal of the bit `own`,
     or by what its attributes satisfy."""
 
@@ -73,7 +73,7 @@ class _Attribute:
         self.by_literal: dict[int | None, NodeClass] = {}
 
 
-class _Below(dict[_Upward, "_Below"]):
+class _Siblings(dict[_Upward, "_Siblings"]):
     """What some children satisfy for their parent; leads on to what one more child makes of it."""
 
     __slots__ = ("by_label", "classes", "upward")
@@ -81,9 +81,9 @@ class _Below(dict[_Upward, "_Below"]):
     def __init__(self, classes: Classes, upward: _Upward) -> None:
         super().__init__()
         self.classes, self.upward = classes, upward
-        self.by_label: dict[str | _Marked, NodeClass] = {}
+        self.by_label: dict[str | _MarkedElement, NodeClass] = {}
 
-    def __missing__(self, child: _Upward) -> _Below:
+    def __missing__(self, child: _Upward) -> _Siblings:
         return self.classes.joined(self, child)
 
 
@@ -103,9 +103,11 @@ class Classes:
         attributes: Memo[str, _Attribute] = Memo(self._attribute, maxsize)
         self._elements: Memo[str, AtName] = Memo(lambda tag: elements[canonical(tag)], self._limit)
         self._attributes: Memo[str, _Attribute] = Memo(lambda name: attributes[canonical(name)], self._limit)
-        self._marked: Memo[tuple[str, int | None, _Upward], _Marked] = Memo(lambda marks: _Marked(*marks), self._limit)
+        self._marked: Memo[tuple[str, int | None, _Upward], _MarkedElement] = Memo(
+            lambda marks: _MarkedElement(*marks), self._limit
+        )
         self._upward: dict[tuple[int, int], _Upward] = {}
-        self._by_upward: dict[tuple[int, int], _Below] = {}
+        self._by_upward: dict[tuple[int, int], _Siblings] = {}
         self._interned: dict[tuple[NodeKind, str, int, _Upward], NodeClass] = {}
         self._leaf = self._below(0, 0)
 
@@ -140,17 +142,17 @@ class Classes:
         found.reverse()
         return found
 
-    def _labels(self, columns: Columns, attributes: Sequence[NodeClass]) -> Sequence[str | _Marked]:
+    def _labels(self, columns: Columns, attributes: Sequence[NodeClass]) -> Sequence[str | _MarkedElement]:
         """What tells the elements apart beside their children."""
         tags, names, nothing = columns.tags, self._elements, self._leaf.upward
         own = self._satisfied_literals(columns) if self._bank.element_literals else {}
-        below: dict[int, _Below] = {}
+        below: dict[int, _Siblings] = {}
         for owner, node in zip(columns.owners, attributes, strict=True):
             if node.upward.some and names[tags[owner]].reads_attributes:
                 below[owner] = below.get(owner, self._leaf)[node.upward]
         if not (own or below):
             return tags
-        labels: list[str | _Marked] = list(tags)
+        labels: list[str | _MarkedElement] = list(tags)
         for number in own.keys() | below.keys():
             upward = below[number].upward if number in below else nothing
             labels[number] = self._marked[tags[number], own.get(number), upward]
@@ -170,7 +172,7 @@ class Classes:
                     found[number] = bit
         return found
 
-    def joined(self, below: _Below, child: _Upward) -> _Below:
+    def joined(self, below: _Siblings, child: _Upward) -> _Siblings:
         """What `child` makes of `below`; remembered there."""
         upward = below.upward
         found = self._below(upward.child | child.child, upward.any | child.any)
@@ -179,8 +181,8 @@ class Classes:
             self.made += 1
         return found
 
-    def _class_of(self, label: str | _Marked, below: _Below, columns: Columns, number: int) -> NodeClass:
-        if isinstance(label, _Marked):
+    def _class_of(self, label: str | _MarkedElement, below: _Siblings, columns: Columns, number: int) -> NodeClass:
+        if isinstance(label, _MarkedElement):
             name, own, joined = self._elements[label.tag], label.own, below[label.attributes]
         else:
             name, own, joined = self._elements[label], None, below
@@ -253,10 +255,10 @@ class Classes:
                 self.made += 1
         return found
 
-    def _below(self, child: int, any_: int) -> _Below:
+    def _below(self, child: int, any_: int) -> _Siblings:
         found = self._by_upward.get((child, any_))
         if found is None:
-            found = _Below(self, _Upward(child, any_))
+            found = _Siblings(self, _Upward(child, any_))
             if self.made < self._limit:
                 self._by_upward[child, any_] = found
                 self.made += 1

@@ -16,9 +16,9 @@ from xpath_stage.emissions import ranges, witness_rows
 from xpath_stage.groups import Groups
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import Arriving
-from xpath_stage.relations import HELD, Documents, OfShapes, arrow_table, walked_tables
-from xpath_stage.shapes import MAX_SIZE, Found, ShapeCache
-from xpath_stage.wanted import wanted
+from xpath_stage.relations import HELD_VALUES, Documents, ShapedDocuments, arrow_table, walked_tables
+from xpath_stage.shapes import MAX_SIZE, ShapeCache, ShapeFindings
+from xpath_stage.string_values import string_values
 
 CHUNK = 1 << 15
 """Elements after which what was found is turned into columns."""
@@ -120,11 +120,11 @@ class XPathStage:
             return _NO_GROUPS
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 
-    def _walk(self, stream: str, columns: Columns) -> Found:
+    def _walk(self, stream: str, columns: Columns) -> ShapeFindings:
         walk, emissions, size = self._automaton.walk([stream], columns), self._automaton.emissions, len(columns.tags)
-        values = wanted(emissions, walk)
+        values = string_values(emissions, walk)
         rows = witness_rows(emissions, walk, np.array([0, size]))
-        return Found(stream, size, rows, values, values.nodes(columns)[0])
+        return ShapeFindings(stream, size, rows, values, values.nodes(columns)[0])
 
 
 class _Chunk:
@@ -132,7 +132,7 @@ class _Chunk:
 
     def __init__(self, automaton: Automaton, shapes: ShapeCache | None) -> None:
         self._automaton, self._shapes = automaton, shapes
-        self._known = OfShapes()
+        self._known = ShapedDocuments()
         # The documents themselves are not kept: it takes long to give back so much memory at once.
         self._docids: list[int] = []
         self._streams: list[str] = []
@@ -158,7 +158,7 @@ class _Chunk:
                     founds.append(found)
                     take = found.take
                     values += take(scratch.texts) if take and not scratch.unread else found.values.read(scratch)
-                    if len(values) > HELD:
+                    if len(values) > HELD_VALUES:
                         known.put_away()
                     size += found.size
                     if size > CHUNK:

@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 from templates.witness import R_BIN, R_DOC
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import Emissions, Ints, Walk, WitnessRows, ranges, witness_rows
-from xpath_stage.shapes import Found
-from xpath_stage.wanted import wanted
+from xpath_stage.shapes import ShapeFindings
+from xpath_stage.string_values import string_values
 
-HELD = 500
+HELD_VALUES = 500
 """Values that are held as Python's strings: more of them leave the processor's caches, and take a tenth longer."""
 
 
-class OfShapes:
+class ShapedDocuments:
     """Documents of known shapes: their ids, what was found in another of their shape, and the values wanted of them.
 
-    Who adds one appends to these, and has the values made columns when there are `HELD`.
+    Who adds one appends to these, and has the values made columns when there are `HELD_VALUES`.
     """
 
     def __init__(self) -> None:
         self.docids: list[int] = []
-        self.founds: list[Found] = []
+        self.founds: list[ShapeFindings] = []
         self.values: list[str | None] = []
         self._texts: list[pa.Array] = []
 
@@ -67,7 +67,7 @@ def walked_tables(
     """R_bin and R_doc of documents that were walked over."""
     first = np.array(columns.first, np.int64)
     r_bin = documents.r_bin(witness_rows(emissions, walk, first))
-    values = wanted(emissions, walk)
+    values = string_values(emissions, walk)
     nodes, elements = values.nodes(columns)
     place = np.searchsorted(first, elements, side="right") - 1
     return r_bin, documents.r_doc(place, nodes - first[place], strings(values.read(columns)))

@@ -15,7 +15,7 @@ from typing import Any
 from xpath_stage.automaton import Automaton
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import Ints, WitnessRows
-from xpath_stage.wanted import Wanted
+from xpath_stage.string_values import StringValues
 
 MAX_ELEMENTS = 500
 """Elements of the largest document that is cached."""
@@ -27,7 +27,7 @@ TRIAL, PAUSE = 256, 2048
 """At every TRIAL-th miss the cache is left alone for PAUSE documents if since the last fewer than one in three hit."""
 
 
-class Found:
+class ShapeFindings:
     """What a walk over documents of one shape finds, the rows of one of them, and the values that it wants.
 
     `size` counts the elements; `nodes` are the ids of the nodes of the values. If the values are those of two elements
@@ -36,7 +36,7 @@ class Found:
 
     __slots__ = ("nodes", "rows", "size", "stream", "take", "values")
 
-    def __init__(self, stream: str, size: int, rows: WitnessRows, values: Wanted, nodes: Ints) -> None:
+    def __init__(self, stream: str, size: int, rows: WitnessRows, values: StringValues, nodes: Ints) -> None:
         self.stream, self.size, self.rows, self.values, self.nodes = stream, size, rows, values, nodes
         elements, others = values.elements, values.attributes or values.derived
         self.take = itemgetter(*elements) if len(elements) > 1 and not others else None
@@ -49,7 +49,7 @@ class _Tested:
 
     attributes: bool
     values: list[tuple[int, dict[str, int]]]
-    found: dict[object, Found] = field(default_factory=dict)
+    found: dict[object, ShapeFindings] = field(default_factory=dict)
 
     def outcome(self, columns: Columns) -> object:
         """What tells the document apart from others with its tree of tags."""
@@ -62,12 +62,12 @@ class _Tested:
 class ShapeCache:
     """Walks by shape; `walk` makes those that are not known."""
 
-    def __init__(self, automaton: Automaton, walk: Callable[[str, Columns], Found], limit: int) -> None:
+    def __init__(self, automaton: Automaton, walk: Callable[[str, Columns], ShapeFindings], limit: int) -> None:
         self._automaton, self._walk, self._limit = automaton, walk, limit
-        self._shapes: dict[object, Found | _Tested | None] = {}
+        self._shapes: dict[object, ShapeFindings | _Tested | None] = {}
         self._size = 0
         self._met: set[int] = set()
-        self._last: Found | None = None
+        self._last: ShapeFindings | None = None
         self._last_tags: list[str] = []
         self._last_counts: list[int] = []
         self._hits_before = self._misses_before = 0
@@ -82,7 +82,7 @@ class ShapeCache:
         self._last = None
         self._size = 0
 
-    def found(self, stream: str, columns: Columns) -> Found | None:
+    def found(self, stream: str, columns: Columns) -> ShapeFindings | None:
         """What a walk over the one document in the columns finds; None if it has to be walked over with others."""
         last, tags, counts = self._last, columns.tags, columns.counts
         # Often a document is of the shape of the one before it: that is seen sooner than a key is hashed.
@@ -91,7 +91,7 @@ class ShapeCache:
             return last
         key: object = (stream, " ".join(tags), tuple(counts))  # no name has a blank
         shape = self._shapes.get(key, self)
-        if shape.__class__ is Found:
+        if shape.__class__ is ShapeFindings:
             self.hits += 1
             self._last, self._last_tags, self._last_counts = shape, tags, counts
             return shape
@@ -112,7 +112,7 @@ class ShapeCache:
         self.hits += 1
         return found
 
-    def _missed(self, known: dict[object, Any], key: object, stream: str, columns: Columns) -> Found | None:
+    def _missed(self, known: dict[object, Any], key: object, stream: str, columns: Columns) -> ShapeFindings | None:
         """A shape is worth a walk of its own when it is met the second time."""
         self.misses += 1
         if self.misses - self._misses_before == TRIAL:

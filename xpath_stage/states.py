@@ -64,7 +64,7 @@ class State(dict[Label, "State"]):
     """A state of the automaton: leads on from labels of children to their states.
 
     `leaf` and `inner` are what `Walk.elements` holds for its nodes, `emission` what `Walk.attributes` does. A `whole`
-    state knows of all steps; the others do not of the selective ones, which parts find (see `xpath_stage.parts`).
+    state knows of all steps; the others do not of the selective ones, which parts find (see `xpath_stage.walks`).
     `above` is None for the states that walks begin with.
     """
 

@@ -14,10 +14,10 @@ from xscl.algebra.pattern import Test
 Above = int | None
 """A step, or None for the document."""
 
-Way = tuple[str, str, Above]
+StepKey = tuple[str, str, Above]
 """(stream, axis, step above)"""
 
-Below = list[tuple[str, dict[Above, MaskIndex[int]]]]
+StepsBelow = list[tuple[str, dict[Above, MaskIndex[int]]]]
 """By axis, the steps below steps."""
 
 
@@ -31,7 +31,7 @@ class StepIndex:
         self._steps: dict[int, Step] = {}
         self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
         self._on_self: dict[int, set[int]] = {}
-        self._attributes: Counter[Way] = Counter()
+        self._attributes: Counter[StepKey] = Counter()
         self.selective: set[int] = set()
 
     def __getitem__(self, step_id: int) -> Step:
@@ -73,7 +73,7 @@ class StepIndex:
         if step.node.test.kind == "attribute":
             decrease(self._attributes, _way(step))
 
-    def below(self, stream: str, kind: NodeKind, name: str, *, selective: bool) -> Below:
+    def below(self, stream: str, kind: NodeKind, name: str, *, selective: bool) -> StepsBelow:
         """(axis, steps by the step above) of the steps that a node of this kind and canonical name may match, the
         selective ones or the others."""
         ways = ((axis, test) for axis in ("/", "//") for test in _tests_of(kind, name))
@@ -84,7 +84,7 @@ class StepIndex:
         """The steps on the self axis below a step."""
         return self._on_self.get(step_id, set())
 
-    def leads_to_attributes(self, way: Way) -> bool:
+    def leads_to_attributes(self, way: StepKey) -> bool:
         return way in self._attributes
 
     def test_of(self, step_id: int) -> Test:
@@ -108,7 +108,7 @@ def _tests_of(kind: NodeKind, name: str) -> Iterator[Test]:
             yield Test(kind, one, other)
 
 
-def _way(step: Step) -> Way:
+def _way(step: Step) -> StepKey:
     return step.stream, step.node.axis, step.parent
 
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
 from join_stage.signature.arrays import Ints, expanded, matching
-from join_stage.signature.pairing import Paired, Pairs, Ranges
-from join_stage.signature.postings import Run
-from join_stage.signature.rows import Rows
+from join_stage.signature.pairing import PairedRuns, PostingPairs, PostingRanges
+from join_stage.signature.postings import PostingRun
+from join_stage.signature.row_index import RowIndex
 from templates.template import Shape
 
 CHUNK = 100_000
@@ -25,7 +25,7 @@ CHUNK = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class NodeSource:
     """Where a template's node is found: in the postings of a join, so far down a path."""
 
     left: bool
@@ -35,27 +35,27 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NodeSources:
     """The slots of a template's nodes; and those that several joins share, which have to be one node."""
 
-    nodes: list[Slot]
-    equal: list[tuple[Slot, Slot]]
+    nodes: list[NodeSource]
+    equal: list[tuple[NodeSource, NodeSource]]
 
 
 @lru_cache(maxsize=4096)
-def layout(shape: Shape) -> Layout:
+def node_sources(shape: Shape) -> NodeSources:
     """Where the nodes of a template with joins are found. The tops are the instances' in all joins."""
-    met: dict[int, Slot] = {}
-    equal: list[tuple[Slot, Slot]] = []
+    met: dict[int, NodeSource] = {}
+    equal: list[tuple[NodeSource, NodeSource]] = []
     for join, leaves in enumerate(shape.joins):
         for leaf, left in zip(leaves, (True, False), strict=True):
             path = _path(shape, leaf)
             for depth, node in enumerate(path):
-                slot = Slot(left, join, depth, node == leaf)
+                slot = NodeSource(left, join, depth, node == leaf)
                 first = met.setdefault(node, slot)
                 if first is not slot and depth:
                     equal.append((first, slot))
-    return Layout([met[node] for node in range(len(shape.parents))], equal)
+    return NodeSources([met[node] for node in range(len(shape.parents))], equal)
 
 
 def _path(shape: Shape, leaf: int) -> list[int]:
@@ -67,10 +67,12 @@ def _path(shape: Shape, leaf: int) -> list[int]:
     return path[::-1]
 
 
-class Factorised:
+class FactorisedMatches:
     """The matches of a batch: to be read before rows change."""
 
-    def __init__(self, rows: Rows, costs: Costs, found: Iterable[Paired], filtered: Iterable[pa.RecordBatch]) -> None:
+    def __init__(
+        self, rows: RowIndex, costs: Costs, found: Iterable[PairedRuns], filtered: Iterable[pa.RecordBatch]
+    ) -> None:
         self._rows, self._costs, self._found, self._filtered = rows, costs, list(found), list(filtered)
 
     @property
@@ -96,7 +98,7 @@ class Factorised:
         for template, taken in seconds.items():
             self._costs.add(Cost(taken, matches[template], (template,)))
 
-    def _of(self, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _of(self, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield from _of_single(self._rows, found)
         if found.several is not None:
             yield from _of_several(self._rows, found, found.several)
@@ -105,7 +107,7 @@ class Factorised:
 # ------------------------------------------------------------ rows of one join
 
 
-def _of_single(rows: Rows, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
     """By template."""
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for number, meaning in enumerate(found.means):
@@ -115,11 +117,11 @@ def _of_single(rows: Rows, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]
         of_kinds = [of_kind.get(number, []) for number in range(len(found.kinds))]
         counts, places = np.array(list(map(len, of_kinds))), np.array(list(chain.from_iterable(of_kinds)), np.int64)
         ends = np.cumsum(counts)
-        nodes = layout(rows.at(int(places[0])).shape)
+        nodes = node_sources(rows.at(int(places[0])).shape)
         ranges = found.single.of(counts > 0)
         weights = (ranges.end - ranges.start) * counts[ranges.kind]
         for part in _parts(weights):
-            chosen = Ranges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
+            chosen = PostingRanges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
             at, which = expanded(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], found.order[at], chosen.kind[which]
             if found.driving is found.other:
@@ -134,7 +136,7 @@ def _of_single(rows: Rows, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]
 # ------------------------------------------------------------ rows of several joins
 
 
-def _of_several(rows: Rows, found: Paired, pairs: Pairs) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Iterator[tuple[int, pa.RecordBatch]]:
     """By template."""
     number = {kind: place for place, kind in enumerate(found.kinds)}
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
@@ -160,7 +162,7 @@ def _of_several(rows: Rows, found: Paired, pairs: Pairs) -> Iterator[tuple[int, 
             first = pairs.start[key]
             near = _near(rows, found, pairs.driving[first], pairs.other[first], rows_of[item])
             item, key = item[near], key[near]
-            yield template, _joined(rows, found, pairs, layout(shape), choices, codes, item, key, rows_of)
+            yield template, _joined(rows, found, pairs, node_sources(shape), choices, codes, item, key, rows_of)
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,10 @@ class _Choices:
 
 
 def _joined(
-    rows: Rows,
-    found: Paired,
-    pairs: Pairs,
-    nodes: Layout,
+    rows: RowIndex,
+    found: PairedRuns,
+    pairs: PostingPairs,
+    nodes: NodeSources,
     choices: list[_Choices],
     codes: Ints,
     item: Ints,
@@ -204,7 +206,7 @@ def _joined(
     return _result(rows, found, nodes, rows_of[item], [_of(pairs, column) for column in chosen])
 
 
-def _of(pairs: Pairs, chosen: Ints) -> tuple[Ints, Ints]:
+def _of(pairs: PostingPairs, chosen: Ints) -> tuple[Ints, Ints]:
     return pairs.driving[chosen], pairs.other[chosen]
 
 
@@ -222,12 +224,12 @@ def _parts(weights: Ints) -> Iterator[slice]:
         start = end
 
 
-def _sides(found: Paired) -> tuple[Run, Run]:
+def _sides(found: PairedRuns) -> tuple[PostingRun, PostingRun]:
     return (found.driving, found.other) if found.driving_left else (found.other, found.driving)
 
 
 def _near(
-    rows: Rows, found: Paired, ours: Ints, theirs: Ints, place: Ints
+    rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Whether documents, given by postings, are within rows' windows, and in their order."""
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
@@ -236,7 +238,7 @@ def _near(
     return (span <= rows.windows[place]) & ((left.t1[one] < right.t0[two]) | ~rows.ordered[place])
 
 
-def _node(found: Paired, slot: Slot, ours: Ints, theirs: Ints) -> Ints:
+def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:
     """The nodes at a slot of pairs of postings."""
     run, at = (found.driving, ours) if slot.left == found.driving_left else (found.other, theirs)
     if slot.leaf:
@@ -244,7 +246,9 @@ def _node(found: Paired, slot: Slot, ours: Ints, theirs: Ints) -> Ints:
     return run.inner[at, slot.depth - 1] if slot.depth else run.top[run.instance[at]]
 
 
-def _result(rows: Rows, found: Paired, nodes: Layout, place: Ints, chosen: list[tuple[Ints, Ints]]) -> pa.RecordBatch:
+def _result(
+    rows: RowIndex, found: PairedRuns, nodes: NodeSources, place: Ints, chosen: list[tuple[Ints, Ints]]
+) -> pa.RecordBatch:
     ours, theirs = chosen[0]
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
     columns = [_node(found, slot, *chosen[slot.join]) for slot in nodes.nodes]

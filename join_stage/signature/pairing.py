@@ -16,19 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from join_stage.signature.arrays import Ints, bisected, encoded, expanded, matching, starts_of
-from join_stage.signature.classes import CLASS_BITS, Classes, Pair
-from join_stage.signature.postings import VALUE_BITS, Run, View
-from join_stage.signature.rows import Rows
-from join_stage.signature.within import Kind, Sets, Streams, Within
+from join_stage.signature.path_classes import CLASS_BITS, KindMeaning, PathClasses
+from join_stage.signature.postings import VALUE_BITS, PostingRun, PostingView
+from join_stage.signature.row_index import RowIndex
+from join_stage.signature.satisfied_rows import Kind, SatisfiedRows, SatisfiedRowsCache, Streams
 
-LONGEST = 1 << 62
+LONGEST_WINDOW = 1 << 62
 """Microseconds: more than lie between any two times, and few enough for sums."""
 
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class PostingRanges:
     """For postings of the driving run ranges of those in the other's view; `kind` is the place of their kind."""
 
     posting: Ints
@@ -36,14 +36,14 @@ class Ranges:
     end: Ints
     kind: Ints
 
-    def of(self, kinds: NDArray[np.bool_]) -> Ranges:
+    def of(self, kinds: NDArray[np.bool_]) -> PostingRanges:
         """Those of some kinds."""
         chosen = kinds[self.kind]
-        return Ranges(self.posting[chosen], self.start[chosen], self.end[chosen], self.kind[chosen])
+        return PostingRanges(self.posting[chosen], self.start[chosen], self.end[chosen], self.kind[chosen])
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class PostingPairs:
     """Pairs of postings in the order of `key`, which numbers the pairs of instances, and then of `kind`.
 
     `start` is where each key's pairs start; `found` is the place, in `within`, of the rows that the key satisfies.
@@ -55,34 +55,34 @@ class Pairs:
     kind: Ints
     start: Ints
     found: Ints
-    within: list[Within]
+    within: list[SatisfiedRows]
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedRuns:
     """What rows ask for in the documents of two runs, the driving one's standing left or right.
 
     `kinds` are all that were met, `means` what they mean to the rows; `order` has the places of the other run's
     postings that the ranges are about.
     """
 
-    driving: Run
-    other: Run
+    driving: PostingRun
+    other: PostingRun
     driving_left: bool
     kinds: list[Kind]
-    means: list[Pair]
+    means: list[KindMeaning]
     order: Ints
-    single: Ranges
-    several: Pairs | None
+    single: PostingRanges
+    several: PostingPairs | None
 
 
 class Pairing:
     """Pairs runs of postings, for the rows as they are now and for documents of some pairs of streams."""
 
-    def __init__(self, rows: Rows, classes: Classes, sets: Sets, streams: Streams) -> None:
+    def __init__(self, rows: RowIndex, classes: PathClasses, sets: SatisfiedRowsCache, streams: Streams) -> None:
         self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
 
-    def paired(self, driving: Run, other: Run, *, driving_left: bool) -> Paired:
+    def paired(self, driving: PostingRun, other: PostingRun, *, driving_left: bool) -> PairedRuns:
         """All that rows ask for in the documents of two runs, which may be the same one."""
         ours = driving.view(self._classes, left=driving_left)
         theirs = other.view(self._classes, left=not driving_left)
@@ -95,14 +95,16 @@ class Pairing:
         if formed.any():
             pairs = _pairs_of_instances(driving, other, ours, theirs, ranges.of(formed), kinds, driving_left)
             several = self._satisfied(pairs, kinds)
-        return Paired(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
+        return PairedRuns(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
 
-    def _ranges(self, ours: View, theirs: View, driving_left: bool) -> tuple[list[Kind], list[Pair], Ranges]:
+    def _ranges(
+        self, ours: PostingView, theirs: PostingView, driving_left: bool
+    ) -> tuple[list[Kind], list[KindMeaning], PostingRanges]:
         """The kinds that are met and mean something, and where."""
         group, our_group = expanded(*matching(ours.value, theirs.value))
         code, distinct = encoded(_kind(ours.paths[our_group], theirs.paths[group], driving_left))
         kinds: list[Kind] = []
-        means: list[Pair] = []
+        means: list[KindMeaning] = []
         number = np.full(len(distinct), -1)
         for i, both in enumerate(distinct.tolist()):
             kind = both >> CLASS_BITS, both & (1 << CLASS_BITS) - 1
@@ -116,10 +118,10 @@ class Pairing:
         return (
             kinds,
             means,
-            Ranges(ours.place[at], theirs.start[group][place], theirs.end[group][place], kind_of[place]),
+            PostingRanges(ours.place[at], theirs.start[group][place], theirs.end[group][place], kind_of[place]),
         )
 
-    def _formed(self, ranges: Ranges, means: Sequence[Pair]) -> NDArray[np.bool_]:
+    def _formed(self, ranges: PostingRanges, means: Sequence[KindMeaning]) -> NDArray[np.bool_]:
         """For each kind whether its pairs have to be formed: whether it has the rarest edge of a row all of whose edges
         are met."""
         totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
@@ -138,7 +140,7 @@ class Pairing:
         formed[np.repeat(np.arange(len(means)), counts)[chosen[edges]]] = True
         return formed
 
-    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[Kind]) -> Pairs | None:
+    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[Kind]) -> PostingPairs | None:
         """The pairs of those instances that satisfy a row, given all (postings, key, kind) in order of key and kind."""
         ours, theirs, key, kind = pairs
         start = starts_of(key)
@@ -149,7 +151,7 @@ class Pairing:
         some = np.array([len(rows.places) for rows in within])[found] > 0
         kept = np.repeat(some, np.diff(start, append=len(key)))
         key = (np.cumsum(some) - 1)[key[kept]]
-        return Pairs(ours[kept], theirs[kept], key, kind[kept], starts_of(key), found[some], within)
+        return PostingPairs(ours[kept], theirs[kept], key, kind[kept], starts_of(key), found[some], within)
 
 
 def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
@@ -157,11 +159,13 @@ def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
     return left << CLASS_BITS | right
 
 
-def _in_time(driving: Run, theirs: View, ranges: Ranges, means: Sequence[Pair], driving_left: bool) -> Ranges:
+def _in_time(
+    driving: PostingRun, theirs: PostingView, ranges: PostingRanges, means: Sequence[KindMeaning], driving_left: bool
+) -> PostingRanges:
     """The ranges without what is too far off for every row: postings are in order of time."""
-    windows = np.array([min(pair.window, LONGEST) for pair in means], np.int64)
+    windows = np.array([min(pair.window, LONGEST_WINDOW) for pair in means], np.int64)
     orders = np.array([pair.ordered for pair in means], np.bool_)
-    if not orders.any() and (windows == LONGEST).all():
+    if not orders.any() and (windows == LONGEST_WINDOW).all():
         return ranges
     document = driving.documents[ranges.posting]
     t0, t1 = driving.t0[document], driving.t1[document]
@@ -174,15 +178,15 @@ def _in_time(driving: Run, theirs: View, ranges: Ranges, means: Sequence[Pair], 
     start = bisected(theirs.time, ranges.start, ranges.end, first)
     end = bisected(theirs.time, start, ranges.end, last + 1)
     some = end > start
-    return Ranges(ranges.posting[some], start[some], end[some], ranges.kind[some])
+    return PostingRanges(ranges.posting[some], start[some], end[some], ranges.kind[some])
 
 
 def _pairs_of_instances(
-    driving: Run,
-    other: Run,
-    ours_seen: View,
-    theirs_seen: View,
-    ranges: Ranges,
+    driving: PostingRun,
+    other: PostingRun,
+    ours_seen: PostingView,
+    theirs_seen: PostingView,
+    ranges: PostingRanges,
     kinds: Sequence[Kind],
     driving_left: bool,
 ) -> tuple[Ints, Ints, Ints, Ints]:

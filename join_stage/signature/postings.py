@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from join_stage.signature.arrays import Ints, starts_of
-from join_stage.signature.classes import CLASS_BITS, Classes
+from join_stage.signature.path_classes import CLASS_BITS, PathClasses
 
 VALUE_BITS = 32
 """Bits of a value's number."""
 
 
 @dataclass(frozen=True)
-class Run:
+class PostingRun:
     """Postings in order of their documents' times: never changed.
 
     A posting is a node that a path ends at, with its value; its instance is the document and the node that the path
@@ -35,12 +35,12 @@ class Run:
     docid: Ints
     t0: Ints
     t1: Ints
-    _views: dict[bool, View] = field(default_factory=dict, init=False, repr=False)
+    _views: dict[bool, PostingView] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.value)
 
-    def view(self, classes: Classes, *, left: bool) -> View:
+    def view(self, classes: PathClasses, *, left: bool) -> PostingView:
         """The postings that rows ask for on one side."""
         view = self._views.get(left)
         if view is None or view.version != classes.version:
@@ -64,15 +64,17 @@ class Run:
         return sum(getattr(self, name).nbytes for name in COLUMNS)
 
 
-COLUMNS = tuple(column.name for column in fields(Run) if not column.name.startswith("_"))
+COLUMNS = tuple(column.name for column in fields(PostingRun) if not column.name.startswith("_"))
 
 
 @dataclass(frozen=True)
-class View:
-    """The places of postings that rows ask for on one side, in the order of their values, of what paths the rows ask
-    for (`paths`, see `Classes.asked`), and of time; `number` has this for each posting of the run, 0 for the others.
+class PostingView:
+    """The postings of a run that rows ask for on one side, in groups of one value and one set of asked paths.
 
-    A group is of one value and one set of paths.
+    `place` and `time` have one length: the postings' places in the run, and their times, in the order of value, set of
+    paths, and time. `value`, `paths`, `start` and `end` have an entry for each group: its value, its set of paths (see
+    `PathClasses.asked`), and its range in `place`. `number` has one for each posting of the run: its set of paths, 0 if
+    no row asks for it. `version` is that of the rows.
     """
 
     version: int
@@ -85,7 +87,7 @@ class View:
     end: Ints
 
 
-def _view(run: Run, classes: Classes, left: bool) -> View:
+def _view(run: PostingRun, classes: PathClasses, left: bool) -> PostingView:
     number = classes.asked(run.path_class, left=left)
     place = np.flatnonzero(number)
     code = run.value[place] << CLASS_BITS | number[place]
@@ -93,7 +95,7 @@ def _view(run: Run, classes: Classes, left: bool) -> View:
     place, code = place[order], code[order]
     start = starts_of(code)
     groups = code[start]
-    return View(
+    return PostingView(
         classes.version,
         place,
         run.time[place],
@@ -105,7 +107,7 @@ def _view(run: Run, classes: Classes, left: bool) -> View:
     )
 
 
-def merged(one: Run, other: Run) -> Run:
+def merged(one: PostingRun, other: PostingRun) -> PostingRun:
     """The postings of two runs as one."""
     width = max(one.inner.shape[1], other.inner.shape[1])
     joined: dict[str, Ints] = {
@@ -116,10 +118,10 @@ def merged(one: Run, other: Run) -> Run:
     for name in COLUMNS:
         if name not in joined:
             joined[name] = np.concatenate([getattr(one, name), getattr(other, name)])
-    return in_order(Run(**joined))
+    return in_order(PostingRun(**joined))
 
 
-def since(run: Run, time: int) -> Run:
+def since(run: PostingRun, time: int) -> PostingRun:
     """The run without the documents that begin before a time."""
     stays = run.t0 >= time
     if stays.all():
@@ -128,7 +130,7 @@ def since(run: Run, time: int) -> Run:
     return _only(run, instances[run.instance], instances, stays)
 
 
-def reclassed(run: Run, numbers: Ints) -> Run:
+def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
     """The run with new numbers of its classes, without the postings of those that have -1."""
     path_class = numbers[run.path_class]
     kept = path_class >= 0
@@ -141,9 +143,11 @@ def reclassed(run: Run, numbers: Ints) -> Run:
     return _only(run, kept, instances, documents)
 
 
-def _only(run: Run, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]) -> Run:
+def _only(
+    run: PostingRun, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]
+) -> PostingRun:
     """The run with some of its postings, and the instances and documents of these."""
-    return Run(
+    return PostingRun(
         value=run.value[kept],
         path_class=run.path_class[kept],
         time=run.time[kept],
@@ -158,12 +162,12 @@ def _only(run: Run, kept: NDArray[np.bool_], instances: NDArray[np.bool_], docum
     )
 
 
-def renumbered(run: Run, numbers: Ints) -> Run:
+def renumbered(run: PostingRun, numbers: Ints) -> PostingRun:
     """The run with new numbers of its values."""
     return replace(run, value=numbers[run.value])
 
 
-def in_order(run: Run) -> Run:
+def in_order(run: PostingRun) -> PostingRun:
     """A run in order of time."""
     if not (np.diff(run.time) < 0).any():
         return run

@@ -10,17 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
-from join_stage.plan import TemplateTable
-from join_stage.spark.plans import BasicPlan, SparkPlan
-from join_stage.spark.signature import SignaturePlan
+from join_stage.spark.basic import BasicPlan, SparkPlan
+from join_stage.spark.signature import SparkSignaturePlan
 from join_stage.spark.views import ViewsPlan
+from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, STATE
 from join_stage.store.reading import UNBOUNDED, Bounds
-from join_stage.store.spark.files import ParquetStore
+from join_stage.store.schema import StoreSchema
+from join_stage.store.spark.parquet_store import ParquetStore
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.tables import TableViews, local_frame
-from join_stage.store.tables import STATE, TABLES
 from join_stage.views import CACHE_BYTES
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
@@ -46,7 +47,8 @@ VIEW_CACHE = "view_cache"
 
 
 class SparkEngine:
-    """A `JoinEngine` on Spark; without a directory everything is in a temporary one.
+    """A `JoinEngine` on Spark; without a directory everything is in a temporary one. `schema` has what the store holds
+    beside the join state.
 
     The engine works in a session of its own beside the one given, with views and settings of its own. A store may be
     opened with another `plan` than the last time. `cache_bytes` bounds what the plan `views` caches.
@@ -58,9 +60,11 @@ class SparkEngine:
         directory: Path | None = None,
         plan: str = DEFAULT_PLAN,
         *,
+        schema: StoreSchema = NOTHING_ELSE,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self._store = ParquetStore(directory)
+        self.schema = FLAT_STORE | schema
+        self._store = ParquetStore(self.schema, directory)
         try:
             self._session = session.newSession()
             for key, value in _SETTINGS.items():
@@ -80,7 +84,7 @@ class SparkEngine:
         if name == "views":
             return ViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
-            return SignaturePlan(self._views)
+            return SparkSignaturePlan(self._views)
         raise UnknownPlan(name)
 
     # ------------------------------------------------------------ R_T
@@ -102,7 +106,7 @@ class SparkEngine:
 
     def rollback(self) -> None:
         self._store.rollback()
-        self._plan.rolled_back()
+        self._plan.rolled_back(whole=True)
 
     def append(self, table: str, rows: pa.Table) -> None:
         self._store.append(table, rows)
@@ -113,7 +117,7 @@ class SparkEngine:
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
         """All of them: the join state has a row for each edge."""
         self._store.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
-        self._plan.regrouped(edges)
+        self._plan.regrouped((), edges)
         return ()
 
     def drop_derived(self, node: int) -> None:
@@ -153,7 +157,7 @@ class SparkEngine:
         return SparkQuestion(self._session, self._store.snapshot(), sql, bounds)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        return self._store.read(table, pa.schema([TABLES[table].field(name) for name in columns]), key)
+        return self._store.read(table, pa.schema([self.schema.tables[table].field(name) for name in columns]), key)
 
     def highest(self, table: str, column: str) -> int:
         found = self._store.highest(table, column)

@@ -24,7 +24,7 @@ MERGE = 16
 """So many files of slices are made into one."""
 
 
-class Entry(NamedTuple):
+class CachedValue(NamedTuple):
     """A value in the cache: the number that stands for it, and how many rows its slice has."""
 
     number: int
@@ -32,10 +32,10 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cached:
+class CachedSlices:
     """What the cache holds at one time: its values, the least recently used first, and the files with their rows."""
 
-    entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    entries: Mapping[str, CachedValue] = field(default_factory=lambda: MappingProxyType({}))
     files: tuple[tuple[Path, int], ...] = ()
     size: int = 0
 
@@ -48,7 +48,7 @@ class ViewCache:
         directory.mkdir()
         self._names = count()
         self._numbers = count()
-        self._kept = self._now = Cached()
+        self._kept = self._now = CachedSlices()
         self._written_paths: set[Path] = set()
         self.hits = self.misses = self.evictions = 0
 
@@ -78,7 +78,7 @@ class ViewCache:
         touched = {value: n for value, (n, cached) in numbers.items() if cached or n in counted}
         for value, number in touched.items():
             old = entries.pop(value, None)
-            entry = Entry(number, (old.rows if old else counted[number]) + added.get(number, 0))
+            entry = CachedValue(number, (old.rows if old else counted[number]) + added.get(number, 0))
             size += _size(value, entry) - (_size(value, old) if old else 0)
             entries[value] = entry
         hits = sum(numbers[value][1] for value in touched)
@@ -93,7 +93,9 @@ class ViewCache:
             self.evictions += 1
         kept = pa.array([n for value, n in touched.items() if value in entries], pa.int64())
         rows = pa.concat_tables([_of(computed, kept), _of(fresh, kept)])
-        self._now = self._tidied(Cached(MappingProxyType(entries), (*self._now.files, *self._written(rows)), size))
+        self._now = self._tidied(
+            CachedSlices(MappingProxyType(entries), (*self._now.files, *self._written(rows)), size)
+        )
 
     def evict(self, docids: pa.Array) -> None:
         """Drops the rows of documents that have left the state."""
@@ -102,14 +104,14 @@ class ViewCache:
         if len(kept) < len(rows):
             counted = _counts(kept)
             entries = {
-                v: Entry(e.number, counted[e.number]) for v, e in self._now.entries.items() if e.number in counted
+                v: CachedValue(e.number, counted[e.number]) for v, e in self._now.entries.items() if e.number in counted
             }
             size = sum(_size(value, entry) for value, entry in entries.items())
-            self._now = Cached(MappingProxyType(entries), self._written(kept), size)
+            self._now = CachedSlices(MappingProxyType(entries), self._written(kept), size)
 
     def clear(self) -> None:
         """Drops everything."""
-        self._now = Cached()
+        self._now = CachedSlices()
 
     def commit(self) -> None:
         """Keeps what has changed since the last commit."""
@@ -143,11 +145,11 @@ class ViewCache:
         texts = pa.array([values[number] for number in rows["value"].to_pylist()], pa.string())
         return rows.select(["docid", "var1", "var2", "node1", "node2"]).add_column(0, "strval", texts)
 
-    def _live(self, cached: Cached) -> pa.Table:
+    def _live(self, cached: CachedSlices) -> pa.Table:
         rows = pa.concat_tables([SLICE.empty_table(), *(pq.ParquetFile(path).read() for path, _ in cached.files)])
         return _of(rows, pa.array([entry.number for entry in cached.entries.values()], pa.int64()))
 
-    def _tidied(self, cached: Cached) -> Cached:
+    def _tidied(self, cached: CachedSlices) -> CachedSlices:
         """The same with all rows in one file, if there are many files, or most of their rows have left the cache."""
         live = sum(entry.rows for entry in cached.entries.values())
         if len(cached.files) < MERGE and sum(n for _, n in cached.files) <= 2 * live:
@@ -163,7 +165,7 @@ class ViewCache:
         return ((path, len(rows)),)
 
 
-def _size(value: str, entry: Entry) -> int:
+def _size(value: str, entry: CachedValue) -> int:
     return VALUE_BYTES + len(value.encode("utf-8", "surrogatepass")) + entry.rows * ROW_BYTES
 
 

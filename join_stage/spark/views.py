@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable
 from join_stage.joiner import Batch
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable
-from join_stage.spark.plans import BasicPlan, persisted
+from join_stage.spark.basic import BasicPlan, persisted
 from join_stage.spark.view_cache import ViewCache
+from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, file_urls, local_frame, spark_columns
-from join_stage.store.tables import STATE
 from join_stage.views import SLICE, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import Row
 from templates.conjunctive import executable_views_query
@@ -128,7 +128,7 @@ class ViewsPlan(BasicPlan):
     def committed(self) -> None:
         self._cache.commit()
 
-    def rolled_back(self) -> None:
+    def rolled_back(self, *, whole: bool) -> None:
         self._cache.rollback()
 
     def close(self) -> None:

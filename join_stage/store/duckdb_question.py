@@ -20,11 +20,12 @@ from join_stage.store.reading import (
     Bounds,
     QuestionInterrupted,
     QuestionRefused,
-    known,
+    check_known,
     measured,
     parts_of,
     short_enough,
 )
+from join_stage.store.schema import StoreSchema
 
 CHUNK = 2048
 """Rows that are looked at together when an answer is measured: a vector of DuckDB."""
@@ -73,14 +74,14 @@ class RefusedByDuckDB(QuestionRefused, duckdb.Error):
 class DuckDBQuestion:
     """A `Question` of the store that a connection has open."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str, bounds: Bounds) -> None:
-        self._cursor, self._sql, self._bounds = connection.cursor(), sql, bounds
+    def __init__(self, connection: duckdb.DuckDBPyConnection, schema: StoreSchema, sql: str, bounds: Bounds) -> None:
+        self._cursor, self._schema, self._sql, self._bounds = connection.cursor(), schema, sql, bounds
         self._cut = False
 
     def answer(self) -> pa.Table:
         try:
             self._cursor.execute(f"SET operator_memory_limit = '{MEMORY}'")
-            judge(self._cursor, self._sql)
+            judge(self._cursor, self._sql, self._schema)
             self._cursor.execute("BEGIN TRANSACTION READ ONLY")
             if self._cut:
                 raise duckdb.InterruptException
@@ -106,8 +107,8 @@ class DuckDBQuestion:
             self._cursor.interrupt()
 
 
-def judge(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuses what is not a single SELECT over the store's relations. Raises what DuckDB says of bad SQL, too."""
+def judge(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> None:
+    """Refuses what is not a single SELECT over the relations of a schema. Raises what DuckDB says of bad SQL, too."""
     short_enough(sql)
     statements = parser.extract_statements(sql)
     if len(statements) > 1:
@@ -124,17 +125,17 @@ def judge(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
     parts = list(parts_of(parsed["statements"]))
     made = {entry["key"].lower() for part in parts if "cte_map" in part for entry in part["cte_map"]["map"]}
     for part in parts:
-        _judge(part, made)
+        _judge(part, schema, made)
 
 
-def _judge(part: dict[str, Any], made: set[str]) -> None:
+def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str]) -> None:
     kind = part.get("type")
     if "cte_map" in part and kind not in _NODES:
         raise QuestionRefused(ONLY_READ)
     if "sample" in part and "cte_map" not in part and kind is not None and kind not in _SOURCES:
         raise QuestionRefused(f"{kind} is not answered: ask in other words")
     if kind == "BASE_TABLE":
-        _judge_table(part["qualified_name"]["path"], made)
+        _judge_table(part["qualified_name"]["path"], schema, made)
     elif kind == "TABLE_FUNCTION":
         name = part["function"].get("function_name", "")
         if name.lower() not in TABLE_FUNCTIONS:
@@ -147,10 +148,10 @@ def _judge(part: dict[str, Any], made: set[str]) -> None:
         raise QuestionRefused(f"the function {part['function_name']} is not answered: only what computes is")
 
 
-def _judge_table(path: list[str], made: set[str]) -> None:
+def _judge_table(path: list[str], schema: StoreSchema, made: set[str]) -> None:
     *before, name = path
     if before and before[0].lower() == "information_schema" and len(path) == 2:
         return
     if not all(part.lower() in _SCHEMAS for part in before):
         raise QuestionRefused(f"there is no table {'.'.join(path)!r:.80}; write its name alone")
-    known(name, set() if before else made)
+    check_known(name, schema, set() if before else made)

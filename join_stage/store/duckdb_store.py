@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,10 +13,10 @@ import pyarrow as pa
 from common.private import is_shared, keep_private, make_state
 from join_stage.store.duckdb_damage import ADVICE, telling_damage
 from join_stage.store.duckdb_question import seclude
-from join_stage.store.duckdb_rows import RowSource
+from join_stage.store.duckdb_row_source import RowSource
 from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, set_up
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
-from join_stage.store.tables import BOUND_STATE, RECORDS
+from join_stage.store.schema import StoreSchema
 
 _TYPES = {
     pa.int64(): "BIGINT",
@@ -28,28 +28,8 @@ _TYPES = {
     pa.list_(pa.string()): "VARCHAR[]",
 }
 
-_VIEWS = """
-CREATE OR REPLACE VIEW r_bin AS SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp);
-CREATE OR REPLACE VIEW queries AS
-  SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
-  FROM added_queries a LEFT JOIN removed_queries r USING (qid);
-CREATE OR REPLACE VIEW matches AS
-  SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings
-  FROM match_rows m JOIN match_queries q USING (match);
-"""
-
-_REGROUP = """
-BEGIN TRANSACTION;
-CREATE TEMP TABLE edges AS
-  SELECT var1, var2, ((SELECT coalesce(max(grp), -1) FROM groups) + row_number() OVER ())::INTEGER AS grp
-  FROM (SELECT DISTINCT var1, var2 FROM r_bin);
-INSERT INTO groups SELECT grp, var1, var2 FROM edges;
-INSERT INTO bound SELECT docid, grp, node1, node2 FROM r_bin JOIN edges USING (var1, var2);
-DROP TABLE edges;
-DROP TABLE r_bin;
-COMMIT;
-"""
-"""Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
+_FIRST_INDEX = 1
+"""Of arrays in SQL."""
 
 
 @telling_damage
@@ -59,7 +39,8 @@ class DuckDBStore(DuckDBTables):
     The instance reaches no file but its own, whatever it is asked.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, schema: StoreSchema, directory: Path | None = None) -> None:
+        self.schema = schema
         if directory is not None and (directory / SPARK_MANIFESTS).exists():
             raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
         try:
@@ -97,16 +78,26 @@ class DuckDBStore(DuckDBTables):
         # nothing of how many documents share a value, was seen to choose orders a thousand times slower.
         run("SET disabled_optimizers = 'join_order'")
         seclude(self._connection)
-        for name, schema in (BOUND_STATE | RECORDS).items():
+        for name, schema in self.schema.tables.items():
             run(f"CREATE TABLE IF NOT EXISTS {name} ({columns_of(schema)})")
         made = set(run("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
-        for name, schema in (BOUND_STATE | RECORDS).items():
+        for name, schema in self.schema.tables.items():
             for field in schema:
                 if (name, field.name) not in made:  # a column that is younger than the store
                     run(f"ALTER TABLE {name} ADD COLUMN {field.name} {_TYPES[field.type]}")
-        if run("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
-            run(_REGROUP)
-        run(_VIEWS)
+        self._upgrade()
+        self._make_views(self.schema.views)
+        if (numbered := self.schema.numbered) is not None:
+            self._make_views(
+                numbered.of_rows(self.read(numbered.table, [numbered.numbers, numbered.argument]), _FIRST_INDEX)
+            )
+
+    def _upgrade(self) -> None:
+        """Brings tables of older stores up to date, before the views over them are made. Here there are none."""
+
+    def _make_views(self, statements: Mapping[str, str]) -> None:
+        for name, statement in statements.items():
+            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {statement}")
 
     # ------------------------------------------------------------ batches
 
@@ -132,6 +123,8 @@ class DuckDBStore(DuckDBTables):
 
     def append(self, table: str, rows: pa.Table) -> None:
         self._insert(table, rows)
+        if (numbered := self.schema.numbered) is not None and table == numbered.table:
+            self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
 
     def _insert(self, table: str, rows: pa.Table, columns: str = "*") -> None:
         """Inserts rows into a table, or what the expressions `columns` make of them. What stands for them is registered

@@ -12,6 +12,7 @@ import pyarrow as pa
 from join_stage.store.duckdb_damage import telling_damage
 from join_stage.store.duckdb_question import DuckDBQuestion
 from join_stage.store.reading import UNBOUNDED, Bounds
+from join_stage.store.schema import StoreSchema
 
 MEMORY_LIMIT = "2GB"
 """What DuckDB may hold in memory before it spills to disk."""
@@ -24,6 +25,7 @@ THREADS = 4
 class DuckDBTables:
     """Reads tables over a connection, and answers questions over another of the same instance."""
 
+    schema: StoreSchema
     _connection: duckdb.DuckDBPyConnection
     _asked: duckdb.DuckDBPyConnection
 
@@ -32,7 +34,7 @@ class DuckDBTables:
             return self._connection.sql(sql).to_arrow_table()
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
-        return DuckDBQuestion(self._asked, sql, bounds)
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         sql = f"SELECT {', '.join(columns)} FROM {table}"

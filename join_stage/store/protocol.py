@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from common.errors import InputError, OperationalError
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
+from join_stage.store.schema import StoreSchema
 
 DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
 """What a directory holds that is a store of the one engine or of the other."""
@@ -38,6 +39,10 @@ class TableStore(Protocol):
     everything as it was at `begin`.
     """
 
+    @property
+    def schema(self) -> StoreSchema:
+        """The tables and views of the store."""
+
     def begin(self) -> None: ...
 
     def commit(self) -> None: ...
@@ -46,7 +51,7 @@ class TableStore(Protocol):
         """Takes back the batch, also one whose `commit` failed."""
 
     def append(self, table: str, rows: pa.Table) -> None:
-        """Appends rows to one of `join_stage.store.tables.TABLES`."""
+        """Appends rows to a table of the schema."""
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         """Answers a query of ours over the tables, the current batch's rows included, and over `views` given along."""

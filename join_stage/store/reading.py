@@ -11,22 +11,13 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from common.errors import InputError, OperationalError
-from join_stage.store.tables import BOUND_STATE, TABLES
+from join_stage.store.schema import StoreSchema
 
 LONGEST = 100_000
 """How many characters of SQL are read at the most."""
 
 ONLY_READ = "the tables are only read: write a SELECT"
 
-VIEWS = ("queries", "matches")
-"""What stands over the tables, beside the `r_t_` of each template."""
-
-RELATIONS = frozenset((*TABLES, *BOUND_STATE, *VIEWS))
-"""What may be asked about, beside the `r_t_` of each template."""
-
-_SHOWN = "documents, queries, matches, outputs, dead_letters, batches, r_bin, r_doc, r_docts and r_t_0, r_t_1, ..."
-
-_TEMPLATE = re.compile(r"r_t_\d{1,9}")
 _OF_THE_ENGINE = re.compile(r"^(?:duckdb|pragma|pg|sqlite)_|\W")
 """What names of an engine's own relations and of files look like. A question that gives such a name to a part of itself
 might mean the other one elsewhere."""
@@ -74,14 +65,15 @@ class Question(Protocol):
         """Has `answer` raise QuestionInterrupted soon, from another thread. It may be called at any time, and again."""
 
 
-def known(name: str, made: Collection[str]) -> None:
-    """Raises QuestionRefused for the name of a relation that is neither ours nor among `made`, those that the question
-    itself makes."""
+def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:
+    """Refuses the name of a relation that is neither the schema's nor among `made`, those that the question itself
+    makes."""
     lower = name.lower()
-    if lower in RELATIONS or _TEMPLATE.fullmatch(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):
+    if schema.has(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):
         return
-    close = get_close_matches(lower, [*RELATIONS, *made], 1)
-    advice = f"did you mean {close[0]}?" if close else f"there are {_SHOWN}"
+    close = get_close_matches(lower, [*schema.relations, *made], 1)
+    numbered = f" and {schema.numbered.prefix}0, {schema.numbered.prefix}1, ..." if schema.numbered else ""
+    advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(schema.documented)}{numbered}"
     raise QuestionRefused(f"there is no table {name!r:.80}; {advice}")
 
 

@@ -188,7 +188,7 @@ class Batches:
             )
             if dropped is not None:
                 parts.state.dropped(dropped)
-            prune_offsets(parts.ledger, sources, files)
+            prune_offsets(parts.store, parts.ledger, sources, files)
             self._drop_groups()
             parts.state.note()
 

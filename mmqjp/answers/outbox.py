@@ -10,6 +10,7 @@ from typing import Any
 
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.output import Draft, Output, numbered, sorted_outputs
+from mmqjp.tables.answers import outputs_between, outputs_by_time
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.table_rows import Rows
 
@@ -43,8 +44,7 @@ class Outbox:
     """Reads and appends matches and outputs. Callers begin and commit batches."""
 
     def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
-        self._store, self._ledger, rows = store, ledger, Rows(store)
-        self._append, self._rows = rows.append, rows.of
+        self._store, self._ledger, self._append = store, ledger, Rows(store).append
 
     def save_matches(self, rows: list[tuple[object, ...]], users: list[tuple[object, ...]]) -> None:
         """Matches as (match, template, docid1, docid2, t0, t1, bindings), and the queries (match, query, qid) that
@@ -72,13 +72,12 @@ class Outbox:
         if after + 1 >= end:
             return
         for low in range(max(after + 1, self._ledger.first_seq()), end, ROWS_AT_A_TIME):
-            sql = f"SELECT * FROM outputs WHERE seq >= {low} AND seq < {low + ROWS_AT_A_TIME} ORDER BY seq"
-            yield from map(output_of, self._rows(sql))
+            yield from map(output_of, outputs_between(self._store, low, low + ROWS_AT_A_TIME))
 
     def lines(self, after: int) -> Iterator[Output]:
         """The same in the order of the output lines of a run: by t1, query, documents, nodes."""
-        sql = f"SELECT * FROM outputs WHERE seq > {after} ORDER BY t1, query, documents"
-        for _, group in groupby(map(output_of, self._rows(sql)), key=lambda o: (o.t1, o.query, o.documents)):
+        found = map(output_of, outputs_by_time(self._store, after))
+        for _, group in groupby(found, key=lambda o: (o.t1, o.query, o.documents)):
             yield from sorted_outputs(group)
 
     def position(self, sink: str) -> Position:

@@ -12,12 +12,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
-from join_stage.store.tables import TABLES
-from mmqjp.tables.ledger import BEFORE_ARRIVALS
+from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, rows_of, sizes
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
 
-DOCUMENTS, CHARACTERS = 5_000, 16 << 20
+MOST_DOCUMENTS, MOST_CHARACTERS = 5_000, 16 << 20
 """Kept documents that are read at a time, and their text: all of them are in memory, parsed."""
 
 Kind = Literal["external", "published", "hidden"]
@@ -149,10 +148,7 @@ class Records:
         missing = sorted(wanted - self._records.keys())
         if not missing:
             return
-        columns = ", ".join(f"d.{name}" for name in TABLES["documents"].names)
-        sql = f"SELECT {columns} FROM documents d JOIN wanted w ON d.docid = w.docid"
-        rows = self._store.select(sql, {"wanted": pa.table({"docid": pa.array(missing, pa.int64())})})
-        for row in rows.to_pylist():
+        for row in rows_of(self._store, missing).to_pylist():
             self._keep(_record(row))
         self._shrink(len(wanted))
 
@@ -188,16 +184,17 @@ class Records:
             self._size -= len(self._records.popitem(last=False)[1].xml)
 
 
-def kept_documents(store: JoinEngine, streams: Collection[str], condition: str = "true") -> Iterator[list[int]]:
-    """The kept documents of some streams that a condition of SQL holds for, oldest first, a few at a time."""
-    sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
-WHERE {condition} ORDER BY d.docid"""
+def kept_documents(
+    store: JoinEngine, streams: Collection[str], *, starts: range | None = None, joined: bool = False
+) -> Iterator[list[int]]:
+    """The kept documents of some streams, oldest first, a few at a time. With `starts` only those that begin at these
+    times; with `joined` only those that are in the join state."""
     docids: list[int] = []
     size = 0
-    for row in store.select(sql, {"streams": pa.table({"stream": sorted(streams)})}).to_pylist():
+    for row in sizes(store, streams, starts=starts, joined=joined).to_pylist():
         docids.append(row["docid"])
         size += row["size"]
-        if len(docids) >= DOCUMENTS or size >= CHARACTERS:
+        if len(docids) >= MOST_DOCUMENTS or size >= MOST_CHARACTERS:
             yield docids
             docids, size = [], 0
     if docids:
@@ -222,7 +219,7 @@ def _table(records: Sequence[Record]) -> pa.Table:
         "arrival": [r.arrival for r in records],
         "appeared": [r.appeared for r in records],
     }
-    return pa.table(columns, schema=TABLES["documents"])
+    return pa.table(columns, schema=DOCUMENTS)
 
 
 def _record(row: dict[str, Any]) -> Record:

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from join_stage.costs import Cost
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from mmqjp.explain.costs import Estimates
 from mmqjp.explain.terms import definition_text, names_of_others, owner_text, stream_text, term_text, window_text
 from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql

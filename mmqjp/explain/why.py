@@ -13,6 +13,7 @@ from mmqjp.answers.residual import holds
 from mmqjp.documents.records import Record
 from mmqjp.explain.terms import leaf_sides
 from mmqjp.session import Session
+from mmqjp.tables.answers import DOCIDS_OF_OUTPUTS
 from xpath_stage.binder import Node, bindings
 from xscl.algebra.normal import Conjunct, NormalQuery, Side, Term
 
@@ -36,11 +37,7 @@ class Evidence:
         for subscription in engine.registry.subscriptions.values():
             self._normal[subscription.name].append(subscription.normal)
         self._matches: dict[int, list[list[int]]] = defaultdict(list)
-        rows = engine.sql(
-            "SELECT o.seq, m.docid1, m.docid2 FROM output_matches o JOIN match_rows m ON o.match = m.match "
-            "ORDER BY m.match",
-            trusted=True,
-        )
+        rows = engine.sql(DOCIDS_OF_OUTPUTS, trusted=True)
         for row in rows.to_pylist():
             self._matches[row["seq"]].append([row["docid1"]] + ([] if row["docid2"] is None else [row["docid2"]]))
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
-from join_stage.plan import TemplateTable
 from mmqjp.queries.model import HiddenStream, Owner, Standing, Subscription, Target, width
 from mmqjp.queries.prepared import inner_join
 from templates.catalog import Catalog, Change, Row

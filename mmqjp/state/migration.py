@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
-from join_stage.store.tables import RECORDS
 from mmqjp.documents.records import Records, kept_documents
 from mmqjp.queries.prepared import Preparation
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.saved import KeptQueries
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import TABLES
 from templates.catalog import Catalog, Edge
 from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
@@ -28,10 +28,6 @@ OLD_CHAIN_SHIFT = 52
 """How far the number of a chain of functions was shifted in a node id up to format 3."""
 
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
-
-_JOINED = "d.docid IN (SELECT docid FROM r_docts)"
-"""Of a document: it is in the join state."""
-
 
 PLACED, CHAINED, NUMBERED = 3, 4, 5
 """The formats since which it is written where queries stand, the numbers of chains are, and outputs have numbers."""
@@ -83,7 +79,7 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
     own, records, times = XPathStage(), Records(store), R_DOCTS.empty_table()
     own.add(needs)
     groups: dict[int, list[Edge]] = {}
-    for docids in kept_documents(store, {step.stream for step in needs.steps}, _JOINED):
+    for docids in kept_documents(store, {step.stream for step in needs.steps}, joined=True):
         records.load(docids)
         found = own.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in map(records.__getitem__, docids))
         own.finish_batch(committed=True)
@@ -96,7 +92,7 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
 
 def _clear_bindings(store: JoinEngine) -> None:
     """Takes the numbers of functions out of what is written of matches."""
-    schema = RECORDS["match_rows"]
+    schema = TABLES["match_rows"]
     rows = store.read("match_rows", schema.names)
     nodes = pc.list_flatten(rows["bindings"]).to_numpy()
     if not (nodes > _OLD_PLAIN).any():

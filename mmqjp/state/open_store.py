@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import InvalidValue
 from join_stage.joiner import JoinEngine
+from mmqjp.tables.schema import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,10 +45,10 @@ def open_store(
     if session is None:
         from join_stage.duckdb_engine import DuckDBEngine
 
-        return DuckDBEngine(state, plan, cache_bytes=cache_bytes)
+        return DuckDBEngine(state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
     from join_stage.spark.engine import SparkEngine
 
-    return SparkEngine(session, state, plan, cache_bytes=cache_bytes)
+    return SparkEngine(session, state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
 
 
 def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine:
@@ -56,7 +57,7 @@ def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine
     if session is None:
         from join_stage.duckdb_reader import DuckDBReader
 
-        return DuckDBReader(state)
+        return DuckDBReader(SCHEMA, state)
     from join_stage.spark.reader import SparkReader
 
-    return SparkReader(session, state)
+    return SparkReader(session, SCHEMA, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from common.private import open_like_directory
 from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
-from join_stage.store.tables import TABLES
 
 FORMAT = 2
 """The format of manifests. Since 2 they have digests of themselves and of the files that they name."""
@@ -46,8 +45,6 @@ class DataFile:
 Files = Mapping[str, tuple[DataFile, ...]]
 """The files of each table, oldest first."""
 
-EMPTY: Files = dict.fromkeys(TABLES, ())
-
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -57,8 +54,8 @@ class Manifest:
     written_at: int
 
 
-def newest_files(directory: Path) -> Files:
-    """The files of each table of a store that a process may be writing at this moment, as of its last batch.
+def newest_files(directory: Path, tables: Collection[str]) -> Files:
+    """The files of some tables of a store that a process may be writing at this moment, as of its last batch.
 
     Raises StoreError if the directory holds no store.
     """
@@ -67,7 +64,7 @@ def newest_files(directory: Path) -> Files:
         if not batches:
             raise StoreError(f"{directory} holds no store of the engine spark")
         with suppress(FileNotFoundError):  # it was the oldest of those that are kept, and newer ones have come
-            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json").files
+            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json", tables).files
 
 
 def digests(content: bytes | memoryview) -> tuple[int, int]:
@@ -118,10 +115,10 @@ def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa
     return pa.table(columns, schema=schema)
 
 
-def read_checked(path: Path, file: DataFile) -> pa.Table:
-    """All rows of a file of a table, whose name its folder has. Raises StoreError if it is not what was written."""
+def read_checked(path: Path, file: DataFile, schema: pa.Schema) -> pa.Table:
+    """All rows of a file of a table of this schema. Raises StoreError if it is not what was written."""
     check_whole(path, file)
-    return read_rows(path, TABLES[path.parent.name])
+    return read_rows(path, schema)
 
 
 def highest_number(path: Path | str, column: str) -> int | None:
@@ -133,8 +130,11 @@ def highest_number(path: Path | str, column: str) -> int | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
-def read_manifest(path: Path) -> Manifest:
-    """What a manifest says. Raises StoreError for what is none, or is not what was written, and OSError."""
+def read_manifest(path: Path, tables: Collection[str]) -> Manifest:
+    """What a manifest says of some tables.
+
+    Raises StoreError for what is no manifest, or is not what was written, and OSError.
+    """
     try:
         content = json.loads(path.read_bytes())
         digest = content.pop("digest", None)
@@ -143,8 +143,8 @@ def read_manifest(path: Path) -> Manifest:
             raise StoreError(f"{path} has format {found}; this version of mmqjp reads formats up to {FORMAT}")
         if content["format"] == FORMAT and digest != _digest(content):
             raise damaged(path)
-        tables = content["tables"]
-        files = {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
+        named = content["tables"]
+        files = {table: tuple(DataFile(**file) for file in named.get(table, ())) for table in tables}
         return Manifest(files, int(content.get("written_at", 0)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(

@@ -24,10 +24,11 @@ from join_stage.store.reading import (
     Bounds,
     QuestionInterrupted,
     QuestionRefused,
-    known,
+    check_known,
     parts_of,
     short_enough,
 )
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.functions import FUNCTIONS, TABLE_FUNCTIONS
 from join_stage.store.spark.snapshot import Snapshot
 from join_stage.store.spark.tables import TableViews
@@ -120,7 +121,7 @@ class SparkQuestion:
         short_enough(self._sql)
         state = session._jsparkSession.sessionState()
         with _silent():
-            judge(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()))
+            judge(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()), self._files.schema)
             TableViews(session, self._files).refresh(self._sql)
             frame = session.sql(self._sql)
             execution = frame._jdf.queryExecution()
@@ -142,17 +143,17 @@ def _beside(session: SparkSession) -> SparkSession:
     return other
 
 
-def judge(plan: Any) -> None:
-    """Refuses a plan, as Spark's parser gives it and in JSON, that does anything but select from relations of ours by
-    functions of the list."""
+def judge(plan: Any, schema: StoreSchema) -> None:
+    """Refuses a plan, as Spark's parser gives it and in JSON, that does anything but select from relations of a schema
+    by functions of the list."""
     parts = list(parts_of(plan))
     made = {entry["_1"].lower() for part in parts for entry in part.get("cteRelations", ())}
     for part in parts:
         if "class" in part:
-            _judge(part, made)
+            _judge(part, schema, made)
 
 
-def _judge(part: Mapping[str, Any], made: set[str]) -> None:
+def _judge(part: Mapping[str, Any], schema: StoreSchema, made: set[str]) -> None:
     name = _name(part)
     if not part["class"].startswith((_PLAN, _ANALYSIS, _EXPRESSIONS)):
         raise QuestionRefused(ONLY_READ)
@@ -161,7 +162,7 @@ def _judge(part: Mapping[str, Any], made: set[str]) -> None:
     if part["class"].startswith(_ANALYSIS) and name not in _PLANS | _UNRESOLVED:
         raise QuestionRefused(f"{name} is not answered: name tables and functions as they are")
     if name == "UnresolvedRelation":
-        known(_inner(part["multipartIdentifier"]), made)
+        check_known(_inner(part["multipartIdentifier"]), schema, made)
     elif name == "UnresolvedFunction":
         _judge_function(_inner(part["nameParts"]), FUNCTIONS)
     elif name == "UnresolvedTableValuedFunction":

@@ -7,12 +7,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.manifests import Files, read_rows
-from join_stage.store.tables import TABLES
 
 
-class Rows(Protocol):
+class FileTables(Protocol):
     """Tables whose rows are in files, but for those that are not in files yet."""
+
+    schema: StoreSchema
 
     files: Files
     """The files of each table."""
@@ -29,8 +31,8 @@ class Rows(Protocol):
 class Snapshot:
     """The files of a store as of a batch. They stay for a while, whatever comes after."""
 
-    def __init__(self, directory: Path, files: Files) -> None:
-        self._directory, self.files = directory.absolute(), files
+    def __init__(self, schema: StoreSchema, directory: Path, files: Files) -> None:
+        self.schema, self._directory, self.files = schema, directory.absolute(), files
 
     def paths(self, table: str) -> list[str]:
         """The files of a table."""
@@ -42,9 +44,9 @@ class Snapshot:
 
     def fresh(self, table: str) -> pa.Table:
         """No rows: all are in files."""
-        return TABLES[table].empty_table()
+        return self.schema.tables[table].empty_table()
 
     def read(self, table: str) -> pa.Table:
         """The whole table."""
-        rows = (read_rows(path, TABLES[table]) for path in self.paths(table))
+        rows = (read_rows(path, self.schema.tables[table]) for path in self.paths(table))
         return pa.concat_tables([self.fresh(table), *rows])

@@ -13,9 +13,10 @@ import pytest
 
 from feeds.document import Document
 from join_stage.store.reading import LONGEST, Bounds, QuestionInterrupted, QuestionRefused
-from join_stage.store.tables import TABLES
 from mmqjp.session import Session
+from mmqjp.tables.settings import save_settings
 from tests.support.service import PAIRS
+from tests.support.stores import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -299,7 +300,7 @@ def test_spark_answers(on_spark: Place, sql: str, rows: int):
 
 
 def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda parser, sql: None)
+    monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda *_: None)
     before = on_duckdb.facts()
     for sql, word in (
         ("WITH x AS (DELETE FROM outputs RETURNING *) SELECT * FROM x", "read-only"),
@@ -320,7 +321,7 @@ def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, m
 def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
     on_spark: Place, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("join_stage.store.spark.question.judge", lambda plan: None)
+    monkeypatch.setattr("join_stage.store.spark.question.judge", lambda *_: None)
     for sql in (
         "SELECT reflect('java.lang.System', 'getProperty', 'user.home')",
         "SELECT count(*) OVER w FROM outputs WINDOW w AS (ORDER BY reflect('java.lang.System', 'getProperty', 'x'))",
@@ -359,7 +360,7 @@ def test_a_question_that_was_interrupted_before_it_began_gives_nothing(place: st
 def test_a_question_sees_whole_batches(on_duckdb: Place):
     store = on_duckdb.engine._store
     store.begin()
-    on_duckdb.engine._parts.ledger._append("settings", [("half", "1", 99)])
+    save_settings(store, {"half": "1"}, batch=99)
     asked = "SELECT count(*) AS n FROM settings WHERE key = 'half'"
     assert on_duckdb.engine.sql(asked)["n"].to_pylist() == [0]
     assert on_duckdb.engine.sql(asked, trusted=True)["n"].to_pylist() == [1]

@@ -14,14 +14,13 @@ import pytest
 from feeds.document import Document
 from join_stage.joiner import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
-from join_stage.store.spark.files import ParquetStore
-from join_stage.store.tables import TABLES
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT, Delivery
 from mmqjp.sinks.jsonl import open_sink
 from tests.support.cli import mmqjp
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.places import DATA
+from tests.support.stores import TABLES, parquet_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +38,7 @@ def write_duckdb(directory: Path, recorded: Path = RECORDED) -> None:
 
 def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
     """The same store on Spark: its files have the columns of its format, and no others."""
-    store = ParquetStore(directory)
+    store = parquet_store(directory)
     with duckdb.connect() as connection:
         connection.execute(recorded.read_text("utf-8"))
         tables = {name: connection.table(name).to_arrow_table() for (name,) in connection.sql(TABLE_NAMES).fetchall()}

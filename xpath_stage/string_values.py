@@ -13,7 +13,7 @@ from xscl.algebra.functions import derive
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StringValues:
     """Nodes whose values are wanted: the elements and the attributes (by their numbers in the columns) whose own are,
     and those of which others are derived, (element or owner, attribute or None, how)."""
 
@@ -49,13 +49,13 @@ class Wanted:
         return values
 
 
-def wanted(emissions: Emissions, walk: Walk) -> Wanted:
+def string_values(emissions: Emissions, walk: Walk) -> StringValues:
     """What a walk asks for."""
     elements, of_elements = _asked(emissions, *walk.of_elements(), len(walk.elements))
     attributes, of_attributes = _asked(emissions, *walk.of_attributes(), len(walk.attributes))
     derived: list[tuple[int, int | None, Derivation]] = [(element, None, how) for element, how in of_elements]
     derived += [(walk.owners[attribute], attribute, how) for attribute, how in of_attributes]
-    return Wanted(elements, attributes, derived)
+    return StringValues(elements, attributes, derived)
 
 
 def _asked(

@@ -57,7 +57,7 @@ def walk_over(
                     state, left = root, 1
 
 
-class Parts:
+class PartWalks:
     """Walks for the selective steps, over columns that were walked over without them."""
 
     def __init__(

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from common.private import make_inside, make_lock, make_state, open_like_directory
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.manifests import (
-    EMPTY,
     DataFile,
     Files,
     Manifest,
@@ -41,7 +41,6 @@ from join_stage.store.spark.manifests import (
     write_manifest,
 )
 from join_stage.store.spark.snapshot import Snapshot
-from join_stage.store.tables import STATE, TABLES
 
 MERGE = 16
 """So many small files of one level of a table become one of the next, lest a store of many batches be slow to read."""
@@ -60,7 +59,10 @@ class ParquetStore:
     `now` is the clock, in microseconds.
     """
 
-    def __init__(self, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+    def __init__(
+        self, schema: StoreSchema, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000
+    ) -> None:
+        self.schema, self._tables = schema, schema.tables
         self._now, self._grace = now, GRACE if directory else 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
@@ -83,14 +85,14 @@ class ParquetStore:
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
         try:
-            kept = {batch: read_manifest(self._manifest(batch)) for batch in sorted(self._batches())}
+            kept = {batch: read_manifest(self._manifest(batch), self._tables) for batch in sorted(self._batches())}
             self._batch = max(kept, default=0)
-            self._committed = kept[self._batch].files if kept else EMPTY
+            self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
             self.files: Files = self._committed
             """The files of each table as the current batch sees them."""
             self._superseded: deque[tuple[int, list[Path]]] = deque()
             self._drafts: list[Path] = []
-            for name in TABLES:
+            for name in self._tables:
                 make_inside(self.directory, name)
                 for file in self.files[name]:
                     self._find(self.directory / name / file.name, file)
@@ -105,7 +107,7 @@ class ParquetStore:
     def append(self, table: str, rows: pa.Table) -> None:
         """Adds rows to a table, as part of the current batch."""
         if len(rows):
-            self._buffers.setdefault(table, []).append(rows.cast(TABLES[table]))
+            self._buffers.setdefault(table, []).append(rows.cast(self._tables[table]))
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
         """The rows of a table that are not in files yet, as they were appended."""
@@ -117,7 +119,7 @@ class ParquetStore:
 
     def fresh(self, table: str) -> pa.Table:
         """The rows of a table that are not in files yet, as one table."""
-        return pa.concat_tables([TABLES[table].empty_table(), *self.parts(table)])
+        return pa.concat_tables([self._tables[table].empty_table(), *self.parts(table)])
 
     def paths(self, table: str) -> list[str]:
         """The files of a table, each of which is as it was written. Raises StoreError if one is not."""
@@ -125,7 +127,7 @@ class ParquetStore:
 
     def read(self, table: str, schema: pa.Schema | None = None, key: str | None = None) -> pa.Table:
         """A whole table, or only the columns of a schema, or the rows of a key; those of the current batch included."""
-        schema = TABLES[table] if schema is None else schema
+        schema = self._tables[table] if schema is None else schema
         kept = (read_rows(path, schema, key) for path in self.paths(table))
         fresh = self.fresh(table)
         if key is not None:
@@ -161,17 +163,18 @@ class ParquetStore:
 
     def snapshot(self) -> Snapshot:
         """The files of the last batch that is committed."""
-        return Snapshot(self.directory, self._committed)
+        return Snapshot(self.schema, self.directory, self._committed)
 
     def cover(self, first: int, last: int) -> None:
-        """Notes that rows of the join state in the current batch are about documents that begin from `first` to
-        `last`, although these are not among its new ones."""
+        """Notes that rows of dated tables in the current batch are about documents that begin from `first` to `last`,
+        although these are not among its new ones."""
         self._covered += first, last
 
     def evict(self, before: int) -> dict[str, list[Path]]:
-        """Drops the files of the join state whose documents all begin before a time, and returns which they are."""
-        kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in STATE}
-        gone = {n: [self.directory / n / f.name for f in self.files[n] if f not in kept[n]] for n in STATE}
+        """Drops the files of dated tables whose documents all begin before a time, and returns which they are."""
+        dated = self.schema.dated.tables if self.schema.dated else ()
+        kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in dated}
+        gone = {n: [self.directory / n / f.name for f in self.files[n] if f not in kept[n]] for n in dated}
         self.files = {**self.files, **kept}
         return gone
 
@@ -184,14 +187,14 @@ class ParquetStore:
         with some such rows are written anew."""
         kept: list[DataFile] = []
         for file in self.files[table]:
-            only = pa.schema([TABLES[table].field(column)])
+            only = pa.schema([self._tables[table].field(column)])
             numbers = read_rows(self._path(table, file), only)[column]
             stays = pc.fill_null(test(numbers), True)
             count = pc.sum(stays).as_py() or 0
             if count == file.rows:
                 kept.append(file)
             elif count:
-                rows = read_rows(self._path(table, file), TABLES[table]).filter(stays)
+                rows = read_rows(self._path(table, file), self._tables[table]).filter(stays)
                 kept.append(self._write(table, self._batch + 1, rows, file.level, file.first, file.last))
         self.files = {**self.files, table: tuple(kept)}
         if table in self._buffers:
@@ -208,7 +211,9 @@ class ParquetStore:
     def commit(self) -> None:
         """Writes the current batch and makes it visible."""
         batch = self._batch + 1
-        files = {name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in TABLES}
+        files = {
+            name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in self._tables
+        }
         if files != self._committed or not self._batch:
             manifest = Manifest(files, self._now())
             write_manifest(self._manifest(batch), manifest)
@@ -218,7 +223,7 @@ class ParquetStore:
             self._batch = batch
             self._buffers.clear()
             self._covered.clear()
-            self._checked &= {(name, file.name) for name in TABLES for file in files[name]}
+            self._checked &= {(name, file.name) for name in self._tables for file in files[name]}
             self._remove_drafts()
             with suppress(OSError):  # the batch stands; what cannot be removed now is removed later
                 self._sweep()
@@ -233,7 +238,9 @@ class ParquetStore:
         rows = self.fresh(table)
         if not len(rows):
             return ()
-        times = [*self.fresh("r_docts")["t0"].to_pylist(), *self._covered] if table in STATE else []
+        times: list[int] = []
+        if (dated := self.schema.dated) is not None and table in dated.tables:
+            times = [*self.fresh(dated.times)[dated.start].to_pylist(), *self._covered]
         return (self._write(table, batch, rows, 0, min(times, default=None), max(times, default=None)),)
 
     def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
@@ -242,7 +249,7 @@ class ParquetStore:
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
             if len(members) >= MERGE:
-                rows = pa.concat_tables(read_rows(self._path(table, f), TABLES[table]) for f in members)
+                rows = pa.concat_tables(read_rows(self._path(table, f), self._tables[table]) for f in members)
                 first = min((f.first for f in members if f.first is not None), default=None)
                 last = max((f.last for f in members if f.last is not None), default=None)
                 merged = self._write(table, batch, rows, level + 1, first, last)
@@ -267,7 +274,9 @@ class ParquetStore:
 
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
         """Notes that a manifest has another after it, which names some of its files no longer."""
-        gone = [self.directory / name / f.name for name in TABLES for f in set(older[name]) - set(newer.files[name])]
+        gone = [
+            self.directory / name / f.name for name in self._tables for f in set(older[name]) - set(newer.files[name])
+        ]
         self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))
 
     def _sweep(self) -> None:
@@ -280,7 +289,7 @@ class ParquetStore:
 
     def _remove_drafts(self) -> None:
         """Removes files of the current batch that did not become part of it."""
-        named = {self.directory / name / file.name for name in TABLES for file in self._committed[name]}
+        named = {self.directory / name / file.name for name in self._tables for file in self._committed[name]}
         for path in self._drafts:
             if path not in named:
                 with suppress(OSError):
@@ -289,8 +298,8 @@ class ParquetStore:
 
     def _remove_unnamed(self, kept: Iterable[Files]) -> None:
         """Removes the files that killed runs left behind."""
-        named = {(name, f.name) for files in kept for name in TABLES for f in files[name]}
-        for name in TABLES:
+        named = {(name, f.name) for files in kept for name in self._tables for f in files[name]}
+        for name in self._tables:
             for path in (self.directory / name).iterdir():
                 if (name, path.name) not in named:
                     path.unlink()

@@ -11,13 +11,13 @@ import pyarrow as pa
 from join_stage.costs import Costs
 from join_stage.joiner import RESULT, Scope
 from join_stage.signature.arrays import encoded
-from join_stage.signature.build import groups_of, postings
-from join_stage.signature.classes import Classes
-from join_stage.signature.matches import Factorised
-from join_stage.signature.pairing import Paired, Pairing
-from join_stage.signature.postings import Run, Values, merged, reclassed, renumbered, since
-from join_stage.signature.rows import Rows
-from join_stage.signature.within import Sets
+from join_stage.signature.build_postings import groups_of, postings
+from join_stage.signature.matches import FactorisedMatches
+from join_stage.signature.pairing import PairedRuns, Pairing
+from join_stage.signature.path_classes import PathClasses
+from join_stage.signature.postings import PostingRun, Values, merged, reclassed, renumbered, since
+from join_stage.signature.row_index import RowIndex
+from join_stage.signature.satisfied_rows import SatisfiedRowsCache
 from templates.catalog import Edge, Row
 from templates.template import Shape
 from templates.witness import Witnesses
@@ -27,21 +27,21 @@ from templates.witness import Witnesses
 class Mark:
     """What was kept at some time."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[PostingRun, ...]
     values_version: int
-    classes: Classes
+    classes: PathClasses
 
 
 class SignatureJoin:
     """Rows of R_T, and postings of the documents that were joined."""
 
     def __init__(self) -> None:
-        self.rows = Rows()
+        self.rows = RowIndex()
         self.costs = Costs()
-        self._classes = Classes(self.rows)
-        self._sets = Sets(self.rows, self._classes)
+        self._classes = PathClasses(self.rows)
+        self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._values = Values()
-        self._runs: tuple[Run, ...] = ()
+        self._runs: tuple[PostingRun, ...] = ()
 
     # ------------------------------------------------------------ rows
 
@@ -55,18 +55,18 @@ class SignatureJoin:
 
     # ------------------------------------------------------------ batches
 
-    def join(self, batch: Witnesses, scope: Scope) -> Factorised:
+    def join(self, batch: Witnesses, scope: Scope) -> FactorisedMatches:
         """The matches that documents complete with each other and with those that are kept; they are kept too."""
         self._classes.learn(groups_of(batch.r_group))
         self._classes.renew()
         run = postings(batch, self._classes, self._values)
-        found: list[Paired] = []
+        found: list[PairedRuns] = []
         if len(run):
             pairing = Pairing(self.rows, self._classes, self._sets, scope.streams)
             found.append(pairing.paired(run, run, driving_left=False))
             found += [pairing.paired(run, other, driving_left=left) for other in self._runs for left in (False, True)]
         self._keep(run)
-        return Factorised(self.rows, self.costs, found, self._filtered(batch))
+        return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch))
 
     def evict(self, before: int) -> None:
         """Drops the documents that begin before a time."""
@@ -91,8 +91,8 @@ class SignatureJoin:
 
     def restart(self, groups: pa.Table) -> None:
         """Drops all documents, and takes in the groups that are known."""
-        self._classes = Classes(self.rows)
-        self._sets = Sets(self.rows, self._classes)
+        self._classes = PathClasses(self.rows)
+        self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._runs, self._values = (), Values()
         self._classes.learn(groups_of(groups))
 
@@ -101,7 +101,7 @@ class SignatureJoin:
         of some edges."""
         used = np.unique(np.concatenate([np.zeros(0, np.int64), *(run.path_class for run in self._runs)]))
         self._classes, new = self._classes.only(used, kept, edges)
-        self._sets = Sets(self.rows, self._classes)
+        self._sets = SatisfiedRowsCache(self.rows, self._classes)
         runs = (reclassed(run, new) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
 
@@ -122,7 +122,7 @@ class SignatureJoin:
         self._classes.renew()
         self._keep(postings(state, self._classes, self._values))
 
-    def _keep(self, run: Run) -> None:
+    def _keep(self, run: PostingRun) -> None:
         """Keeps postings. Runs are merged so that each is twice as long as the next: a batch meets few of them, and a
         posting is moved few times."""
         if not len(run):

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from join_stage.signature.arrays import Ints, encoded, expanded, matching
-from join_stage.signature.classes import Classes, PathClass
-from join_stage.signature.postings import Run, Values, in_order
+from join_stage.signature.path_classes import PathClass, PathClasses
+from join_stage.signature.postings import PostingRun, Values, in_order
 from templates.witness import Witnesses
 
 ChainKind = tuple[tuple[int, ...], bool]
 """The groups of a chain's edges, and whether its one edge is between a node and itself."""
 
 
-def postings(batch: Witnesses, classes: Classes, values: Values) -> Run:
+def postings(batch: Witnesses, classes: PathClasses, values: Values) -> PostingRun:
     """The postings of a batch's documents."""
     return _Builder(batch, classes).run(values)
 
@@ -44,7 +44,7 @@ class _Chains:
 class _Builder:
     """Makes postings. A place is a document's number and a node's as one number."""
 
-    def __init__(self, batch: Witnesses, classes: Classes) -> None:
+    def __init__(self, batch: Witnesses, classes: PathClasses) -> None:
         self._batch, self._classes = batch, classes
         columns = (batch.r_bin["node1"], batch.r_bin["node2"], batch.r_doc["node"])
         node, self._nodes = encoded(np.concatenate([column.to_numpy() for column in columns]))
@@ -62,7 +62,7 @@ class _Builder:
         self._valued = valued[self._value_rows]
         self._kinds: list[ChainKind] = []
 
-    def run(self, values: Values) -> Run:
+    def run(self, values: Values) -> PostingRun:
         chains = self._whole()
         row = self._rows_of_values(chains.end)
         chains, row = chains.at(np.flatnonzero(row >= 0)), row[row >= 0]
@@ -70,7 +70,7 @@ class _Builder:
         document = tops // self._radix
         docid, t0, t1 = (self._batch.r_docts[name].to_numpy() for name in ("docid", "t0", "t1"))
         return in_order(
-            Run(
+            PostingRun(
                 value=self._numbered(row, values),
                 path_class=self._path_classes(chains.kind, row),
                 time=t0[document[instance]],

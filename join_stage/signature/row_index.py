@@ -30,7 +30,7 @@ class JoinRow:
     edges: tuple[int, ...]
 
 
-class Rows:
+class RowIndex:
     """The rows of R_T. One with joins has a place, by which `joins`, `ids`, `windows` and `ordered` tell what it is."""
 
     def __init__(self) -> None:

@@ -1,43 +1,37 @@
-"""How the Spark engine answers a batch: what its plans have in common, and the `basic` one (thesis, Algorithm 1)."""
+"""The plans of the Spark engine: what they have in common, and `basic` (thesis, Algorithm 1)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from join_stage.costs import Cost, Costs
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.costs import Cost
 from join_stage.joiner import RESULT, Batch, Matches, Scope
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.plan import Plan, SQLPlan
+from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, local_frame
-from join_stage.store.tables import STATE
-from templates.catalog import Edge, Row
+from templates.catalog import Row
 from templates.conjunctive import executable_query
 
 TASK_ROWS = 100_000
 """Rows of R_vj and R_bin worth a task of their own, in each template."""
 
 
-class SparkPlan(Protocol):
-    """A way to answer batches in the engine's session."""
-
-    in_sql: ClassVar[bool]
-    """Whether it reads the batch's rows in the views r_bin_w, r_doc_w and r_docts_w."""
+class SparkPlan(Plan, Protocol):
+    """A plan in the engine's session. The views r_bin_w, r_doc_w and r_docts_w hold the batch."""
 
     @property
     def reads_state(self) -> bool:
         """Whether it reads the join state for the next batch."""
-
-    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
-
-    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
         """Answers all templates for a batch; `before` is the join state without it, empty if there is none or the plan
@@ -49,36 +43,18 @@ class SparkPlan(Protocol):
         They can be read until the end of the batch.
         """
 
-    def extended(self) -> None:
-        """The join state has more of documents that came before."""
-
-    def regrouped(self, edges: Collection[Edge]) -> None:
-        """The groups of edges that were known are there no longer; nothing asks for others than `edges`."""
-
-    def committed(self) -> None:
-        """The batch has been committed."""
-
-    def rolled_back(self) -> None:
-        """The batch has been taken back, eviction included."""
-
-    def counters(self) -> dict[str, int]: ...
-
-    def costs(self) -> dict[int, Cost]: ...
-
     def close(self) -> None:
         """The engine is closed."""
 
 
-class BasicPlan:
+class BasicPlan(SQLPlan):
     """The conjunctive queries of all templates over the join state; also what other plans in SQL start from."""
 
-    in_sql: ClassVar[bool] = True
     reads_state = True
 
     def __init__(self, session: SparkSession, views: TableViews) -> None:
+        super().__init__()
         self._session, self._views = session, views
-        self._templates: dict[int, TemplateTable] = {}
-        self._costs = Costs()
         self._rows: dict[int, dict[int, Row]] = {}
         self._dirty: set[int] = set()
 
@@ -160,24 +136,6 @@ class BasicPlan:
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         """Nothing is kept about documents."""
-
-    def extended(self) -> None:
-        """Nothing is kept about documents."""
-
-    def regrouped(self, edges: Collection[Edge]) -> None:
-        """Nothing is kept about groups."""
-
-    def committed(self) -> None:
-        """Nothing is kept from batch to batch."""
-
-    def rolled_back(self) -> None:
-        """Nothing is kept from batch to batch."""
-
-    def counters(self) -> dict[str, int]:
-        return {}
-
-    def costs(self) -> dict[int, Cost]:
-        return self._costs.of_templates()
 
     def close(self) -> None:
         """Nothing is open."""

@@ -1,4 +1,4 @@
-"""Classes of paths: witnesses that bind the same paths, as stage 1's groups have it, and the edges between them."""
+"""PathClasses of paths: witnesses that bind the same paths, as stage 1's groups have it, and the edges between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from join_stage.signature.arrays import Ints
-from join_stage.signature.rows import Path, Rows
+from join_stage.signature.row_index import Path, RowIndex
 from templates.catalog import Edge
 
 CLASS_BITS = 24
@@ -28,7 +28,7 @@ class PathClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class KindMeaning:
     """What the sets of paths of two postings, left and right, mean to the rows: the edges between them, the largest
     window and whether all are FOLLOWED BY; whether rows of several joins are among those that have the edges, and the
     places of those that have one only."""
@@ -41,17 +41,17 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _AskedPaths:
     """Paths of a stream that rows ask for on one side."""
 
     stream: str
     paths: frozenset[int]
 
 
-class Classes:
+class PathClasses:
     """Numbers classes, and tells what they mean to the rows as they were at the last `renew`."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowIndex) -> None:
         self._rows = rows
         self._groups: dict[int, frozenset[Edge]] = {}
         self._all: list[PathClass] = []
@@ -60,11 +60,11 @@ class Classes:
         """That of the rows which all is about."""
         self._chains: dict[tuple[tuple[int, ...], bool], frozenset[Path]] = {}
         self._paths: dict[tuple[tuple[int, ...], bool], frozenset[int]] = {}
-        self._asked: list[_Asked] = []
-        self._asked_number: dict[_Asked, int] = {}
+        self._asked: list[_AskedPaths] = []
+        self._asked_number: dict[_AskedPaths, int] = {}
         self._asked_of = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        self._pairs: dict[tuple[int, int], Pair | None] = {}
-        self._edges: dict[int, Pair] = {}
+        self._pairs: dict[tuple[int, int], KindMeaning | None] = {}
+        self._edges: dict[int, KindMeaning] = {}
         self._forget()
 
     def learn(self, groups: Iterable[tuple[int, Iterable[Edge]]]) -> None:
@@ -75,11 +75,11 @@ class Classes:
         """How many groups are known."""
         return len(self._groups)
 
-    def only(self, used: Ints, kept: Iterable[int], edges: Collection[Edge]) -> tuple[Classes, Ints]:
+    def only(self, used: Ints, kept: Iterable[int], edges: Collection[Edge]) -> tuple[PathClasses, Ints]:
         """Some of the classes by new numbers, in their order, with their groups and those of the numbers in `kept`; the
         new number of each old one, -1 if it has none. Groups without any of `edges` are none, nor are their classes."""
         live = {group for group, members in self._groups.items() if any(edge in edges for edge in members)}
-        fewer, new = Classes(self._rows), np.full(len(self._all), -1)
+        fewer, new = PathClasses(self._rows), np.full(len(self._all), -1)
         for number in used.tolist():
             if live.issuperset(self._all[number].groups):
                 new[number] = fewer.number(self._all[number])
@@ -122,14 +122,14 @@ class Classes:
         paths = frozenset(path for path in bound if self._rows.partners(path, left=left))
         if not paths:
             return 0
-        asked = _Asked(path_class.stream, paths)
+        asked = _AskedPaths(path_class.stream, paths)
         number = self._asked_number.setdefault(asked, len(self._asked))
         if number == len(self._asked):
             assert number < 1 << CLASS_BITS, "more sets of paths than a number has room for"
             self._asked.append(asked)
         return number
 
-    def pair(self, left: int, right: int, streams: frozenset[tuple[str, str]]) -> Pair | None:
+    def pair(self, left: int, right: int, streams: frozenset[tuple[str, str]]) -> KindMeaning | None:
         """What two sets of paths mean to the rows; None if nothing, or if these streams are not joined."""
         one, other = self._asked[left], self._asked[right]
         if (one.stream, other.stream) not in streams:
@@ -139,7 +139,7 @@ class Classes:
             self._pairs[key] = self._pair(one.paths, other.paths)
         return self._pairs[key]
 
-    def _pair(self, left: frozenset[int], right: frozenset[int]) -> Pair | None:
+    def _pair(self, left: frozenset[int], right: frozenset[int]) -> KindMeaning | None:
         few, many, from_left = (left, right, True) if len(left) <= len(right) else (right, left, False)
         edges: list[int] = []
         for path in few:
@@ -149,14 +149,14 @@ class Classes:
             return None
         return _united([self._edge(edge) for edge in sorted(edges)])
 
-    def _edge(self, edge: int) -> Pair:
+    def _edge(self, edge: int) -> KindMeaning:
         """What an edge means alone."""
         found = self._edges.get(edge)
         if found is None:
             rows, places = self._rows, sorted(self._rows.using(edge))
             single = tuple(place for place in places if len(rows.at(place).edges) == 1)
             window, ordered = int(rows.windows[places].max()), bool(rows.ordered[places].all())
-            found = self._edges[edge] = Pair((edge,), window, ordered, len(single) < len(places), single)
+            found = self._edges[edge] = KindMeaning((edge,), window, ordered, len(single) < len(places), single)
         return found
 
     def _bound(self, groups: tuple[int, ...], same: bool) -> frozenset[int]:
@@ -200,13 +200,13 @@ class Classes:
         self._paths.clear()
         self._pairs.clear()
         self._edges.clear()
-        self._asked = [_Asked("", frozenset())]
+        self._asked = [_AskedPaths("", frozenset())]
         self._asked_number.clear()
         self._asked_of = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def _united(pairs: list[Pair]) -> Pair:
-    return Pair(
+def _united(pairs: list[KindMeaning]) -> KindMeaning:
+    return KindMeaning(
         tuple(edge for pair in pairs for edge in pair.edges),
         max(pair.window for pair in pairs),
         all(pair.ordered for pair in pairs),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from join_stage.signature.arrays import Ints
-from join_stage.signature.classes import Classes
-from join_stage.signature.rows import Rows
+from join_stage.signature.path_classes import PathClasses
+from join_stage.signature.row_index import RowIndex
 
 Kind = tuple[int, int]
 """The numbers of the sets of paths, left and right, of a pair of postings."""
@@ -21,22 +21,22 @@ MOST_SETS = 100_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Within:
+class SatisfiedRows:
     """The places of rows, and for each row and each of its joins the kinds that satisfy the join."""
 
     places: Ints
     choices: list[list[list[Kind]]]
 
 
-class Sets:
+class SatisfiedRowsCache:
     """Remembers what sets of kinds mean to the rows as they are now."""
 
-    def __init__(self, rows: Rows, classes: Classes) -> None:
+    def __init__(self, rows: RowIndex, classes: PathClasses) -> None:
         self._rows, self._classes = rows, classes
         self._version = rows.version
-        self._within: dict[tuple[Streams, frozenset[Kind]], Within] = {}
+        self._within: dict[tuple[Streams, frozenset[Kind]], SatisfiedRows] = {}
 
-    def within(self, kinds: frozenset[Kind], streams: Streams) -> Within:
+    def within(self, kinds: frozenset[Kind], streams: Streams) -> SatisfiedRows:
         """The rows of several joins that a set satisfies, if documents are near enough in time."""
         if self._version != self._rows.version:
             self._version = self._rows.version
@@ -49,7 +49,7 @@ class Sets:
             found = self._within[key] = self._find(sorted(kinds), streams)
         return found
 
-    def _find(self, kinds: Iterable[Kind], streams: Streams) -> Within:
+    def _find(self, kinds: Iterable[Kind], streams: Streams) -> SatisfiedRows:
         having: dict[int, list[Kind]] = {}
         for kind in kinds:
             pair = self._classes.pair(*kind, streams)
@@ -57,4 +57,4 @@ class Sets:
                 having.setdefault(edge, []).append(kind)
         places = [place for place in self._rows.within(having) if len(self._rows.at(place).edges) > 1]
         choices = [[having[edge] for edge in self._rows.at(place).edges] for place in places]
-        return Within(np.array(places, np.int64), choices)
+        return SatisfiedRows(np.array(places, np.int64), choices)

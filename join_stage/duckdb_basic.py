@@ -1,19 +1,20 @@
-"""How the DuckDB engine answers a batch: what its plans have in common, and the `basic` one (thesis, Algorithm 1)."""
+"""The plans of the DuckDB engine: what they have in common, and `basic` (thesis, Algorithm 1)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import duckdb
 import pyarrow as pa
 
-from join_stage.costs import Cost, Costs
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.costs import Cost
 from join_stage.joiner import RESULT, Batch, Matches
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
+from join_stage.plan import Plan, SQLPlan
 from join_stage.store.duckdb_tables import registered
-from templates.catalog import Edge, Row
+from templates.catalog import Row
 from templates.conjunctive import executable_query
 
 JOINS = 40
@@ -22,19 +23,12 @@ thread, which it cannot spill: sixty templates in one statement were past the en
 data. Statements of 40 joins were also a tenth to a fifth faster than ones of 80 or 160."""
 
 
-class DuckDBPlan(Protocol):
-    """A way to answer batches over the engine's connection, whose tables r_bin, r_doc and r_docts are the join state.
+class DuckDBPlan(Plan, Protocol):
+    """A plan over the engine's connection, whose tables r_bin, r_doc and r_docts are the join state.
 
-    A batch is a transaction: what a plan writes to the database meanwhile is taken back with it.
+    A batch is a transaction: what a plan writes to the database meanwhile is taken back with it. r_bin_w, r_doc_w and
+    r_docts_w hold nothing but the batch, r_bin_old, r_doc_old and r_docts_old what was there before it.
     """
-
-    in_sql: ClassVar[bool]
-    """Whether it reads the batch's part of the join state in r_bin_w, r_doc_w and r_docts_w, which hold nothing else,
-    and what was there before the batch in r_bin_old, r_doc_old and r_docts_old."""
-
-    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
-
-    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None: ...
 
     def join(self, batch: Batch) -> Matches:
         """Answers all templates for a batch, which the state holds already."""
@@ -42,33 +36,13 @@ class DuckDBPlan(Protocol):
     def evicted(self, docids: str, before: int) -> None:
         """The documents that begin before a time have left the state; the query `docids` gives their ids."""
 
-    def extended(self) -> None:
-        """The join state has more of documents that came before."""
 
-    def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
-        """Of the groups of edges only those of some numbers are there still; what the state had of those without any
-        of `edges` has left it."""
-
-    def committed(self) -> None:
-        """The batch has been committed."""
-
-    def rolled_back(self, *, whole: bool) -> None:
-        """The batch has been taken back; not `whole`: its commit failed, and perhaps only part of it was."""
-
-    def counters(self) -> dict[str, int]: ...
-
-    def costs(self) -> dict[int, Cost]: ...
-
-
-class BasicPlan:
+class BasicPlan(SQLPlan):
     """The conjunctive queries of all templates over the join state; also what other plans in SQL start from."""
 
-    in_sql: ClassVar[bool] = True
-
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        super().__init__()
         self._connection = connection
-        self._templates: dict[int, TemplateTable] = {}
-        self._costs = Costs()
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         if template.number not in self._templates:
@@ -111,21 +85,3 @@ class BasicPlan:
 
     def evicted(self, docids: str, before: int) -> None:
         """Nothing is kept about documents."""
-
-    def extended(self) -> None:
-        """Nothing is kept about documents."""
-
-    def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
-        """Nothing is kept about groups."""
-
-    def committed(self) -> None:
-        """Nothing is kept from batch to batch."""
-
-    def rolled_back(self, *, whole: bool) -> None:
-        """Nothing is kept from batch to batch."""
-
-    def counters(self) -> dict[str, int]:
-        return {}
-
-    def costs(self) -> dict[int, Cost]:
-        return self._costs.of_templates()
