@@ -18,6 +18,7 @@ from join_stage.store.protocol import Outdated
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance
 from mmqjp.answers.batch import Batches, Processed
+from mmqjp.answers.operators import MakeOperators, make_operators
 from mmqjp.answers.output import Output
 from mmqjp.answers.parts import assemble
 from mmqjp.documents.admission import Found, warn_of
@@ -124,7 +125,9 @@ class Engine:
             stage1 = _stage1(session, self._store, limits, max_nodes)
             timing = Timing(lateness, idle_after, max_ahead)
             allowance = Allowance(max_matches, max_outputs, max_work)
-            self._parts = assemble(self._store, ledger, stage1, timing, allowance, max_document, max_nodes, now)
+            self._parts = assemble(
+                self._store, ledger, stage1, timing, allowance, max_document, max_nodes, self._make_operators, now
+            )
         except BaseException:
             self._store.close()
             self._disown()
@@ -133,6 +136,9 @@ class Engine:
         self._counters = Counters()
         self._paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
+
+    _make_operators: MakeOperators = staticmethod(make_operators)
+    """What the nodes of the plan do; tests have operators of their own."""
 
     def _open_store(
         self, session: SparkSession | None, directory: Path | None, plan: str, cache_bytes: int, read_only: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,8 +14,10 @@ from mmqjp.answers.joint import Place
 from mmqjp.answers.output import Draft, Output, digest
 from mmqjp.answers.spending import Accounts
 from mmqjp.documents.records import Record, Records, published_record, tuple_record
+from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import HiddenStream, Owner, Subscription
 from mmqjp.queries.registry import Registry
+from mmqjp.tables.ledger import Ledger
 from xscl.algebra.normal import Term
 
 
@@ -50,8 +52,7 @@ class Scope:
 
 
 class Operator(Protocol):
-    """What the nodes of one kind do. An operator that keeps state writes it within the batch, under names of its own,
-    and reads it when it is made."""
+    """What the nodes of one kind do. An operator that keeps state reads it when it is made, and writes it in `save`."""
 
     def takers(self, node: Any, scope: Scope, inputs: Sequence[Record], arrival: int) -> list[Account]:
         """The accounts to which is charged what a match of these documents gives a node; none if it is for nobody."""
@@ -69,10 +70,13 @@ class Operator(Protocol):
 
     def on_watermark(self, scope: Scope, greatest: Mapping[str, int]) -> Iterator[Expanded]:
         """What is decided once streams from outside have come to these greatest times. It is asked again, after what it
-        gave was answered, until it gives nothing."""
+        gave was answered, until it gives nothing. What it gives it charges to the accounts of those who get it."""
+
+    def save(self) -> None:
+        """Writes, within the batch, what is to be found again."""
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Tells whether what was written in the batch is there."""
+        """Tells whether the batch is there. If it is not, all is as it was before, and may come again."""
 
 
 class Decided:
@@ -85,6 +89,9 @@ class Decided:
     def on_watermark(self, scope: Scope, greatest: Mapping[str, int]) -> Iterator[Expanded]:
         """Nothing."""
         return iter(())
+
+    def save(self) -> None:
+        """There is nothing to write."""
 
     def finish_batch(self, *, committed: bool) -> None:
         """There is nothing to take back."""
@@ -196,13 +203,22 @@ class Operators:
         for operator in self._by_kind.values():
             yield from operator.on_watermark(scope, greatest)
 
+    def save(self) -> None:
+        """Has all write, within the batch, what they must find again."""
+        for operator in self._by_kind.values():
+            operator.save()
+
     def finish_batch(self, *, committed: bool) -> None:
-        """Tells all whether what they wrote in the batch is there."""
+        """Tells all whether the batch is there."""
         for operator in self._by_kind.values():
             operator.finish_batch(committed=committed)
 
 
-def operators(registry: Registry, records: Records) -> Operators:
+MakeOperators = Callable[[Registry, Records, Ledger, Watermarks], Operators]
+"""Makes the operators of an engine: `ledger` is where they note things, `watermarks` how they read times."""
+
+
+def make_operators(registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> Operators:
     """The operators of the language: queries and inner joins."""
     return Operators({Subscription: Outputs(registry, records), HiddenStream: Tuples(records)})
 

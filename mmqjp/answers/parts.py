@@ -10,7 +10,7 @@ from feeds.document import Clock
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.allowance import Allowance
 from mmqjp.answers.older_outputs import number_outputs
-from mmqjp.answers.operators import operators
+from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.step import Answering
 from mmqjp.documents.admission import Admission
@@ -57,6 +57,7 @@ def assemble(
     allowance: Allowance,
     max_document: int | None,
     max_nodes: int | None,
+    make_operators: MakeOperators,
     now: Clock,
 ) -> Parts:
     """The parts over a store, whose queries are registered; a store of an older format is brought up to date. A
@@ -74,9 +75,8 @@ def assemble(
     admission = Admission(store, watermarks, registry.sources, state.behind, now, max_document, max_nodes)
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
     outbox = Outbox(store, ledger)
-    answering = Answering(
-        stage1, store, ledger, registry, records, state, outbox, operators(registry, records), allowance
-    )
+    operators = make_operators(registry, records, ledger, watermarks)
+    answering = Answering(stage1, store, ledger, registry, records, state, outbox, operators, allowance)
     return Parts(
         store, ledger, watermarks, records, stage1, saved, registry, changes, state, eviction, admission, outbox,
         answering, now,

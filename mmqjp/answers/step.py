@@ -106,12 +106,16 @@ class Answering:
                 break
             cuts |= {query.qid: cut for query, cut in passed.items()}
             begin_again()
+        arrived = {record.arrival: record for record in records if record.kind == "external"}
         pauses = []
         for qid, cut in cuts.items():
-            record = next(record for record in records if record.arrival == cut.arrival)
-            reason = cut.reason(self._allowance, record.id)
-            pauses.append(Pause(self._registry.subscriptions[qid], record.docid - 1, reason))
+            # What is decided now may be about a document of an earlier batch: then all of this one is not answered.
+            record = arrived.get(cut.arrival)
+            reason = cut.reason(self._allowance, "of an earlier batch" if record is None else record.id)
+            docid = (first if record is None else record.docid) - 1
+            pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
         assert not records or records[0].docid == first, "documents that enter again get the same ids"
+        self._operators.save()
         if records:
             self._spending.save(accounts, records[-1].arrival, self._ledger.batch, cuts)
         return drafts, pauses
@@ -164,6 +168,7 @@ class Answering:
             reason = cut.reason(self._allowance, "that is gone" if arrived is None else self._records[arrived].id)
             docid = arrived - 1 if arrived is not None and qid in new else last
             pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
+        self._operators.save()
         if self._ledger.next_arrival:
             self._spending.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch, cuts)
         return drafts, pauses
