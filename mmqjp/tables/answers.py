@@ -21,7 +21,7 @@ TABLES = {
 }
 
 VIEWS = {
-    "matches": """SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings
+    "matches": """SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings, m.match
 FROM match_rows m JOIN match_queries q USING (match)""",
 }
 

@@ -20,7 +20,18 @@ TABLES = (
     | commands.TABLES
 )
 
-_DOCUMENTED = ("documents", "queries", "matches", "outputs", "dead_letters", "batches", "r_bin", "r_doc", "r_docts")
+_DOCUMENTED = (
+    "documents",
+    "queries",
+    "matches",
+    "outputs",
+    "output_matches",
+    "dead_letters",
+    "batches",
+    "r_bin",
+    "r_doc",
+    "r_docts",
+)
 
 SCHEMA = StoreSchema(TABLES, queries.VIEWS | answers.VIEWS, queries.R_T, documented=_DOCUMENTED)
 """What a store has beside the join state."""

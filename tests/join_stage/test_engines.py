@@ -181,7 +181,7 @@ def test_views_for_readers(open_engine: Opener):
     queries = engine.select("SELECT qid, name, removed_at FROM queries ORDER BY qid").to_pylist()
     assert [tuple(q.values()) for q in queries] == [(1, "q1", None), (2, "q2", 99)]
     matches = engine.select("SELECT * FROM matches ORDER BY query").to_pylist()
-    assert [tuple(m.values()) for m in matches] == [(q, 1, None, 3, 4, [5]) for q in ("q1", "q2")]
+    assert [tuple(m.values()) for m in matches] == [(q, 1, None, 3, 4, [5], 0) for q in ("q1", "q2")]
     (row,) = engine.select("SELECT * FROM r_t_0").to_pylist()
     assert tuple(row.values()) == (1, *range(10, 10 + nodes), 5)
     engine.close()

@@ -194,8 +194,8 @@ BOTH = [
 DUCKDB_READS = [
     ("FROM outputs", 3),
     ("TABLE outputs", 3),
-    ("DESCRIBE outputs", 8),
-    ("SUMMARIZE outputs", 8),
+    ("DESCRIBE outputs", 10),
+    ("SUMMARIZE outputs", 10),
     ("SELECT * FROM mmqjp.main.outputs", 3),
     ("SELECT table_name FROM information_schema.tables WHERE table_name = 'outputs'", 1),
     ("SELECT nodes::JSON->>'x', json_extract(nodes, '$.x') FROM outputs", 3),
