@@ -9,7 +9,7 @@ from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine, Matches
 from join_stage.state_tables import by_edges
 from mmqjp.documents.records import Records
-from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState, arriving
 from mmqjp.tables.documents import tuples
@@ -25,7 +25,7 @@ class Backfill:
 
     def __init__(
         self,
-        owners: Collection[Subscription | HiddenStream],
+        owners: Collection[Owner],
         registry: Registry,
         state: JoinState,
         records: Records,

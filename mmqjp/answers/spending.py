@@ -88,7 +88,7 @@ class Accounts:
         found = self._readers.get(stream)
         if found is None:
             alike: dict[tuple[str, bool], Readers] = {}
-            for query in filter(_is_active, self._registry.readers(stream)):
+            for query in filter(_is_active, stream.readers(self._registry.readers)):
                 key = f"{stream.stream} {query.since} {query.gaps}"
                 new = self._new is not None and query in self._new
                 readers = alike.get((key, new))

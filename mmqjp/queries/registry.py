@@ -122,11 +122,11 @@ class Registry:
         """The hidden stream of a name, which some registered query reads."""
         return self._hidden[stream]
 
-    def readers(self, stream: HiddenStream) -> list[Subscription]:
+    def readers(self, stream: str) -> list[Subscription]:
         """The queries that read a hidden stream, also through other hidden ones, each once."""
         found: dict[Subscription, None] = {}
-        for owner in self._hidden_readers.get(stream.stream, ()):
-            found |= dict.fromkeys(self.readers(owner) if isinstance(owner, HiddenStream) else [owner])
+        for owner in self._hidden_readers.get(stream, ()):
+            found |= dict.fromkeys(owner.readers(self.readers))
         return list(found)
 
     def publishers_behind(self, query: Subscription) -> set[Subscription]:

@@ -30,6 +30,15 @@ def is_hidden(stream: str) -> bool:
     return stream.startswith(_MARK)
 
 
+def short_name(stream: str) -> str:
+    """A stream's name for people: of a hidden stream's digest six digits, which tell it from others.
+
+    >>> short_name("#f6a765cd4b30211473c21765"), short_name("news")
+    ('#f6a765', 'news')
+    """
+    return stream[:7] if is_hidden(stream) else stream
+
+
 def block_root(block: int) -> str:
     """The variable of a block's root where the query names none. Blocks are numbered from 0.
 
