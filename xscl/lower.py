@@ -1,8 +1,8 @@
 """Lowers a checked query to its value-join normal form (thesis 6.2), which `xscl.algebra.normal` defines.
 
-`normalize` resolves names, splits a chain into joins of two inputs, brings each predicate into disjunctive normal form,
-turns a path on a variable into a branch of that disjunct's pattern, and sorts the comparisons into value joins and
-residual predicates. A join that is an input of another join becomes a `Hidden` stream of tuples.
+`normalize` resolves names, splits a chain into joins of two inputs, and brings each predicate into disjunctive normal
+form. In each disjunct a path on a variable becomes a branch of the variable's pattern, and a comparison becomes a value
+join, a condition of a pattern, or a residual predicate. A join that is an input of another becomes a `Hidden` stream.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class _Node:
 
 _Tree = _Leaf | _Node
 _Scope = Mapping[str, Term | str]
-"""What each visible name stands for; a str is a constant."""
+"""What each visible name stands for. A str is a constant's text."""
 _Roots = tuple[tuple[str | None, Term | str], ...]
 
 
 def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
-    """The normal form of a query that has passed `xscl.check`."""
+    """The normal form of a query that `xscl.check` found no fault with. `namespaces` are the URIs of prefixes."""
     return _Normalizer(namespaces).query(query)
 
 
@@ -87,7 +87,7 @@ class _Normalizer:
         elif isinstance(select, ElementConstructor):
             constructor = select
             found = list(_holes(select))
-            # Holes that say the same are one variable: `nodes` has one key for them.
+            # Holes with the same text are one variable, with one key in `nodes`.
             by_key: dict[str, Term | str] = {}
             for hole in found:
                 if hole_key(hole) not in by_key:
@@ -108,7 +108,7 @@ class _Normalizer:
     # ------------------------------------------------------------ names and blocks
 
     def _input(self, source: Input) -> tuple[_Tree, _Scope, _Roots]:
-        """The join tree, the variables that the outside sees, and the block roots with their names."""
+        """The join tree of a source, the names that can be used outside of it, and its block roots with their names."""
         match source:
             case Block():
                 return self._block(source)
@@ -141,7 +141,7 @@ class _Normalizer:
         return _Leaf(index, block.stream), scope, ((name, Term(name or block_root(index))),)
 
     def _select(self, operand: Expr, scope: _Scope) -> Term | str:
-        """What a SELECT operand stands for; a path on a variable becomes a branch that every match must have."""
+        """What an operand of SELECT stands for. A path on a variable becomes a branch that every match must have."""
         patterns = list(self._patterns)
         expr = self._resolve(operand, scope, patterns)
         self._patterns = patterns
@@ -153,7 +153,7 @@ class _Normalizer:
         return term
 
     def _resolve(self, expr: Expr, scope: _Scope, patterns: list[PatternNode]) -> Expr:
-        """The expression over internal variables only; paths on variables are attached to `patterns`."""
+        """The expression over variables of the patterns only. Paths on variables are attached to `patterns`."""
         match expr:
             case VarPath(var=name, steps=steps):
                 term = scope[name]
@@ -287,7 +287,7 @@ def _holes(element: ElementConstructor) -> Iterator[Hole]:
             yield from _holes(child)
 
 
-# ---------------------------------------------------------------- renaming, so that equal hidden streams are shared
+# ---------------------------------------------------------------- names by which equal hidden streams are shared
 
 
 def _canonical_names(conjuncts: tuple[Conjunct, ...]) -> dict[str, str]:
