@@ -16,7 +16,7 @@ def module_name(path: Path) -> str:
 WITH_EXAMPLES = [path for package in PACKAGES for path in modules(package) if ">>> " in path.read_text("utf-8")]
 
 
-@pytest.mark.parametrize("name", map(module_name, WITH_EXAMPLES))
+@pytest.mark.parametrize("name", list(map(module_name, WITH_EXAMPLES)))
 def test_examples_give_what_they_say(name: str):
     failed, attempted = doctest.testmod(import_module(name))
     assert attempted and not failed
