@@ -43,12 +43,16 @@ from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
+    """A block as an input of joins: its number, from 0, and its stream."""
+
     block: int
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
+    """A join of two inputs. `scope` has the names that its predicate can use."""
+
     op: JoinOp
     window: int | None
     pred: Expr
@@ -61,6 +65,7 @@ _Tree = _Leaf | _Node
 _Scope = Mapping[str, Term | str]
 """What each visible name stands for. A str is a constant's text."""
 _Roots = tuple[tuple[str | None, Term | str], ...]
+"""What `SELECT *` selects: names, None for unnamed block roots, and what they stand for."""
 
 
 def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
@@ -69,6 +74,8 @@ def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
 
 
 class _Normalizer:
+    """Lowers one query: `_patterns` are those of its blocks, and `_block_of` is the block of each variable."""
+
     def __init__(self, namespaces: Mapping[str, str]) -> None:
         self._namespaces = dict(namespaces)
         self._build = PatternBuilder(namespaces)

@@ -52,6 +52,7 @@ class PatternBuilder:
         return PatternNode(step.axis, self.test(step.test), tuple(conditions), (*branches, *below), var)
 
     def test(self, test: NameTest) -> Test:
+        """A name test with its prefix resolved."""
         if test.prefix is None:
             uri = "*" if test.local == "*" else ""
         elif test.prefix == "*":

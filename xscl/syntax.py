@@ -38,11 +38,15 @@ class SelectItem:
 
 @dataclass(frozen=True, slots=True)
 class SelectStar:
+    """`*`: the block roots and the items of SELECTs in parentheses."""
+
     span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class SelectItems:
+    """A list of items."""
+
     items: tuple[SelectItem, ...]
     span: Span = nowhere()
 

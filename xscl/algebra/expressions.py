@@ -79,6 +79,8 @@ class VarPath:
 
 @dataclass(frozen=True, slots=True)
 class String:
+    """A string literal; `value` is the text that it stands for."""
+
     value: str
     span: Span = nowhere()
 
@@ -102,6 +104,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
+    """A comparison of two operands."""
+
     op: CompareOp
     left: Expr
     right: Expr
@@ -110,18 +114,24 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class And:
+    """A condition that holds if all of `args` do."""
+
     args: tuple[Expr, ...]
     span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
+    """A condition that holds if any of `args` does."""
+
     args: tuple[Expr, ...]
     span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
+    """A condition that holds if `arg` does not."""
+
     arg: Expr
     span: Span = nowhere()
 

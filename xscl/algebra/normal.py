@@ -49,6 +49,7 @@ class Side:
     hidden: Hidden | None = None
 
     def variables(self) -> tuple[str, ...]:
+        """The variables of the pattern, in pre-order."""
         return tuple(node.var for node in self.pattern.walk() if node.var)
 
 
@@ -62,6 +63,7 @@ class Conjunct:
     residual: tuple[Expr, ...] = ()
 
     def sides(self) -> tuple[Side, ...]:
+        """Its one or two inputs, the left one first."""
         return (self.left,) if self.right is None else (self.left, self.right)
 
 
