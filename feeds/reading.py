@@ -12,6 +12,7 @@ Told = Callable[[Waiting, str], object]
 
 def read_waiting(files: Iterable[Waiting], told: Told) -> Iterator[Piece]:
     """What the files hold. `told` hears which cannot be read, or not further, and why: they wait on.
+    Nothing is raised for them.
 
     So do other versions of a feed behind one that cannot be read, since what is new in them depends on it.
     """

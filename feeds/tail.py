@@ -111,7 +111,8 @@ class Tail:
         return self._feeds is not None
 
     def waiting(self, positions: Positions) -> Iterator[Waiting]:
-        """The files that have something to read behind their positions, in no particular order."""
+        """The files that have something to read behind their positions, in no particular order. What cannot be
+        looked at is among them, so that whoever reads it says so."""
         lines: dict[str, Path] = {}
         for path in self._files():
             name = self._name(path)

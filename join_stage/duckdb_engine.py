@@ -146,7 +146,7 @@ class DuckDBEngine(DuckDBStore):
 
 
 def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> DuckDBPlan:
-    """The plan of a name. Raises ValueError if there is none."""
+    """The plan of a name. Raises UnknownPlan if there is none."""
     if name == "basic":
         return BasicPlan(connection)
     if name == "views":

@@ -1,4 +1,4 @@
-"""Checks expressions one by one: which functions and operands may stand where."""
+"""Checks expressions: which functions and operands may stand where."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from xscl.algebra.regex.syntax import PatternError
 from xscl.problems import Problem
 
 BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2}
-"""The conditions, of filters and of predicates, and how many arguments they take."""
+"""The functions that are conditions, in filters and predicates, with the number of their arguments."""
 
 FILTER_FUNCTIONS = {"normalize-space": 1, "string": 1, "string-length": 1, "number": 1, "count": 1}
-"""The functions with a value that a filter may use."""
+"""The other functions of filters, with the number of their arguments."""
 
 _DERIVED_FUNCTIONS = dict.fromkeys(DERIVED, 1)
 
@@ -38,7 +38,7 @@ _KNOWN_ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an expression stands, for messages, and the functions that have a value there."""
+    """Where an expression stands: its name in messages, and the functions with a value that can be called there."""
 
     name: str
     functions: dict[str, int]
@@ -50,7 +50,7 @@ SELECT = Place("SELECT", _DERIVED_FUNCTIONS)
 
 
 def check_condition(expr: Expr, place: Place) -> Iterator[Problem]:
-    """What is wrong with a condition: with it as such, its operands, functions and patterns."""
+    """The problems of a condition, of its operands, functions and regular expressions included."""
     match expr:
         case And() | Or():
             for arg in expr.args:
@@ -84,7 +84,7 @@ def check_condition(expr: Expr, place: Place) -> Iterator[Problem]:
 
 
 def check_operand(expr: Expr, place: Place) -> Iterator[Problem]:
-    """What is wrong with an operand of a comparison or function, or an item of SELECT."""
+    """The problems of an operand: of a comparison, a function, or SELECT."""
     if isinstance(expr, Call) and expr.name not in BOOLEAN_FUNCTIONS:
         yield from _check_call(expr, place.functions, place)
     elif isinstance(expr, Call | And | Or | Not | Compare):

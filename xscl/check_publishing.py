@@ -1,4 +1,4 @@
-"""Checks PUBLISH names: reserved ones, and cycles of queries that read one another's streams."""
+"""Checks the names that queries PUBLISH: none is reserved, and no stream is made from itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERED = re.compile(r"q[0-9]+")
 
 
 def check_publishing(script: Script) -> Iterator[Problem]:
-    """What is wrong with the PUBLISH names of a script; one problem for each cycle."""
+    """The problems of the names that a script's queries PUBLISH, one for each cycle."""
     publishers: dict[str, list[Query]] = {}
     for query in script.queries:
         if query.publish is not None:
@@ -37,7 +37,7 @@ def check_publishing(script: Script) -> Iterator[Problem]:
 
 
 def _cycles(edges: dict[str, list[str]]) -> Iterator[list[str]]:
-    """Disjoint cycles, so many that none is left without their names; each in the direction of the data."""
+    """Disjoint cycles, each in the direction of the data. Without their names there is no cycle left."""
     remaining = dict(edges)
     while True:
         try:

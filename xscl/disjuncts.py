@@ -1,4 +1,4 @@
-"""Disjunctive normal form of conditions."""
+"""Brings a condition into disjunctive normal form."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from common.errors import InputError
 from xscl.algebra.expressions import And, Expr, Or
 
 MAX_DISJUNCTS = 64
-"""Most disjuncts that a join predicate may have."""
+"""How many disjuncts a join predicate may have."""
 
 
 class TooManyDisjuncts(InputError, ValueError):
-    """A condition's disjunctive normal form is larger than the limit."""
+    """A condition has more disjuncts than `limit`."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -24,14 +24,14 @@ class TooManyDisjuncts(InputError, ValueError):
 
 
 def disjuncts(pred: Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[Expr, ...], ...]:
-    """The conjunctions whose disjunction is `pred`: `a and (b or c)` gives `((a, b), (a, c))`.
+    """The disjuncts of a condition, each a conjunction of literals: `a and (b or c)` gives `((a, b), (a, c))`.
 
-    Everything but `And` and `Or` is a literal. Literals stay in the order of the text; one that stands twice in
-    a conjunction, and a conjunction of the same literals as an earlier one, is dropped. The limit holds for every
-    part of the condition on the way, so that no step builds more than its square.
+    Everything but `And` and `Or` is a literal. Literals keep the order of the text. A literal that a conjunction has
+    already is dropped, and so is a conjunction of the same literals as an earlier one.
 
     Raises:
-        TooManyDisjuncts: when a part of the condition has more than `limit` disjuncts.
+        TooManyDisjuncts: if any part of the condition has more than `limit` disjuncts, so that no step makes more
+            than the square of that.
     """
     if isinstance(pred, Or):
         return _distinct((conjunction for arg in pred.args for conjunction in disjuncts(arg, limit)), limit)

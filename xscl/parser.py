@@ -1,4 +1,4 @@
-"""Parses XSCL scripts: text in, syntax tree or all the errors out."""
+"""Parses scripts: text in, a checked syntax tree or all mistakes out."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
 
 def parse_script(text: str) -> Script:
-    """The script that a text says, checked: its queries can be registered as they are.
+    """The script of a text, checked: its queries can be registered as they are.
 
-    The prefix `xml` is known without a declaration; a script that uses it has it among its namespaces.
+    The prefix `xml` needs no declaration. A script that uses it has it among its namespaces.
 
     Raises:
-        XsclErrors: with every mistake in the text: of syntax for each statement, and of meaning for each
-            query that is well-formed, in the order of their places.
+        XsclErrors: with every mistake in the text, in the order of their places: mistakes of syntax in any statement,
+            and mistakes of meaning in well-formed queries.
     """
     return _known_script(text) or _Parser(text).script()
 
 
 MAX_STATEMENTS = 20_000
-"""Most statements whose trees are remembered; past it they are forgotten."""
+"""How many statements' trees are remembered. When there are more, all are forgotten."""
 
 _SPACE = " \t\r\n"
 
 _known: dict[str, Query] = {}
-"""Trees of statements without prefixes that nothing is wrong with, by their text."""
+"""The trees of statements without prefixes and mistakes, by their text."""
 _skeletons = KnownSkeletons()
 
 
 def _known_script(text: str) -> Script | None:
-    """The script if all its statements are known; each is whole by itself, so nothing of one reaches into the next."""
+    """The script if all its statements are known, else None. They are complete: none can run into the next."""
     queries: list[Query] = []
     at = 0
     for piece in text.rstrip(_SPACE).removesuffix(";").split(";\n"):
-        statement = piece.strip(_SPACE)  # what else `strip` takes for white space is not allowed in a script
+        statement = piece.strip(_SPACE)  # a script may have no other white space
         query = _known.get(statement)
         if query is None:
             return None
@@ -63,7 +63,7 @@ def _known_script(text: str) -> Script | None:
 
 
 def _placed(query: Query, span: Span) -> Query:
-    """The query at another place; only the places within it are those of the first with its tree."""
+    """The query at another place. The spans inside it remain those of the statement that was parsed."""
     return Query(query.source, query.select, query.publish, span)
 
 
@@ -79,7 +79,7 @@ class _Parser:
         self._unplaced = False
 
     def script(self, *, reuse: bool = True) -> Script:
-        """The script; `reuse` uses the trees of statements known but for their constants. Raises XsclErrors."""
+        """The script. With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
         for statement in self._statements:
             self._take(statement, reuse)
         problems = self._problems + _check_declarations(self._declarations)
@@ -102,7 +102,7 @@ class _Parser:
         return script
 
     def _take(self, statement: Statement, reuse: bool) -> None:
-        """Takes in one statement, or what is wrong with it."""
+        """Adds a statement to the script, or its problem to the problems."""
         text = self._clean[statement.span.start : statement.span.end]
         if reuse and not statement.problem:
             known = _known.get(text) or _skeletons.query(text)
@@ -114,7 +114,7 @@ class _Parser:
             node = _parse_statement(self._clean, statement)
         except Problem as problem:
             self._problems.append(problem)
-            # Its prefix would otherwise be reported again wherever it is used.
+            # Otherwise its prefix would be reported wherever it is used.
             if failed := _FAILED_DECLARATION.match(self._clean, statement.span.start):
                 self._declarations.append(Declaration(failed[1], "?", statement.span))
             return
@@ -134,7 +134,7 @@ class _Parser:
         if len(_known) + len(self._queries) > MAX_STATEMENTS:
             _known.clear()
         for statement, query in self._queries[:MAX_STATEMENTS]:
-            # What a comment was blanked in is not the statement's text, and could be within a string elsewhere.
+            # Not the text with its comments blanked: the blanks could stand in a string elsewhere.
             _known[self._text[statement.span.start : statement.span.end]] = query
 
 
@@ -151,18 +151,18 @@ def _lark() -> Lark:
 
 
 def _parse_statement(clean: str, statement: Statement) -> Query | Declaration:
-    """Raises `Problem`."""
+    """The tree of a statement. `clean` is the script without its comments. Raises Problem."""
     span = statement.span
     if statement.problem:
         raise statement.problem
     if span.start == span.end:
         raise Problem("there is no query before this semicolon", Span(span.start, span.start + 1), "remove it")
     try:
-        # What the grammar's start rule reduces to with our builder; lark's types only know trees.
+        # Lark's types know trees only. With our builder its result is what the start rule reduces to.
         node: Any = _lark().parse(TextSlice(clean, span.start, span.end))
     except UnexpectedInput as error:
         raise explain(error, clean, span) from None
-    # A query's own span leaves out parentheses at its ends.
+    # The builder's span leaves out parentheses around the query.
     result: Query | Declaration = replace(node, span=span)
     return result
 
@@ -187,7 +187,7 @@ def _check_declarations(declarations: list[Declaration]) -> list[Problem]:
 
 
 def _with_hole_texts(query: Query, text: str) -> Query:
-    """The query with the text between the braces put into each hole of its constructor."""
+    """The query, in whose constructor each hole has the text between its braces."""
 
     def hole(part: str | Hole) -> str | Hole:
         return (

@@ -1,4 +1,4 @@
-"""Prints syntax trees as canonical XSCL text, which parses back to an equal tree."""
+"""Prints syntax trees as canonical text, which parses back to an equal tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def to_xscl(node: Node) -> str:
     """The node as XSCL text on one line.
 
     Raises:
-        InvalidValue: when a string holds a line break, which no string literal can.
+        InvalidValue: if a string holds a line break, which no string literal can.
 
     >>> from xscl.parser import parse_script
     >>> to_xscl(parse_script("//book AS x1[author]"))

@@ -9,7 +9,7 @@ from common.errors import InputError
 from xscl.algebra.expressions import Span
 
 LINE_WIDTH = 110
-"""Longest part of a source line that a rendering shows."""
+"""How many characters of a source line a rendering shows."""
 
 _UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\u2027\u202f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -31,10 +31,10 @@ class Problem(Exception):
 
 
 class XsclError(InputError, ValueError):
-    """One mistake in a script.
+    """One mistake in a script. `str()` is its rendering.
 
-    Attributes: `message` (what is wrong), `hint` (what to do, may be empty), `span` (offsets in the script),
-    `line` and `column` (of its start, both from 1), `source` (the line's text). `str()` is the rendering.
+    `message` says what is wrong, and `hint` what to do ("" if nothing is known). `span` is its place in the script,
+    `line` and `column` (both from 1) are those of its start, and `source` is the text of that line.
     """
 
     def __init__(self, problem: Problem, text: str) -> None:
@@ -49,7 +49,7 @@ class XsclError(InputError, ValueError):
         self.column = self.span.start - begin + 1
 
     def render(self, file: str | None = None) -> str:
-        """The message with its place, the source line, carets under the span, and the hint."""
+        """The place and the message, the source line, carets below the span, and the hint."""
         place = f"{file}:" if file else ""
         source, pad = self._shown()
         width = max(1, min(self.span.end - self.span.start, len(source) - len(pad)))
@@ -59,14 +59,14 @@ class XsclError(InputError, ValueError):
         return "\n".join(_UNPRINTABLE.sub("\ufffd", line) for line in lines)
 
     def _shown(self) -> tuple[str, str]:
-        """The part of the source line to show, and the white space that leads to the column in it."""
+        """The part of the source line that is shown, and white space as wide as what is left of the column in it."""
         source, offset = self.source, self.column - 1
         if len(source) > LINE_WIDTH:
             first = max(0, min(offset - LINE_WIDTH // 2, len(source) - LINE_WIDTH))
             head, tail = "..." if first else "", "..." if first + LINE_WIDTH < len(source) else ""
             source = head + source[first : first + LINE_WIDTH] + tail
             offset += len(head) - first
-        # Tabs stay tabs, so that the caret stands under its character whatever their width.
+        # Tabs stay tabs, so that the caret is below its character however wide they are.
         return source, "".join("\t" if char == "\t" else " " for char in source[:offset])
 
     def __str__(self) -> str:
@@ -74,14 +74,14 @@ class XsclError(InputError, ValueError):
 
 
 class XsclErrors(InputError, ValueError):
-    """All mistakes of a script, in the order of their places. `str()` renders them one after another."""
+    """All mistakes of a script, as `errors`, in the order of their places. `str()` renders them one after another."""
 
     def __init__(self, errors: Iterable[XsclError]) -> None:
         self.errors = tuple(sorted(errors, key=lambda error: (error.span.start, error.span.end)))
         super().__init__(self.errors)
 
     def render(self, file: str | None = None) -> str:
-        """Every error's rendering, one block after another, with `file` before line and column."""
+        """The renderings of all errors, one after another, with `file` before line and column."""
         return "\n".join(error.render(file) for error in self.errors)
 
     def __str__(self) -> str:

@@ -1,8 +1,7 @@
-"""Statements that differ only in their constants are parsed once: the tree of the first serves for the others.
+"""Parses statements that differ only in their constants once: the tree of the first is filled in for the others.
 
-A statement's skeleton is its text without its string and number literals. The lexer cuts statements of one skeleton
-into the same tokens, the grammar does not look into literals, and the builder keeps them as they are, except for
-windows.
+A statement's skeleton is its text without its string and number literals. The lexer splits statements with the same
+skeleton into the same tokens, the grammar ignores what literals say, and the builder changes none but windows.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from xscl.problems import Problem
 from xscl.syntax import Query, Window
 
 MAX_SKELETONS = 5_000
-"""Most skeletons that are remembered; past it they are forgotten."""
+"""How many skeletons are remembered. When there are more, all are forgotten."""
 
-# A quote behind a name is a prime or, behind a keyword, the start of a string that is left where it is.
+# A quote behind a name is a prime. Behind a keyword it opens a string, which stays part of the skeleton.
 _LITERAL = re.compile(
     r"""(?<![\w.\-'"]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | (-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) )""", re.VERBOSE
 )
 _UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
 
 _Fill = Callable[[Sequence[str]], Any]
-"""Makes a part of a tree from a statement's literals."""
+"""Makes a part of a tree, given a statement's literals."""
 
 _Skeleton = tuple[object, ...]
 
 
 class KnownSkeletons:
-    """The trees of statements met so far, by skeleton."""
+    """The trees of statements so far, by skeleton."""
 
     def __init__(self) -> None:
         self._fills: dict[_Skeleton, _Fill | None] = {}
 
     def query(self, text: str) -> Query | None:
-        """The tree of a statement if one of its skeleton is known, without places; None if it has to be parsed."""
-        skeleton, literals = _lift(text)
+        """The tree of a statement if its skeleton is known, without spans; None if it has to be parsed."""
+        skeleton, literals = _split(text)
         fill = self._fills.get(skeleton)
         if fill is None:
             return None
@@ -51,35 +50,35 @@ class KnownSkeletons:
         return query
 
     def add(self, text: str, start: int, query: Query) -> None:
-        """Remembers the tree of a statement with the text `text`, which begins at `start` in its script."""
-        skeleton, _ = _lift(text)
+        """Remembers the tree of the statement `text`, which begins at `start` in its script."""
+        skeleton, _ = _split(text)
         if skeleton in self._fills or isinstance(query.select, ElementConstructor):
             return
         if len(self._fills) >= MAX_SKELETONS:
             self._fills.clear()
         places = [Span(start + found.start(), start + found.end()) for found in _LITERAL.finditer(text)]
-        plan = _Plan({place.start: (slot, place) for slot, place in enumerate(places)}, text, start)
-        fill = plan.of(query)
-        # If the lexer saw a literal elsewhere than we do, the skeleton says nothing about others.
-        self._fills[skeleton] = fill if plan.met == set(range(len(places))) else None
+        recipe = _Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text, start)
+        fill = recipe.of(query)
+        # If the lexer found other literals than we did, the tree cannot be used for other statements.
+        self._fills[skeleton] = fill if recipe.met == set(range(len(places))) else None
 
 
-def _lift(text: str) -> tuple[_Skeleton, list[str]]:
+def _split(text: str) -> tuple[_Skeleton, list[str]]:
     parts = _LITERAL.split(text)
     strings, numbers = parts[1::3], parts[2::3]
     literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
     return (*parts[::3], *[string is None for string in strings]), literals
 
 
-class _Plan:
-    """How a tree is made again with other literals; `met` are the slots that were found in it."""
+class _Recipe:
+    """Says how a tree is made again with other literals. `met` are the slots for literals found in it."""
 
     def __init__(self, slots: dict[int, tuple[int, Span]], text: str, start: int) -> None:
         self._slots, self._text, self._start = slots, text, start
         self.met: set[int] = set()
 
     def of(self, node: Any) -> _Fill | None:
-        """None for a part that holds no literal."""
+        """What makes a node with other literals; None if it holds none."""
         match node:
             case String(span=span) if self._is_slot(span):
                 return self._string(span)
@@ -88,10 +87,10 @@ class _Plan:
             case Window(us=us, span=span) if us is not None and span.start in self._slots:
                 return self._window(span)
             case tuple():
-                return _made(lambda *parts: parts, node, list(map(self.of, node)))
+                return _rebuilt(lambda *parts: parts, node, list(map(self.of, node)))
         if is_dataclass(node) and not isinstance(node, Span | type):
             parts = [getattr(node, field.name) for field in fields(node)]
-            return _made(type(node), parts, list(map(self.of, parts)))
+            return _rebuilt(type(node), parts, list(map(self.of, parts)))
         return None
 
     def _is_slot(self, span: Span) -> bool:
@@ -117,8 +116,8 @@ class _Plan:
         return lambda literals: Window(window_us(literals[slot], unit, span))
 
 
-def _made(make: Callable[..., Any], parts: Sequence[Any], fills: Sequence[_Fill | None]) -> _Fill | None:
-    """Makes of some parts what `make` makes, those with literals anew."""
+def _rebuilt(make: Callable[..., Any], parts: Sequence[Any], fills: Sequence[_Fill | None]) -> _Fill | None:
+    """What calls `make` with the parts, those made anew that hold literals; None if none does."""
     changing = [(place, fill) for place, fill in enumerate(fills) if fill is not None]
     if not changing:
         return None

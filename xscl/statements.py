@@ -1,4 +1,4 @@
-"""Cuts a script into statements at its semicolons, and blanks its comments."""
+"""Splits a script into statements at its semicolons, and blanks its comments."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from xscl.algebra.expressions import Span
 from xscl.problems import Problem
 
 MAX_DEPTH = 50
-"""Deepest nesting of brackets, and of elements in a constructor: deeper text would exhaust the stack later on."""
+"""How deep brackets, and elements in a constructor, may be nested. Deeper nesting would exhaust the stack later."""
 
 _NAME_CHAR = r"[\w.\-]"
 _MARK = re.compile(
     rf"""
     (?P<comment> \(: )
   | (?P<line> (?<!{_NAME_CHAR}) --[^\n]* )
-  | (?P<word> (?<!{_NAME_CHAR}) (?:and|or|select) (?=') )     # and'a' holds a string, not primes
+  | (?P<word> (?<!{_NAME_CHAR}) (?:and|or|select) (?=') )     # and'a' is a keyword and a string, not a name with primes
   | (?P<primes> (?<={_NAME_CHAR}) '+ )
   | (?P<string> "(?:[^"\n]|"")*"? | '(?:[^'\n]|'')*'? )
   | (?P<select> (?<!{_NAME_CHAR}) select (?!{_NAME_CHAR}) )
@@ -40,30 +40,31 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement's place, without its `;` and the white space and comments around it, and what is wrong with it."""
+    """Where a statement stands, without its `;` and the white space and comments around it, and its first problem."""
 
     span: Span
     problem: Problem | None = None
 
 
 def split_script(text: str) -> tuple[str, list[Statement]]:
-    """The script with blanks for its comments (offsets stay), and its statements, empty ones included.
+    """The script with blanks in the place of its comments, so that offsets stay, and its statements, empty ones too.
 
-    A `;` ends a statement unless it stands in a string, a comment, constructor text or brackets that close on the
-    line that they open on. An unterminated string or comment ends with its line, or before a `;` at the line's end.
+    A `;` ends a statement unless it stands in a string, in a comment, in constructor text, or in brackets that are
+    closed on the line that opens them. A string or comment without an end reaches to the end of its line, or to a `;`
+    there.
     """
     return _Splitter(text).split()
 
 
 class _Splitter:
-    """One pass over a script's text."""
+    """Goes over a script's text once."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.blanks: list[tuple[int, int]] = [(0, 1)] if text.startswith("\ufeff") else []
         self.problems: list[Problem] = [_illegal(found) for found in _ILLEGAL.finditer(text, len(self.blanks))]
         self.ends: list[int] = []
-        # Open brackets: which, where, and the semicolons met inside, which count unless it closes on its line.
+        # Open brackets: which, where, and the semicolons inside, which end statements unless it is closed on its line.
         self.open: list[tuple[str, int, list[int]]] = []
 
     def split(self) -> tuple[str, list[Statement]]:
@@ -105,7 +106,7 @@ class _Splitter:
                 return
 
     def _line_end(self, pos: int) -> int:
-        """Where what is not terminated ends: with its line, or before the semicolon that the line ends with."""
+        """Where a string or comment without an end is taken to end: with its line, or at a semicolon there."""
         end = self.text.find("\n", pos)
         line = self.text[pos : end if end >= 0 else None].rstrip()
         return pos + len(line.removesuffix(";"))
@@ -156,7 +157,7 @@ class _Splitter:
                 if len(names) == MAX_DEPTH + 1:
                     self.problems.append(_too_deep(found.start()))
             elif found["closed"] is not None:
-                # An end tag of another name is the builder's concern; it must only not swallow the script here.
+                # The builder reports end tags of other names. Here they must only not swallow the rest of the script.
                 while names.pop() != found["closed"] and found["closed"] in names:
                     pass
                 if not names:

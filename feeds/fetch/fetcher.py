@@ -67,7 +67,8 @@ async def fetch(
     """Visits the feeds that are due, each once; with `watch` whenever they are due, until `stop` is set.
 
     When it is set, visits that are under way are given up; each of them has been committed or has not happened.
-    `told` hears of every visit.
+    `told` hears of every visit. What goes wrong with a feed is told and remembered. Raises SourceError if the state
+    cannot be used, and OSError if what was fetched cannot be kept.
     """
     world = world or World()
     stop = stop or asyncio.Event()

@@ -34,6 +34,7 @@ def drops(
 
     Sidecars are read by path: the directory is one that driver and executors have in common. Each file is read by
     itself: an entry that the next version of its feed still lists comes again, with the same id.
+    Raises SourceError for a directory that cannot be read by path.
     """
     root = local_path(str(directory))
     stream = session.readStream.format("binaryFile").schema(_FILE).options(**FILES)

@@ -76,7 +76,7 @@ class SparkEngine:
             raise
 
     def _make_plan(self, name: str, cache_bytes: int) -> SparkPlan:
-        """The plan of a name. Raises ValueError if there is none."""
+        """The plan of a name. Raises UnknownPlan if there is none."""
         cache = self._store.directory / VIEW_CACHE
         shutil.rmtree(cache, ignore_errors=True)  # of a killed run
         if name == "basic":

@@ -1,6 +1,6 @@
-"""Tree patterns as JSON, so that a store can keep them: `[axis, kind, uri, name, conditions, children, functions]`.
+"""Tree patterns as JSON, for stores: a node is `[axis, kind, uri, name, conditions, children, functions]`.
 
-A condition is `["=", literal]` or `["?", xpath]`. Variables are left out: what is shared by queries has none.
+A condition is `["=", literal]` or `["?", xpath]`. Variables are left out: what queries share has none.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from xscl.algebra.pattern import Condition, PatternNode, Test
 _AXES = ("/", "//", ".")
 _KINDS = ("element", "attribute")
 
-# Very many patterns test for few names: tests that are one object are compared quickly.
+# Many patterns test for few names, and tests that are the same object are compared fast.
 _test = lru_cache(maxsize=10_000)(Test)
 
 
 def to_json(node: PatternNode) -> str:
-    """The text of a pattern without variables."""
+    """A pattern as JSON, without its variables."""
     return json.dumps(_plain(node), ensure_ascii=False, separators=(",", ":"))
 
 
 def from_json(text: str) -> PatternNode:
-    """The pattern that a text stands for. Raises InvalidValue if it is none."""
+    """The pattern that `to_json` wrote. Raises InvalidValue for any other text."""
     try:
         return _node(json.loads(text))
     except (TypeError, RecursionError) as error:
