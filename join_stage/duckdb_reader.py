@@ -1,4 +1,4 @@
-"""A store in a DuckDB file that is only read: the file, and the directory it is in, may be anybody's."""
+"""A DuckDB store that is opened to be read only. The file and its directory may belong to anybody."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from join_stage.store.schema import StoreSchema
 
 @telling_damage
 class DuckDBReader(OnlyRead, DuckDBTables):
-    """A `JoinEngine` that only reads. What a killed process has left in the log beside the file is read, too."""
+    """A `JoinEngine` that only reads. It also reads what a killed process left in the log beside the file."""
 
     def __init__(self, schema: StoreSchema, directory: Path) -> None:
         """Opens the store in a directory; `schema` has what it holds beside the join state.
