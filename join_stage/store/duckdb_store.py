@@ -86,11 +86,12 @@ class DuckDBStore(DuckDBTables):
                 if (name, field.name) not in made:  # a column that is younger than the store
                     run(f"ALTER TABLE {name} ADD COLUMN {field.name} {_TYPES[field.type]}")
         self._upgrade()
+        self._connection.begin()  # one write to disk for all views
         self._make_views(self.schema.views)
         if (numbered := self.schema.numbered) is not None:
-            self._make_views(
-                numbered.of_rows(self.read(numbered.table, [numbered.numbers, numbered.argument]), _FIRST_INDEX)
-            )
+            rows = self.read(numbered.table, [numbered.numbers, numbered.argument])
+            self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
+        self._connection.commit()
 
     def _upgrade(self) -> None:
         """Upgrades the tables of older stores, before the views over them are made. There is nothing to do here."""
