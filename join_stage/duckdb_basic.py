@@ -38,8 +38,8 @@ class DuckDBPlan(Plan, Protocol):
         ids."""
 
 
-class BasicPlan(SQLPlan):
-    """The plan `basic`: the conjunctive queries of all templates over the join state. `ViewsPlan` extends it."""
+class DuckDBBasicPlan(SQLPlan):
+    """The plan `basic`: the conjunctive queries of all templates over the join state. `DuckDBViewsPlan` extends it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         super().__init__()

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.duckdb_basic import BasicPlan, DuckDBPlan
+from join_stage.duckdb_basic import DuckDBBasicPlan, DuckDBPlan
 from join_stage.duckdb_signature import DuckDBSignaturePlan
-from join_stage.duckdb_views import ViewsPlan
+from join_stage.duckdb_views import DuckDBViewsPlan
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
 from join_stage.state_tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, STATE
 from join_stage.store.duckdb_damage import telling_damage
@@ -150,9 +150,9 @@ class DuckDBEngine(DuckDBStore):
 def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> DuckDBPlan:
     """The plan of a name. Raises ValueError if there is none."""
     if name == "basic":
-        return BasicPlan(connection)
+        return DuckDBBasicPlan(connection)
     if name == "views":
-        return ViewsPlan(connection, cache_bytes)
+        return DuckDBViewsPlan(connection, cache_bytes)
     if name == "signature":
         return DuckDBSignaturePlan(connection)
     raise unknown_plan(name)

@@ -49,9 +49,9 @@ class DuckDBReader(OnlyRead, DuckDBTables):
 
     def _check(self, directory: Path) -> None:
         made = set(self._connection.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
-        wanted = {(name, field.name) for name, schema in self.schema.tables.items() for field in schema}
+        needed = {(name, field.name) for name, schema in self.schema.tables.items() for field in schema}
         views = {name for name, _ in made}
-        if not wanted <= made or not self.schema.views.keys() <= views:
+        if not needed <= made or not self.schema.views.keys() <= views:
             raise Outdated(
                 f"the store in {directory} is of an older format: let who may write it open it once, "
                 "with mmqjp list or any other command"

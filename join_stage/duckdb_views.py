@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable
-from join_stage.duckdb_basic import BasicPlan
+from join_stage.duckdb_basic import DuckDBBasicPlan
 from join_stage.joiner import Batch
 from join_stage.store.duckdb_tables import registered
 from join_stage.views import ROW_BYTES, VALUE_BYTES, JoinedEdges, joined_slices_statement, slices_statement
@@ -59,7 +59,7 @@ STALE_ROWS = 100_000
 """The number of deleted rows from which a table is rewritten. DuckDB keeps them until then."""
 
 
-class ViewsPlan(BasicPlan):
+class DuckDBViewsPlan(DuckDBBasicPlan):
     """The plan `views`: the queries of the templates over R_LR, which joins slices. `cache_bytes` bounds the cache."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> None:

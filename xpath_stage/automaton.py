@@ -214,9 +214,9 @@ class Automaton:
     def parts(self, above: State, node: NodeClass) -> tuple[State, ...]:
         """The states of the parts that begin at an element below `above`: one for each set of value filters of the
         selective steps that match there, or one for all if there are more than MOST_PARTS."""
-        known = above.apart.get(node.name)
+        known = above.selective_approaches.get(node.name)
         if known is None:
-            known = above.apart[node.name] = self._approaches(above, "element", node.name, (True,))
+            known = above.selective_approaches[node.name] = self._approaches(above, "element", node.name, (True,))
         need, approaches = known
         if not approaches:
             return ()

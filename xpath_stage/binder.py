@@ -34,7 +34,7 @@ HELD = 10
 """The number of steps for which a binding counts that must be stored."""
 
 
-def untold(steps: int) -> None:
+def uncounted(steps: int) -> None:
     """Does not count steps."""
 
 
@@ -47,7 +47,7 @@ def bindings(pattern: PatternNode, document: ParsedDocument, fixed: Mapping[Path
 
 
 def each_binding(
-    pattern: Part, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take = untold
+    pattern: Part, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take = uncounted
 ) -> Iterator[Binding]:
     """The same bindings one by one, each in the order of the variables of the pattern.
 

@@ -68,8 +68,9 @@ class State(dict[Label, "State"]):
     """
 
     __slots__ = (
-        "above", "apart", "approaches", "automaton", "binds", "by_label", "by_outcome", "contexts", "depth", "emission",
-        "inner", "leaf", "part_of", "parts", "reads_attributes", "reads_attributes_within", "stream", "whole",
+        "above", "approaches", "automaton", "binds", "by_label", "by_outcome", "contexts", "depth", "emission",
+        "inner", "leaf", "part_of", "parts", "reads_attributes", "reads_attributes_within", "selective_approaches",
+        "stream", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +88,7 @@ class State(dict[Label, "State"]):
         self.approaches: dict[tuple[NodeKind, str], Approaches] = {}
         self.by_label: dict[tuple[NodeKind, str, int], State] = {}
         self.by_outcome: dict[Outcome, State] = {}
-        self.apart: dict[str, Approaches] = {}
+        self.selective_approaches: dict[str, Approaches] = {}
         self.parts: dict[tuple[str, int], tuple[State, ...]] = {}
         self.part_of: dict[Outcome, State] = {}
 

@@ -44,10 +44,10 @@ class StepIndex:
         if step.node.axis == ".":
             self._on_self.setdefault(_parent(step), set()).add(step.id)
             return
-        apart = step.node.test.kind == "element" and not selective.isdisjoint(required)
-        if apart:
+        is_selective = step.node.test.kind == "element" and not selective.isdisjoint(required)
+        if is_selective:
             self.selective.add(step.id)
-        by_parent = self._below[apart].setdefault((step.stream, step.node.axis, step.node.test), {})
+        by_parent = self._below[is_selective].setdefault((step.stream, step.node.axis, step.node.test), {})
         below = by_parent.get(step.parent)
         if below is None:
             below = by_parent[step.parent] = MaskIndex()

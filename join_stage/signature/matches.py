@@ -127,8 +127,8 @@ def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.Reco
             at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], found.order[at], chosen.kind[which]
             if found.driving is found.other:
-                apart = found.driving.documents[ours] != found.other.documents[theirs]
-                ours, theirs, kind = ours[apart], theirs[apart], kind[apart]
+                different = found.driving.documents[ours] != found.other.documents[theirs]
+                ours, theirs, kind = ours[different], theirs[different], kind[different]
             at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
             near = _near(rows, found, ours[pair], theirs[pair], places[at])
             at, pair = at[near], pair[near]

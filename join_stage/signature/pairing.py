@@ -209,8 +209,8 @@ def _pairs_of_instances(
     at, place = expand_ranges(ranges.start, ranges.end)
     ours, theirs = ranges.posting[place], theirs_seen.place[at]
     if driving is other:
-        apart = driving.documents[ours] != other.documents[theirs]
-        ours, theirs = ours[apart], theirs[apart]
+        different = driving.documents[ours] != other.documents[theirs]
+        ours, theirs = ours[different], theirs[different]
     _, instances = dictionary_encode(driving.instance[ours] << VALUE_BITS | other.instance[theirs])
     codes, order = driving.by_instance
     at, key = expand_ranges(*equal_ranges(instances >> VALUE_BITS, codes >> VALUE_BITS))

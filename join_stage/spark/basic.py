@@ -47,8 +47,8 @@ class SparkPlan(Plan, Protocol):
         """Is told that the engine is closed."""
 
 
-class BasicPlan(SQLPlan):
-    """The plan `basic`: the conjunctive queries of all templates over the join state. `ViewsPlan` extends it."""
+class SparkBasicPlan(SQLPlan):
+    """The plan `basic`: the conjunctive queries of all templates over the join state. `SparkViewsPlan` extends it."""
 
     reads_state = True
 

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
-from join_stage.spark.basic import BasicPlan, SparkPlan
+from join_stage.spark.basic import SparkBasicPlan, SparkPlan
 from join_stage.spark.signature import SparkSignaturePlan
-from join_stage.spark.views import ViewsPlan
+from join_stage.spark.views import SparkViewsPlan
 from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, STATE
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
@@ -81,9 +81,9 @@ class SparkEngine:
         cache = self._store.directory / VIEW_CACHE
         shutil.rmtree(cache, ignore_errors=True)  # of a killed run
         if name == "basic":
-            return BasicPlan(self._session, self._views)
+            return SparkBasicPlan(self._session, self._views)
         if name == "views":
-            return ViewsPlan(self._session, self._views, cache, cache_bytes)
+            return SparkViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
             return SparkSignaturePlan(self._views)
         raise unknown_plan(name)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable
 from join_stage.joiner import Batch
-from join_stage.spark.basic import BasicPlan, persisted
+from join_stage.spark.basic import SparkBasicPlan, persisted
 from join_stage.spark.view_cache import ViewCache
 from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, file_urls, local_frame, spark_columns
@@ -28,7 +28,7 @@ from templates.conjunctive import executable_views_query
 _VALUES = pa.schema([("strval", pa.string()), ("value", pa.int64())])
 
 
-class ViewsPlan(BasicPlan):
+class SparkViewsPlan(SparkBasicPlan):
     """The plan `views`: the queries of the templates over R_LR, which joins slices. The cache is in `directory`;
     `cache_bytes` bounds it."""
 
