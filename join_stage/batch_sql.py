@@ -16,7 +16,7 @@ from templates.template import Shape
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
-    """Which tables stand left and right of the joins: their common suffixes, and the names of R_vj and R_LR."""
+    """The tables left and right of the joins, by the suffixes of their names, and the names of R_vj and R_LR."""
 
     left: str
     right: str
@@ -25,13 +25,13 @@ class Orientation:
 
 
 NEW_RIGHT = Orientation("", "_w", "r_vj", "r_lr")
-"""The state, batch included, followed by or joined with the batch."""
+"""The state, which includes the batch, on the left, and the batch on the right."""
 
 NEW_LEFT = Orientation("_w", "_old", "r_vj_old", "r_lr_old")
-"""The batch with the state from before it."""
+"""The batch on the left, and the state without it on the right."""
 
 QueryForm = Callable[[Shape, str], ConjunctiveQuery]
-"""How CQ_T is put, by a template's shape and name: `executable_query` or `executable_views_query`."""
+"""Makes CQ_T from the shape and the name of a template: `executable_query` or `executable_views_query`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ APART = "l.t1 < r.t0"
 
 
 def value_pairs_statement(side: Orientation, window: int) -> str:
-    """R_vj: the pairs of nodes with equal string values of two documents that some query may join: their streams are
-    a pair of `joined_streams`, and they are no further apart than the largest `window`.
+    """R_vj: the pairs of nodes with equal string values, of two documents that some query may join.
 
-    `span` is the time that both documents cover, `apart` tells that the left one ends before the right one begins.
+    Their streams are a pair of `joined_streams`, and they cover no more than the largest `window`, in microseconds.
+    `span` is the time that both documents cover. `apart` says that the left one ends before the right one begins.
     """
     within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
     return f"""SELECT a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2,
@@ -72,7 +72,7 @@ WHERE a.docid <> b.docid{within}"""
 
 
 def timed_query(template: TemplateTable, form: QueryForm) -> tuple[ConjunctiveQuery, tuple[str, ...]]:
-    """CQ_T as it is run, and the conditions of Algorithm 3, line 4, under the row's largest window."""
+    """CQ_T as it is run, with the conditions of Algorithm 3, line 4, for the largest window of the row."""
     query = form(template.shape, f"T{template.number}")
     rows = Atom(f"R_T{template.number}", template.columns, (*template.columns[:-1], "ordered"))
     body = [rows if atom.relation == rows.relation else atom for atom in query.body]
@@ -86,7 +86,8 @@ def timed_query(template: TemplateTable, form: QueryForm) -> tuple[ConjunctiveQu
 def template_statement(
     template: TemplateTable, side: Orientation, array: str, form: QueryForm = executable_query
 ) -> str:
-    """CQ_T in SQL, its result as rows (qid, docid1, docid2, nodes); `array` is the engine's array constructor."""
+    """CQ_T in SQL. Its rows are those of RESULT. `array` is the array constructor of the engine, with `{}` for the
+    elements."""
     query, conditions = timed_query(template, form)
     tables = {
         "R_vj": side.pairs,
@@ -109,11 +110,11 @@ def batch_statements(
     joins: int | None = None,
     form: QueryForm = executable_query,
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The union-all statement that answers all templates for a batch, and their numbers; `with_old` asks for the second
-    orientation too.
+    """The union-all statement that answers all templates for a batch, and the numbers of the templates. `with_old` adds
+    the second orientation.
 
-    An engine that runs all branches of a union at once bounds the `joins` of a statement, and gets a second one for
-    what is past it.
+    An engine that runs all branches of a union at once bounds the number of `joins` in a statement. It gets several
+    statements if there are more.
     """
     selects: list[str] = []
     numbers: list[int] = []

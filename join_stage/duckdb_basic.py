@@ -18,27 +18,28 @@ from templates.catalog import Row
 from templates.conjunctive import executable_query
 
 JOINS = 40
-"""Joins in one statement. DuckDB starts all branches of a union at once and reserves up to 4 MiB for each join and
-thread, which it cannot spill: sixty templates in one statement were past the engine's memory limit over next to no
-data. Statements of 40 joins were also a tenth to a fifth faster than ones of 80 or 160."""
+"""The number of joins in a statement. DuckDB starts all branches of a union at once and reserves up to 4 MiB for each
+join and thread, which it cannot spill: sixty templates in one statement exceeded the memory limit over hardly any data.
+Statements of 40 joins were also 10 to 20 % faster than statements of 80 or 160."""
 
 
 class DuckDBPlan(Plan, Protocol):
-    """A plan over the engine's connection, whose tables r_bin, r_doc and r_docts are the join state.
+    """A plan over the connection of the engine, whose tables r_bin, r_doc and r_docts are the join state.
 
-    A batch is a transaction: what a plan writes to the database meanwhile is taken back with it. r_bin_w, r_doc_w and
-    r_docts_w hold nothing but the batch, r_bin_old, r_doc_old and r_docts_old what was there before it.
+    A batch is a transaction: what a plan writes to the database in it is rolled back with it. r_bin_w, r_doc_w and
+    r_docts_w hold the batch; r_bin_old, r_doc_old and r_docts_old hold what was there before.
     """
 
     def join(self, batch: Batch) -> Matches:
-        """Answers all templates for a batch, which the state holds already."""
+        """Answers all templates for a batch, which the state already holds."""
 
     def evicted(self, docids: str, before: int) -> None:
-        """The documents that begin before a time have left the state; the query `docids` gives their ids."""
+        """Is told that the documents that begin before a time leave the state. The SQL query `docids` gives their
+        ids."""
 
 
-class BasicPlan(SQLPlan):
-    """The conjunctive queries of all templates over the join state; also what other plans in SQL start from."""
+class DuckDBBasicPlan(SQLPlan):
+    """The plan `basic`: the conjunctive queries of all templates over the join state. `DuckDBViewsPlan` extends it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class BasicPlan(SQLPlan):
         return self._answer(batch)
 
     def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
-        """All templates' matches; what their queries are put over is there."""
+        """The matches of all templates, once the tables that their queries read are there."""
         templates = list(self._templates.values())
         statements = batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS, form=form)
         results = [RESULT.empty_table()]
@@ -84,4 +85,4 @@ class BasicPlan(SQLPlan):
         return pa.concat_tables(results)
 
     def evicted(self, docids: str, before: int) -> None:
-        """Nothing is kept about documents."""
+        """Does nothing: the plan keeps nothing about documents."""

@@ -1,4 +1,4 @@
-"""The embedded engine: a DuckDB store, and joins over it by any of the plans."""
+"""The embedded engine: a DuckDB store with the joins of any plan over it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.duckdb_basic import BasicPlan, DuckDBPlan
+from join_stage.duckdb_basic import DuckDBBasicPlan, DuckDBPlan
 from join_stage.duckdb_signature import DuckDBSignaturePlan
-from join_stage.duckdb_views import ViewsPlan
+from join_stage.duckdb_views import DuckDBViewsPlan
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
 from join_stage.state_tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, STATE
 from join_stage.store.duckdb_damage import telling_damage
@@ -38,14 +38,16 @@ DROP TABLE edges;
 DROP TABLE r_bin;
 COMMIT;
 """
-"""Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
+"""Upgrades a store that has R_bin as a table: each of its edges becomes a group."""
 
 
 @telling_damage
 class DuckDBEngine(DuckDBStore):
-    """A `JoinEngine` on DuckDB: a store with the joins over it. `schema` has what it holds beside the join state.
+    """A `JoinEngine` on DuckDB, in memory if there is no `directory`.
 
-    A store may be opened with another `plan` than the last time. `cache_bytes` bounds what the plan `views` caches.
+    `schema` declares the tables beside the join state. `plan` is one of PLANS, and may be another one than the last
+    time. `cache_bytes` bounds the cache of the plan `views`. Raises StoreError if the store cannot be opened, and
+    ValueError for an unknown plan.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class DuckDBEngine(DuckDBStore):
         self._add(batch)
         if self._plan.in_sql:
             self._split_state(first_docid)
-        # Once there were older documents it is taken that there are: a join with none finds none.
+        # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
         self._older = self._older or self._has_documents_before(first_docid)
         with written():
             return self._plan.join(Batch(batch, first_docid, self._older, scope))
@@ -101,7 +103,7 @@ class DuckDBEngine(DuckDBStore):
         self._plan.extended()
 
     def _add(self, batch: Witnesses) -> None:
-        """Adds witnesses to the join state."""
+        """Appends witnesses to the join state."""
         self.append("groups", batch.r_group)
         self.append("bound", batch.r_bin)
         self.append("r_doc", batch.r_doc)
@@ -111,7 +113,7 @@ class DuckDBEngine(DuckDBStore):
         return self._connection.execute(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
 
     def _split_state(self, first_docid: int) -> None:
-        """Makes of the join state the batch's part (r_bin_w and so on), and the part from before it (r_bin_old ...)."""
+        """Splits the join state into the part of the batch (r_bin_w ...) and the part before it (r_bin_old ...)."""
         for name in STATE:
             self._connection.execute(f"DELETE FROM {name}_w")
             self._connection.execute(f"INSERT INTO {name}_w SELECT * FROM {name} WHERE docid >= {first_docid}")
@@ -148,9 +150,9 @@ class DuckDBEngine(DuckDBStore):
 def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> DuckDBPlan:
     """The plan of a name. Raises UnknownPlan if there is none."""
     if name == "basic":
-        return BasicPlan(connection)
+        return DuckDBBasicPlan(connection)
     if name == "views":
-        return ViewsPlan(connection, cache_bytes)
+        return DuckDBViewsPlan(connection, cache_bytes)
     if name == "signature":
         return DuckDBSignaturePlan(connection)
     raise UnknownPlan(name)

@@ -1,4 +1,4 @@
-"""The `signature` plan of the DuckDB engine: reads the join state that postings are made of over its connection."""
+"""The `signature` plan on DuckDB: builds the postings from the tables of the connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plans of both engines have in common: how a batch is answered, and what is kept from batch to batch."""
+"""What the plans of both engines have in common."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from templates.catalog import Edge, Row
 
 
 class Plan(Protocol):
-    """A way to answer batches over the join state of an engine. Each engine's protocol says how a plan gets at it.
+    """A way to answer batches over the join state. The protocol of each engine adds how a plan reads it.
 
-    What a plan keeps of documents follows the batches of the store: they are committed, or taken back.
+    What a plan keeps of documents is committed and rolled back with the batches of the store.
     """
 
     in_sql: ClassVar[bool]
-    """Whether it reads the batch's part of the join state in r_bin_w, r_doc_w and r_docts_w."""
+    """Whether it reads the batch from the relations r_bin_w, r_doc_w and r_docts_w."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        """Adds rows to the template's R_T; a row with a known id replaces it."""
+        """Adds rows to the R_T of a template. A row replaces the one with its id."""
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        """Takes rows out of the template's R_T."""
+        """Removes rows from the R_T of a template."""
 
     def extended(self) -> None:
-        """The join state has more of documents that came before."""
+        """Is told that witnesses of earlier documents were added to the join state."""
 
     def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
-        """Of the groups of edges only those of the numbers `kept` are there still, and those that documents have; what
-        the state had of groups without any of `edges` has left it, or is asked for no more."""
+        """Is told that groups were dropped: all but those with numbers in `kept` and those that documents have. What
+        the state had of groups with none of `edges` is gone, or is asked for no more."""
 
     def committed(self) -> None:
-        """The batch has been committed."""
+        """Is told that the batch is committed."""
 
     def rolled_back(self, *, whole: bool) -> None:
-        """The batch has been taken back; not `whole`: its commit failed, and perhaps only part of it was."""
+        """Is told that the batch is rolled back. If not `whole`, its commit failed, and only
+        part of it may be undone."""
 
     def counters(self) -> dict[str, int]:
-        """What the plan counts, since the engine was opened."""
+        """The counters of the plan, since the engine was opened."""
 
     def costs(self) -> dict[int, Cost]:
-        """What templates cost in the last batch that each was answered in, by the templates' numbers."""
+        """The cost of each template, by number, in the last batch in which it was answered."""
 
 
 class SQLPlan:
-    """The part of a plan in SQL that is alike on both engines. It keeps nothing about documents or groups."""
+    """The part of a plan in SQL that both engines share. It keeps nothing about documents or groups."""
 
     in_sql: ClassVar[bool] = True
 
@@ -55,16 +56,16 @@ class SQLPlan:
         self._costs = Costs()
 
     def extended(self) -> None:
-        """Nothing is kept about documents."""
+        """Does nothing: the plan keeps nothing about documents."""
 
     def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
-        """Nothing is kept about groups."""
+        """Does nothing: the plan keeps nothing about groups."""
 
     def committed(self) -> None:
-        """Nothing is kept from batch to batch."""
+        """Does nothing: the plan keeps nothing from batch to batch."""
 
     def rolled_back(self, *, whole: bool) -> None:
-        """Nothing is kept from batch to batch."""
+        """Does nothing: the plan keeps nothing from batch to batch."""
 
     def counters(self) -> dict[str, int]:
         return {}

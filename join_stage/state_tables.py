@@ -1,5 +1,4 @@
-"""The tables of the join state (thesis 6.3.1): their schemas, what a store of each engine has of them, and what others
-than the joiner ask of them."""
+"""The tables of the join state (thesis 6.3.1): their schemas, by engine, and the queries over them."""
 
 from __future__ import annotations
 

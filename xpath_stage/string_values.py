@@ -1,4 +1,4 @@
-"""Which string values a walk asks for, and where they are."""
+"""The string values that a walk needs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from xscl.algebra.functions import derive
 
 @dataclass(frozen=True, slots=True)
 class StringValues:
-    """Nodes whose values are wanted: the elements and the attributes (by their numbers in the columns) whose own are,
-    and those of which others are derived, (element or owner, attribute or None, how)."""
+    """The nodes whose values are needed. `elements` and `attributes` are those whose own values are, by number in the
+    columns. `derived` has the nodes of derived values: element or owner, attribute or None, and derivation."""
 
     elements: list[int]
     attributes: list[int]
     derived: list[tuple[int, int | None, Derivation]]
 
     def nodes(self, columns: Columns) -> tuple[Ints, Ints]:
-        """The ids of the nodes, over all documents, and the elements that they belong to."""
+        """The ids of the nodes, with elements numbered across all documents, and the elements that they belong to. Both
+        have an entry for each value."""
         owners = [columns.owners[number] for number in self.attributes]
         ids = [node_id(owner, columns.places[k]) for owner, k in zip(owners, self.attributes, strict=True)]
         ids += [node_id(owner, 0 if k is None else columns.places[k], chain) for owner, k, (chain, _) in self.derived]
@@ -30,14 +31,14 @@ class StringValues:
         return np.array(self.elements + ids, np.int64), np.array(self.elements + owners, np.int64)
 
     def read(self, columns: Columns) -> list[str | None]:
-        """The values, in the order of `nodes`; None may stand for ''."""
+        """The values, in the order of `nodes`. None may stand for ''."""
         values = columns.string_values(self.elements)
         if self.attributes or self.derived:
             values += self._read_others(columns)
         return values
 
     def _read_others(self, columns: Columns) -> list[str | None]:
-        """The values that are not elements' own."""
+        """The values of attributes, and derived values."""
         values: list[str | None] = [columns.values[number] for number in self.attributes]
         elements = [element for element, attribute, _ in self.derived if attribute is None]
         texts = iter(columns.string_values(elements))
@@ -50,7 +51,7 @@ class StringValues:
 
 
 def string_values(emissions: Emissions, walk: Walk) -> StringValues:
-    """What a walk asks for."""
+    """The string values that a walk needs."""
     elements, of_elements = _asked(emissions, *walk.of_elements(), len(walk.elements))
     attributes, of_attributes = _asked(emissions, *walk.of_attributes(), len(walk.attributes))
     derived: list[tuple[int, int | None, Derivation]] = [(element, None, how) for element, how in of_elements]
@@ -61,8 +62,8 @@ def string_values(emissions: Emissions, walk: Walk) -> StringValues:
 def _asked(
     emissions: Emissions, nodes: Ints, emission: Ints, once: int
 ) -> tuple[list[int], list[tuple[int, Derivation]]]:
-    """The nodes whose own values are asked for, and those of which others are, and how derived: each once, though
-    from the place `once` on there are nodes that were there before."""
+    """The distinct nodes whose own values are needed, and the distinct pairs of a node and a derivation. `nodes` and
+    `emission` have one length; from index `once` on, nodes may be repeated."""
     wants = emissions.table().wants[emission]
     own = nodes[wants == ITS_OWN]
     asked = [

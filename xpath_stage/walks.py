@@ -1,8 +1,8 @@
-"""Walks over documents: one for all steps but the selective ones, and from each node where such match one for them.
+"""Walks over documents: one for most steps, and one more from each node where a selective step matches.
 
-Documents have values of their own, so what filters on values leave of the patterns is another set in nearly each
-document: one walk for all patterns together would make new states for each. Steps with the same filters on values are
-a part, which has states that it meets again, and few parts begin in a document.
+Documents differ in their values, so value filters leave a different set of patterns in nearly every document. One walk
+for all patterns would make new states for each document. Steps with the same value filters form a part. The states of a
+part recur, and few parts begin in a document.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SELECTIVE = attrgetter("selective")
 
 
 class Origins(Protocol):
-    """Where walks begin."""
+    """Gives the states in which walks begin. The automaton does."""
 
     def root(self, stream: str, *, whole: bool = False) -> State: ...
 
@@ -32,7 +32,8 @@ class Origins(Protocol):
 def walk_over(
     root: State, documents: int, forest: Iterable[tuple[Label, int]], found: list[int], states: list[State] | None
 ) -> None:
-    """Walks over the next documents of a forest of (label, number of children): appends to `found`, and to `states`."""
+    """Walks over the next documents of a forest of (label, number of children). Appends an entry for each element to
+    `found` (see `Walk.elements`), and its state to `states`."""
     waiting: list[tuple[State, int]] = []
     state, left = root, 1
     for label, children in forest:
@@ -58,12 +59,12 @@ def walk_over(
 
 
 class PartWalks:
-    """Walks for the selective steps, over columns that were walked over without them."""
+    """Walks for the selective steps, over columns that were walked without them."""
 
     def __init__(
         self, origins: Origins, columns: Columns, labels: Sequence[Label], attributes: Sequence[NodeClass]
     ) -> None:
-        # With selective steps there are filters, and labels are classes.
+        # Selective steps have filters, and then labels are classes.
         self._origins, self._columns = origins, columns
         self._labels, self._attributes = cast(Sequence[NodeClass], labels), attributes
         self._elements: list[tuple[int, int]] = []
@@ -71,7 +72,8 @@ class PartWalks:
         self._matched: list[tuple[int, set[int | None]]] = []
 
     def walk(self, elements: list[int], states: list[State]) -> Walk:
-        """The walk with what the parts find; `elements` and `states` are what it found without, and are changed."""
+        """The walk with what the parts find. `elements` and `states` are the result of the walk without them; both are
+        changed."""
         first, past = self._columns.first, 0
         for number in compress(count(), map(_SELECTIVE, self._labels)):
             above = states[number].above
@@ -89,8 +91,8 @@ class PartWalks:
         return Walk(elements, found, columns.owners, columns.places, self._elements, self._of_attributes)
 
     def _begin(self, number: int, parts: tuple[State, ...]) -> bool:
-        """Walks over a node for the parts that begin there; false if one of their steps matches a node around it too:
-        then what is in both would be found twice."""
+        """Walks over a node for the parts that begin there. False if one of their steps also matches a node around it:
+        then nodes in both would be found twice."""
         matched = self._matched
         while matched and matched[-1][0] <= number:
             matched.pop()
@@ -104,7 +106,7 @@ class PartWalks:
         return True
 
     def _walk_part(self, part: State, number: int) -> int:
-        """Walks over a node and all in it; returns the number after the last."""
+        """Walks over an element and all in it. Returns the number after the last."""
         labels, counts = self._labels, self._columns.counts
         waiting: list[tuple[State, int]] = []
         state, left, below = part, 0, part
@@ -132,12 +134,12 @@ class PartWalks:
                 self._of_attributes.append((attribute, emission))
 
     def _attributes_of(self, begin: int, end: int) -> range:
-        """The attributes of elements."""
+        """The attributes of a range of elements, by number."""
         owners = self._columns.owners
         return range(bisect_left(owners, begin), bisect_left(owners, end))
 
     def _walk_whole(self, begin: int, end: int, elements: list[int], states: list[State]) -> None:
-        """Walks over a document again, for all steps together: nothing else is found in it."""
+        """Walks over a document again, for all steps together, and drops what was found in it before."""
         found: list[int] = []
         met: list[State] = []
         forest = zip(self._labels[begin:end], self._columns.counts[begin:end], strict=True)

@@ -1,4 +1,4 @@
-"""Makes postings of the witnesses of a batch: chains of edges from the tops of paths to their ends, with values."""
+"""Makes postings from the witnesses of a batch: follows edges from the top of each path to the node with its value."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from join_stage.signature.arrays import Ints, encoded, expanded, matching
+from join_stage.signature.arrays import Ints, dictionary_encode, equal_ranges, expand_ranges
 from join_stage.signature.path_classes import PathClass, PathClasses
 from join_stage.signature.postings import PostingRun, Values, in_order
 from templates.witness import Witnesses
 
 ChainKind = tuple[tuple[int, ...], bool]
-"""The groups of a chain's edges, and whether its one edge is between a node and itself."""
+"""The groups of the edges of a chain, from the top; and whether its only edge leads from a node to itself."""
 
 
 def postings(batch: Witnesses, classes: PathClasses, values: Values) -> PostingRun:
-    """The postings of a batch's documents."""
+    """The postings of the documents of a batch, with their values numbered by `values`."""
     return _Builder(batch, classes).run(values)
 
 
 @dataclass(frozen=True)
 class _Chains:
-    """Chains of witnesses: by number their kind, the places of the two ends (see `_Builder`), the nodes between."""
+    """Chains of witnesses. All arrays have an entry for each chain: `kind` is an index into `_Builder._kinds`, `top`
+    and `end` are the node keys of the two ends (see `_Builder`), and `inner` the ids of the nodes between them."""
 
     kind: Ints
     top: Ints
@@ -42,12 +43,12 @@ class _Chains:
 
 
 class _Builder:
-    """Makes postings. A place is a document's number and a node's as one number."""
+    """Makes postings. The key of a node is one number for its document, by index in R_docTS, and its id."""
 
     def __init__(self, batch: Witnesses, classes: PathClasses) -> None:
         self._batch, self._classes = batch, classes
         columns = (batch.r_bin["node1"], batch.r_bin["node2"], batch.r_doc["node"])
-        node, self._nodes = encoded(np.concatenate([column.to_numpy() for column in columns]))
+        node, self._nodes = dictionary_encode(np.concatenate([column.to_numpy() for column in columns]))
         self._radix = max(len(self._nodes), 1)
         docids = batch.r_docts["docid"].combine_chunks()
         in_bin, in_doc = (
@@ -66,7 +67,7 @@ class _Builder:
         chains = self._whole()
         row = self._rows_of_values(chains.end)
         chains, row = chains.at(np.flatnonzero(row >= 0)), row[row >= 0]
-        instance, tops = encoded(chains.top)
+        instance, tops = dictionary_encode(chains.top)
         document = tops // self._radix
         docid, t0, t1 = (self._batch.r_docts[name].to_numpy() for name in ("docid", "t0", "t1"))
         return in_order(
@@ -86,8 +87,8 @@ class _Builder:
         )
 
     def _whole(self) -> _Chains:
-        """The chains that bind whole paths."""
-        kind, distinct = encoded(self._group * 2 + (self._above == self._below))
+        """The chains that bind whole paths, found level by level: each level is one edge longer."""
+        kind, distinct = dictionary_encode(self._group * 2 + (self._above == self._below))
         self._kinds = [((code >> 1,), bool(code & 1)) for code in distinct.tolist()]
         level = _Chains(kind, self._above, self._below)
         found = [self._that(level, self._classes.binds)]
@@ -107,16 +108,16 @@ class _Builder:
         return _Chains(kind, top, end, inner)
 
     def _that(self, chains: _Chains, test: Callable[[tuple[int, ...], bool], bool]) -> _Chains:
-        """The chains whose kind passes a test."""
-        kind, distinct = encoded(chains.kind)
+        """The chains whose kind passes a test, which is called once for each distinct kind."""
+        kind, distinct = dictionary_encode(chains.kind)
         passes = np.array([test(*self._kinds[number]) for number in distinct.tolist()], np.bool_)
         return chains.at(np.flatnonzero(passes[kind]))
 
     def _longer(self, chains: _Chains, order: Ints) -> _Chains:
-        """The chains that go on by one edge; `order` is that of the nodes above the edges."""
-        at, place = expanded(*matching(chains.end, self._above[order]))
+        """The chains with one more edge. `order` sorts the edges by their upper nodes."""
+        at, place = expand_ranges(*equal_ranges(chains.end, self._above[order]))
         edge = order[at]
-        kind, distinct = encoded(chains.kind[place] << 32 | self._group[edge])
+        kind, distinct = dictionary_encode(chains.kind[place] << 32 | self._group[edge])
         first = len(self._kinds)
         for code in distinct.tolist():
             groups, _ = self._kinds[code >> 32]
@@ -126,17 +127,17 @@ class _Builder:
         return _Chains(kind + first, longer.top, self._below[edge], (*longer.inner, between))
 
     def _rows_of_values(self, ends: Ints) -> Ints:
-        """For each end the row of R_doc that has its value, -1 if there is none."""
+        """The index of the row of R_doc with the value of each end, -1 if there is none."""
         if not len(self._valued):
             return np.full(len(ends), -1)
         at = np.minimum(np.searchsorted(self._valued, ends), len(self._valued) - 1)
         return np.where(self._valued[at] == ends, self._value_rows[at], -1)
 
     def _path_classes(self, kind: Ints, row: Ints) -> Ints:
-        """The classes' numbers, by the chains' kinds and the streams of the rows of R_doc."""
+        """The path class of each chain, from its kind and the stream of its row of R_doc."""
         streams = self._batch.r_doc["stream"].combine_chunks().dictionary_encode()
         names: Sequence[str] = streams.dictionary.to_pylist()
-        code, distinct = encoded(kind << 32 | streams.indices.to_numpy().astype(np.int64)[row])
+        code, distinct = dictionary_encode(kind << 32 | streams.indices.to_numpy().astype(np.int64)[row])
         numbers = []
         for pair in distinct.tolist():
             groups, same = self._kinds[pair >> 32]
@@ -144,13 +145,13 @@ class _Builder:
         return np.array(numbers, np.int64)[code]
 
     def _numbered(self, row: Ints, values: Values) -> Ints:
-        """The values' numbers."""
+        """The number of the value of each row of R_doc."""
         texts = self._batch.r_doc["strval"].combine_chunks().dictionary_encode()
-        code, distinct = encoded(texts.indices.to_numpy().astype(np.int64)[row])
+        code, distinct = dictionary_encode(texts.indices.to_numpy().astype(np.int64)[row])
         return values.numbers(texts.dictionary.take(pa.array(distinct)).to_pylist())[code]
 
 
 def groups_of(table: pa.Table) -> list[tuple[int, list[tuple[int, int]]]]:
-    """The groups of a relation R_GROUP, each with its edges."""
+    """The groups in a table of R_GROUP: number and edges."""
     rows = sorted(zip(*(table[name].to_pylist() for name in ("grp", "var1", "var2")), strict=True))
     return [(number, [edge[1:] for edge in edges]) for number, edges in groupby(rows, itemgetter(0))]

@@ -1,4 +1,4 @@
-"""The plan as a whole: rows come and go, batches of witnesses are joined with what is kept, and kept themselves."""
+"""The join of a batch with the postings of earlier documents, which then takes in those of the batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from join_stage.costs import Costs
 from join_stage.joiner import RESULT, Scope
-from join_stage.signature.arrays import encoded
+from join_stage.signature.arrays import dictionary_encode
 from join_stage.signature.build_postings import groups_of, postings
 from join_stage.signature.matches import FactorisedMatches
 from join_stage.signature.pairing import PairedRuns, Pairing
@@ -25,7 +25,7 @@ from templates.witness import Witnesses
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What was kept at some time."""
+    """The postings at some time, to go back to."""
 
     runs: tuple[PostingRun, ...]
     values_version: int
@@ -33,7 +33,7 @@ class Mark:
 
 
 class SignatureJoin:
-    """Rows of R_T, and postings of the documents that were joined."""
+    """The rows of R_T, and the postings of the documents that were joined."""
 
     def __init__(self) -> None:
         self.rows = RowIndex()
@@ -56,7 +56,7 @@ class SignatureJoin:
     # ------------------------------------------------------------ batches
 
     def join(self, batch: Witnesses, scope: Scope) -> FactorisedMatches:
-        """The matches that documents complete with each other and with those that are kept; they are kept too."""
+        """The matches among the documents of a batch, and between them and earlier ones. Then adds their postings."""
         self._classes.learn(groups_of(batch.r_group))
         self._classes.renew()
         run = postings(batch, self._classes, self._values)
@@ -69,7 +69,7 @@ class SignatureJoin:
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch))
 
     def evict(self, before: int) -> None:
-        """Drops the documents that begin before a time."""
+        """Drops the documents that begin before a time, in microseconds."""
         runs = (since(run, before) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
         used = [run.value for run in self._runs]
@@ -78,27 +78,27 @@ class SignatureJoin:
             self._runs = tuple(renumbered(run, new) for run in self._runs)
 
     def mark(self) -> Mark:
-        """What is kept now."""
+        """The postings as they are now."""
         return Mark(self._runs, self._values.version, self._classes)
 
     def back_to(self, mark: Mark) -> bool:
-        """Keeps what was kept then; false if that is no longer known. Groups that were new since may come again, and
-        are the same."""
+        """Restores the postings of an earlier time; False if that is not possible any more. Groups that were new since
+        then may be added again: they are the same."""
         if self._values.version != mark.values_version or self._classes is not mark.classes:
             return False
         self._runs = mark.runs
         return True
 
     def restart(self, groups: pa.Table) -> None:
-        """Drops all documents, and takes in the groups that are known."""
+        """Drops all documents, and starts with the groups in a table of R_GROUP."""
         self._classes = PathClasses(self.rows)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._runs, self._values = (), Values()
         self._classes.learn(groups_of(groups))
 
     def keep_groups(self, kept: Collection[int], edges: Collection[Edge]) -> None:
-        """Forgets all groups but some and those that the documents have; and what documents have of groups without any
-        of some edges."""
+        """Drops the groups that are neither in `kept` nor in postings, and those with none of `edges`, with their
+        postings."""
         used = np.unique(np.concatenate([np.zeros(0, np.int64), *(run.path_class for run in self._runs)]))
         self._classes, new = self._classes.only(used, kept, edges)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
@@ -106,8 +106,8 @@ class SignatureJoin:
         self._runs = tuple(run for run in runs if len(run))
 
     def counters(self) -> dict[str, int]:
-        """Documents that are kept, those that no path is in left out; their postings, the bytes of these, and how many
-        different values they have; the groups of edges that are known."""
+        """The numbers of `documents` with postings, of `postings`, of their bytes (`posting_bytes`), of distinct
+        `values`, and of known `groups` of edges."""
         return {
             "documents": sum(len(run.docid) for run in self._runs),
             "postings": sum(map(len, self._runs)),
@@ -117,14 +117,14 @@ class SignatureJoin:
         }
 
     def load(self, state: Witnesses) -> None:
-        """Takes in the join state, after `restart`."""
+        """Adds the postings of the stored join state, after `restart`."""
         self._classes.learn(groups_of(state.r_group))
         self._classes.renew()
         self._keep(postings(state, self._classes, self._values))
 
     def _keep(self, run: PostingRun) -> None:
-        """Keeps postings. Runs are merged so that each is twice as long as the next: a batch meets few of them, and a
-        posting is moved few times."""
+        """Adds postings. Runs are merged so that each is at least twice as long as the next. So a batch meets few runs,
+        and a posting is moved few times."""
         if not len(run):
             return
         runs = [*self._runs, run]
@@ -133,13 +133,13 @@ class SignatureJoin:
         self._runs = tuple(runs)
 
     def _filtered(self, batch: Witnesses) -> Iterator[pa.RecordBatch]:
-        """The matches of rows without a join."""
+        """The matches of rows without a join, in batches of RESULT."""
         if not any(self.rows.filters.values()):
             return
         node1, node2 = (batch.r_bin[name].to_numpy() for name in ("node1", "node2"))
         same = np.flatnonzero(node1 == node2)
         group = batch.r_bin["grp"].to_numpy()[same]
-        code, groups = encoded(group.astype(np.int64))
+        code, groups = dictionary_encode(group.astype(np.int64))
         for place, number in enumerate(groups.tolist()):
             at = same[code == place]
             for row in self._classes.filters(number):

@@ -1,4 +1,4 @@
-"""Matches: what pairs of runs have in common, written out as rows of RESULT when it is asked for."""
+"""The matches of a batch, factorised: rows of RESULT are written out when they are asked for."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import pyarrow as pa
 
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
-from join_stage.signature.arrays import Ints, expanded, matching
+from join_stage.signature.arrays import Ints, equal_ranges, expand_ranges
 from join_stage.signature.pairing import PairedRuns, PostingPairs, PostingRanges
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.row_index import RowIndex
 from templates.template import Shape
 
 CHUNK = 100_000
-"""About how many matches are written out at a time."""
+"""The approximate number of matches that are written out at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSource:
-    """Where a template's node is found: in the postings of a join, so far down a path."""
+    """Where the node of a template is found: on a side of the postings of a join, `depth` nodes below the top of the
+    path. `leaf` says that it is the end of the path."""
 
     left: bool
     join: int
@@ -36,7 +37,8 @@ class NodeSource:
 
 @dataclass(frozen=True, slots=True)
 class NodeSources:
-    """The slots of a template's nodes; and those that several joins share, which have to be one node."""
+    """Where each node of a template is found; `equal` are the pairs of sources that must give one node, because
+    several joins share it."""
 
     nodes: list[NodeSource]
     equal: list[tuple[NodeSource, NodeSource]]
@@ -44,7 +46,7 @@ class NodeSources:
 
 @lru_cache(maxsize=4096)
 def node_sources(shape: Shape) -> NodeSources:
-    """Where the nodes of a template with joins are found. The tops are the instances' in all joins."""
+    """Where the nodes of a template with joins are found. The top of a side is that of the instance in every join."""
     met: dict[int, NodeSource] = {}
     equal: list[tuple[NodeSource, NodeSource]] = []
     for join, leaves in enumerate(shape.joins):
@@ -68,7 +70,7 @@ def _path(shape: Shape, leaf: int) -> list[int]:
 
 
 class FactorisedMatches:
-    """The matches of a batch: to be read before rows change."""
+    """The matches of a batch. They must be read before the rows change."""
 
     def __init__(
         self, rows: RowIndex, costs: Costs, found: Iterable[PairedRuns], filtered: Iterable[pa.RecordBatch]
@@ -80,7 +82,7 @@ class FactorisedMatches:
         return sum(batch.num_rows for batch in self.to_batches())
 
     def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
-        """Record batches of RESULT."""
+        """The matches as record batches of RESULT, of at most `max_chunksize` rows."""
         for batch in self._batches():
             for start in range(0, batch.num_rows, max_chunksize):
                 yield batch.slice(start, max_chunksize)
@@ -108,7 +110,7 @@ class FactorisedMatches:
 
 
 def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """By template."""
+    """The matches of rows of one join: (template, rows of RESULT)."""
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for number, meaning in enumerate(found.means):
         for place in meaning.single:
@@ -122,12 +124,12 @@ def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.Reco
         weights = (ranges.end - ranges.start) * counts[ranges.kind]
         for part in _parts(weights):
             chosen = PostingRanges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
-            at, which = expanded(chosen.start, chosen.end)
+            at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], found.order[at], chosen.kind[which]
             if found.driving is found.other:
-                apart = found.driving.documents[ours] != found.other.documents[theirs]
-                ours, theirs, kind = ours[apart], theirs[apart], kind[apart]
-            at, pair = expanded(ends[kind] - counts[kind], ends[kind])
+                different = found.driving.documents[ours] != found.other.documents[theirs]
+                ours, theirs, kind = ours[different], theirs[different], kind[different]
+            at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
             near = _near(rows, found, ours[pair], theirs[pair], places[at])
             at, pair = at[near], pair[near]
             yield template, _result(rows, found, nodes, places[at], [(ours[pair], theirs[pair])])
@@ -137,7 +139,7 @@ def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.Reco
 
 
 def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """By template."""
+    """The matches of rows of several joins: (template, rows of RESULT)."""
     number = {kind: place for place, kind in enumerate(found.kinds)}
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for place in np.unique(pairs.found).tolist():
@@ -157,7 +159,7 @@ def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Itera
         keys = np.flatnonzero(counts[pairs.found] > 0)
         for part in _parts(counts[pairs.found[keys]]):
             key = keys[part]
-            item, at = expanded((ends - counts)[pairs.found[key]], ends[pairs.found[key]])
+            item, at = expand_ranges((ends - counts)[pairs.found[key]], ends[pairs.found[key]])
             key = key[at]
             first = pairs.start[key]
             near = _near(rows, found, pairs.driving[first], pairs.other[first], rows_of[item])
@@ -167,16 +169,16 @@ def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Itera
 
 @dataclass(frozen=True)
 class _Choices:
-    """For each item the kinds that satisfy one of its joins."""
+    """For each item, a row of a set of kinds, the kinds that satisfy one of its joins."""
 
     kinds: list[list[int]]
 
     def expanded(self, item: Ints) -> tuple[Ints, Ints]:
-        """For some items all their kinds, and for each the place of its item."""
+        """The kinds of some items, one item after the other, and for each kind the index of its item."""
         flat = np.array([kind for kinds in self.kinds for kind in kinds], np.int64)
         ends = np.cumsum([len(kinds) for kinds in self.kinds])
         starts = np.append(0, ends[:-1])
-        at, place = expanded(starts[item], ends[item])
+        at, place = expand_ranges(starts[item], ends[item])
         return flat[at], place
 
 
@@ -191,12 +193,15 @@ def _joined(
     key: Ints,
     rows_of: Ints,
 ) -> pa.RecordBatch:
-    """All ways to choose for each join of a row one of the pairs of postings that satisfy it."""
+    """The matches that result from all ways to choose, for each join of a row, a pair of postings that satisfies it.
+
+    `item` and `key` have one length: an index into `rows_of`, and a pair of instances that satisfies that row.
+    """
     chosen: list[Ints] = []
     for join, choice in enumerate(choices):
         kind, place = choice.expanded(item)
         item, key, chosen = item[place], key[place], [column[place] for column in chosen]
-        pair, place = expanded(*matching(key * len(found.kinds) + kind, codes))
+        pair, place = expand_ranges(*equal_ranges(key * len(found.kinds) + kind, codes))
         item, key, chosen = item[place], key[place], [*(column[place] for column in chosen), pair]
         for one, other in nodes.equal:
             if other.join == join:
@@ -214,7 +219,7 @@ def _of(pairs: PostingPairs, chosen: Ints) -> tuple[Ints, Ints]:
 
 
 def _parts(weights: Ints) -> Iterator[slice]:
-    """Slices of about CHUNK together, a single one may be more."""
+    """Slices of consecutive weights that sum to about CHUNK; a single weight may be larger."""
     total = np.cumsum(weights)
     start = 0
     while start < len(weights):
@@ -231,7 +236,10 @@ def _sides(found: PairedRuns) -> tuple[PostingRun, PostingRun]:
 def _near(
     rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether documents, given by postings, are within rows' windows, and in their order."""
+    """Whether pairs of documents, given by postings, are within the windows of rows and in their order.
+
+    `ours`, `theirs`, `place` and the result have one length.
+    """
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
     one, two = left.documents[one], right.documents[two]
     span = np.maximum(left.t1[one], right.t1[two]) - np.minimum(left.t0[one], right.t0[two])
@@ -239,7 +247,7 @@ def _near(
 
 
 def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:
-    """The nodes at a slot of pairs of postings."""
+    """The nodes that a source gives for pairs of postings."""
     run, at = (found.driving, ours) if slot.left == found.driving_left else (found.other, theirs)
     if slot.leaf:
         return run.node[at]

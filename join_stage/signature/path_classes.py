@@ -1,4 +1,4 @@
-"""PathClasses of paths: witnesses that bind the same paths, as stage 1's groups have it, and the edges between them."""
+"""Path classes: witnesses whose groups bind the same paths are of one class, and edges join classes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from join_stage.signature.row_index import Path, RowIndex
 from templates.catalog import Edge
 
 CLASS_BITS = 24
-"""Bits of the number of a set of paths where it stands in one number with another."""
+"""Bits of the number of a set of paths. Two such numbers, or one and a value, are packed into one int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathClass:
-    """The paths that some witnesses bind: an edge of each of the groups, from the top down.
+    """The paths that some witnesses bind: one edge from each group, from the top down.
 
-    `same` tells that the one group is bound by a node and itself; `stream` is the documents'.
+    `same` says that the only group is bound by a node and itself. `stream` is the stream of the documents.
     """
 
     groups: tuple[int, ...]
@@ -29,9 +29,12 @@ class PathClass:
 
 @dataclass(frozen=True, slots=True)
 class KindMeaning:
-    """What the sets of paths of two postings, left and right, mean to the rows: the edges between them, the largest
-    window and whether all are FOLLOWED BY; whether rows of several joins are among those that have the edges, and the
-    places of those that have one only."""
+    """What a pair of sets of paths, left and right, means to the rows.
+
+    `edges` lead from the one set to the other. Of the rows that have some of them, `window` is the largest, in
+    microseconds; `ordered` says that all are FOLLOWED BY, `several` that some have several joins; `single` are the
+    indices of those with one join.
+    """
 
     edges: tuple[int, ...]
     window: int
@@ -42,14 +45,14 @@ class KindMeaning:
 
 @dataclass(frozen=True, slots=True)
 class _AskedPaths:
-    """Paths of a stream that rows ask for on one side."""
+    """A set of paths, by number, that rows ask for on one side of documents of a stream."""
 
     stream: str
     paths: frozenset[int]
 
 
 class PathClasses:
-    """Numbers classes, and tells what they mean to the rows as they were at the last `renew`."""
+    """Numbers classes, and looks up what they mean to the rows as they were at the last `renew`."""
 
     def __init__(self, rows: RowIndex) -> None:
         self._rows = rows
@@ -57,7 +60,7 @@ class PathClasses:
         self._all: list[PathClass] = []
         self._numbers: dict[PathClass, int] = {}
         self.version = rows.version
-        """That of the rows which all is about."""
+        """The version of the rows that the look-ups are about."""
         self._chains: dict[tuple[tuple[int, ...], bool], frozenset[Path]] = {}
         self._paths: dict[tuple[tuple[int, ...], bool], frozenset[int]] = {}
         self._asked: list[_AskedPaths] = []
@@ -68,16 +71,19 @@ class PathClasses:
         self._forget()
 
     def learn(self, groups: Iterable[tuple[int, Iterable[Edge]]]) -> None:
-        """Takes in groups of edges; one that is known is the same again."""
+        """Adds groups of edges by number. A number that is known has the same edges again."""
         self._groups.update((number, frozenset(edges)) for number, edges in groups)
 
     def __len__(self) -> int:
-        """How many groups are known."""
+        """The number of known groups."""
         return len(self._groups)
 
     def only(self, used: Ints, kept: Iterable[int], edges: Collection[Edge]) -> tuple[PathClasses, Ints]:
-        """Some of the classes by new numbers, in their order, with their groups and those of the numbers in `kept`; the
-        new number of each old one, -1 if it has none. Groups without any of `edges` are none, nor are their classes."""
+        """A copy with fewer classes and groups, and for each old class number the new one, -1 if the class is dropped.
+
+        It has the classes in `used`, in their order, their groups, and the groups in `kept`. Groups that have none of
+        `edges` are dropped, and so are the classes that consist of them.
+        """
         live = {group for group, members in self._groups.items() if any(edge in edges for edge in members)}
         fewer, new = PathClasses(self._rows), np.full(len(self._all), -1)
         for number in used.tolist():
@@ -95,20 +101,20 @@ class PathClasses:
         return number
 
     def opens(self, groups: tuple[int, ...]) -> bool:
-        """Whether a path goes on below what the groups bind."""
+        """Whether a path of some row continues below what the groups bind."""
         return bool(self._open(groups))
 
     def binds(self, groups: tuple[int, ...], same: bool) -> bool:
-        """Whether the groups bind a whole path."""
+        """Whether the groups bind a whole path of some row."""
         return bool(self._bound(groups, same))
 
     def filters(self, group: int) -> list[int]:
-        """The ids of the rows without a join that a group, bound by a node and itself, satisfies."""
+        """The ids of the rows without a join that a group satisfies if a node and itself bind it."""
         variables = sorted({a for a, b in self._groups[group] if a == b})
         return [row for variable in variables for row in self._rows.filters.get(variable, ())]
 
     def asked(self, classes: Ints, *, left: bool) -> Ints:
-        """For each class the number of the set of its paths that rows ask for on a side, 0 if there are none."""
+        """For each class, the number of the set of its paths that rows ask for on one side; 0 if they ask for none."""
         known = self._asked_of[left]
         if len(known) < len(self._all):
             known = np.append(known, np.full(len(self._all) - len(known), -1))
@@ -130,7 +136,7 @@ class PathClasses:
         return number
 
     def pair(self, left: int, right: int, streams: frozenset[tuple[str, str]]) -> KindMeaning | None:
-        """What two sets of paths mean to the rows; None if nothing, or if these streams are not joined."""
+        """What two sets of paths mean to the rows; None if no edge joins them, or if `streams` lacks their streams."""
         one, other = self._asked[left], self._asked[right]
         if (one.stream, other.stream) not in streams:
             return None
@@ -150,7 +156,7 @@ class PathClasses:
         return _united([self._edge(edge) for edge in sorted(edges)])
 
     def _edge(self, edge: int) -> KindMeaning:
-        """What an edge means alone."""
+        """What a single edge means to the rows."""
         found = self._edges.get(edge)
         if found is None:
             rows, places = self._rows, sorted(self._rows.using(edge))
@@ -160,7 +166,7 @@ class PathClasses:
         return found
 
     def _bound(self, groups: tuple[int, ...], same: bool) -> frozenset[int]:
-        """The paths, by number, that the groups bind."""
+        """The numbers of the paths that the groups bind."""
         key = groups, same
         found = self._paths.get(key)
         if found is None:
@@ -174,23 +180,23 @@ class PathClasses:
         return found
 
     def _open(self, groups: tuple[int, ...]) -> frozenset[Path]:
-        """The chains that the groups bind and that some path begins with."""
+        """The chains of variables that the groups bind and that a longer path begins with."""
         key = groups, False
         found = self._chains.get(key)
         if found is None:
             chains = self._groups[groups[0]] if len(groups) == 1 else self._longer(groups)
-            found = self._chains[key] = frozenset(chain for chain in chains if chain in self._rows.openings)
+            found = self._chains[key] = frozenset(chain for chain in chains if chain in self._rows.prefixes)
         return found
 
     def _longer(self, groups: tuple[int, ...]) -> Iterable[Path]:
-        """The chains that go on from open ones by an edge of the last group."""
+        """The open chains of all groups but the last, each continued by an edge of the last group."""
         below: dict[int, list[int]] = {}
         for above, variable in self._groups[groups[-1]]:
             below.setdefault(above, []).append(variable)
         return [(*chain, variable) for chain in self._open(groups[:-1]) for variable in below.get(chain[-1], ())]
 
     def renew(self) -> None:
-        """Forgets what was about other rows than there are now."""
+        """Brings the look-ups up to date with the rows."""
         if self.version != self._rows.version:
             self.version = self._rows.version
             self._forget()

@@ -1,4 +1,4 @@
-"""The `signature` plan on any engine: postings in memory, made anew from the join state when in doubt."""
+"""The `signature` plan on any engine: postings in memory, rebuilt from the stored join state when they may differ."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from templates.witness import Witnesses
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What a store has when postings are made anew: its groups, as rows of R_GROUP, and the join state without the
-    batch, if there is any."""
+    """What postings are built from: the groups of a store, as rows of R_GROUP, and its join state without the batch,
+    None if it is empty."""
 
     groups: pa.Table
     witnesses: Witnesses | None
 
 
 class SignaturePlan:
-    """Joins in memory beside a store, whose tables are what is kept for good. The plan of an engine adds how these are
-    read, which is needed for the first batch, and for one after the postings went out of step with them."""
+    """Joins in memory. The tables of the store are what lasts. The plan of each engine adds how they are read: for the
+    first batch, and after the postings fell behind them."""
 
     in_sql: ClassVar[bool] = False
 
@@ -39,7 +39,7 @@ class SignaturePlan:
 
     @property
     def reads_state(self) -> bool:
-        """Whether the next batch needs the stored state."""
+        """Whether the next batch reads the stored state."""
         return not self._loaded
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
@@ -49,7 +49,7 @@ class SignaturePlan:
         self._join.drop_rows(rows)
 
     def answer(self, batch: Batch, stored: Callable[[], StoredState]) -> Matches:
-        """Answers all templates for a batch; `stored` is called if the postings have to be made."""
+        """Answers all templates for a batch. Calls `stored` if the postings must be built."""
         if not self._loaded:
             state = stored()
             self._join.restart(state.groups)
@@ -60,12 +60,13 @@ class SignaturePlan:
         return self._join.join(batch.witnesses, batch.scope)
 
     def evict(self, before: int) -> None:
-        """Drops the postings of documents that begin before a time."""
+        """Drops the postings of documents that begin before a time, in microseconds."""
         self._note()
         self._join.evict(before)
 
     def extended(self) -> None:
-        """The postings lack what was added; those that are made from now on have it, and go if the batch does."""
+        """The postings lack what was added. Those built from now on have it, and are dropped if the batch is rolled
+        back."""
         self._loaded, self._extended = False, True
 
     def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
@@ -73,7 +74,7 @@ class SignaturePlan:
         self._join.keep_groups(kept, edges)
 
     def _note(self) -> None:
-        """Notes what is kept before a batch changes it."""
+        """Notes the postings before a batch changes them."""
         self._before = self._before or self._join.mark()
 
     def committed(self) -> None:

@@ -1,6 +1,7 @@
-"""The rows of R_T as sets of edges, and which rows are within a set of edges.
+"""The rows of R_T as sets of edges, and a look-up of the rows whose edges are all in a given set.
 
-A path is the chain of variables from the top of a row's side down to a leaf; an edge is the two paths of a value join.
+A path is the chain of variables from the top of a side of a row down to a leaf. An edge is the pair of paths of a value
+join.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from templates.template import Shape
 Path = tuple[int, ...]
 
 MOST_JOINS = 16
-"""The most joins of a row: what XSCL allows."""
+"""The largest number of joins of a row, which XSCL limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRow:
-    """A row of a template with joins, and its edge for each of them, in the template's order."""
+    """A row of a template with joins. `edges` has the edge of each join, in the order of the template."""
 
     row: Row
     shape: Shape
@@ -31,25 +32,26 @@ class JoinRow:
 
 
 class RowIndex:
-    """The rows of R_T. One with joins has a place, by which `joins`, `ids`, `windows` and `ordered` tell what it is."""
+    """The rows of R_T. A row with joins has an index, called its place, into `joins`, `ids`, `windows`, `ordered` and
+    `edge_table`. Windows are in microseconds."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Changes whenever the rows do."""
+        """Changes with every change of the rows."""
         self.joins: list[JoinRow | None] = []
         self.ids: NDArray[np.int64] = np.zeros(1024, np.int64)
         self.windows: NDArray[np.int64] = np.zeros(1024, np.int64)
         self.ordered: NDArray[np.bool_] = np.zeros(1024, np.bool_)
         self.filters: dict[int, dict[int, Row]] = defaultdict(dict)
-        """Rows of templates without a join, by their variable and id."""
+        """The rows of templates without a join, by variable and id."""
         self.paths: dict[Path, int] = {}
-        """The paths of all edges, numbered."""
-        self.openings: Counter[Path] = Counter()
-        """The beginnings, of two variables or more, of paths of three or more."""
+        """The numbers of the paths of all edges, from 1."""
+        self.prefixes: Counter[Path] = Counter()
+        """The proper prefixes, of two variables or more, of all paths, counted."""
         self._path_uses: Counter[Path] = Counter()
         self._numbered = self.edge_count = 0
         self.edge_table: NDArray[np.int64] = np.full((1024, MOST_JOINS), -1)
-        """For each place the edges of a row of several joins, -1 after them; of no other."""
+        """Shape (places, MOST_JOINS). A row of several joins has its edges first and then -1; all others have -1."""
         self._edges: dict[tuple[Path, Path], int] = {}
         self._free_edges: list[int] = []
         self._edge_paths: dict[int, tuple[Path, Path]] = {}
@@ -65,7 +67,7 @@ class RowIndex:
     # ------------------------------------------------------------ registration
 
     def put(self, shape: Shape, row: Row) -> None:
-        """Adds a row; one with a known id replaces it."""
+        """Adds a row, or replaces the row with its id."""
         self.drop(row.id)
         if not shape.joins:
             self._filtered[row.id] = row.variables[0]
@@ -81,13 +83,13 @@ class RowIndex:
             self.edge_table[place, : len(edges)] = edges
         for edge in set(edges):
             self._using[edge].add(place)
-        # Rows are looked for by one of their edges: by the one that finds the fewest others.
+        # A row is indexed by one of its edges: the one under which the fewest others are.
         finder = min(set(edges), key=lambda edge: (len(self._found_by[edge]), edge))
         self._found_by[finder].add(place)
         self._finder[place] = finder
 
     def drop(self, row_id: int) -> None:
-        """Takes out a row, if there is one of that id."""
+        """Removes the row with an id, if there is one."""
         self.version += 1
         if (variable := self._filtered.pop(row_id, None)) is not None:
             del self.filters[variable][row_id]
@@ -125,7 +127,7 @@ class RowIndex:
                 if path not in self.paths:
                     self._numbered += 1
                     self.paths[path] = self._numbered
-                    self.openings.update(path[:end] for end in range(2, len(path)))
+                    self.prefixes.update(path[:end] for end in range(2, len(path)))
                 self._path_uses[path] += 1
             one, other = self.paths[left], self.paths[right]
             self._rights.setdefault(one, {})[other] = self._lefts.setdefault(other, {})[one] = edge
@@ -144,17 +146,17 @@ class RowIndex:
                 number = self.paths.pop(path)
                 self._rights.pop(number, None)
                 self._lefts.pop(number, None)
-                self.openings.subtract(path[:end] for end in range(2, len(path)))
-                self.openings = +self.openings
+                self.prefixes.subtract(path[:end] for end in range(2, len(path)))
+                self.prefixes = +self.prefixes
 
     # ------------------------------------------------------------ look-up
 
     def partners(self, path: int, *, left: bool) -> dict[int, int]:
-        """The paths that one on the left, or on the right, is joined with, and by which edges."""
+        """The paths that a path on the left, or on the right, is joined with, and the edge for each."""
         return (self._rights if left else self._lefts).get(path, {})
 
     def using(self, edge: int) -> set[int]:
-        """The places of the rows that have an edge."""
+        """The places of the rows with an edge."""
         return self._using[edge]
 
     def at(self, place: int) -> JoinRow:
@@ -163,9 +165,9 @@ class RowIndex:
         assert row is not None, "a place that is asked for has a row"
         return row
 
-    def within(self, edges: Collection[int]) -> list[int]:
-        """The places, in order, of the rows all of whose edges are among some: takes time in the number of rows that
-        are looked for by one of them."""
+    def covered_by(self, edges: Collection[int]) -> list[int]:
+        """The places, sorted, of the rows whose edges are all among `edges`. Takes time in the number of rows that are
+        indexed by one of these."""
         return sorted(
             place
             for edge in edges
@@ -175,7 +177,7 @@ class RowIndex:
 
 
 def _path(shape: Shape, row: Row, leaf: int) -> Path:
-    """The variables from the top of the leaf's side down to it."""
+    """The variables from the top of a side down to its leaf."""
     chain = []
     node: int | None = leaf
     while node is not None:

@@ -1,4 +1,4 @@
-"""Which rows of several joins a set of kinds satisfies: looked up once for each distinct set."""
+"""The rows of several joins that a set of kinds satisfies, looked up once for each distinct set."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.row_index import RowIndex
 
 Kind = tuple[int, int]
-"""The numbers of the sets of paths, left and right, of a pair of postings."""
+"""The kind of a pair of postings: the numbers of their sets of asked paths, left and right."""
 
 Streams = frozenset[tuple[str, str]]
 
 MOST_SETS = 100_000
-"""Sets whose rows are remembered."""
+"""The number of sets whose rows are cached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SatisfiedRows:
-    """The places of rows, and for each row and each of its joins the kinds that satisfy the join."""
+    """Rows that a set of kinds satisfies. `places` has their indices; `choices` has for each of them, and each of its
+    joins, the kinds that satisfy the join."""
 
     places: Ints
     choices: list[list[list[Kind]]]
 
 
 class SatisfiedRowsCache:
-    """Remembers what sets of kinds mean to the rows as they are now."""
+    """Looks up the rows that sets of kinds satisfy. It is cleared when the rows change."""
 
     def __init__(self, rows: RowIndex, classes: PathClasses) -> None:
         self._rows, self._classes = rows, classes
@@ -37,7 +38,8 @@ class SatisfiedRowsCache:
         self._within: dict[tuple[Streams, frozenset[Kind]], SatisfiedRows] = {}
 
     def within(self, kinds: frozenset[Kind], streams: Streams) -> SatisfiedRows:
-        """The rows of several joins that a set satisfies, if documents are near enough in time."""
+        """The rows of several joins that a set of kinds satisfies, for documents of these pairs of streams. Times are
+        not looked at."""
         if self._version != self._rows.version:
             self._version = self._rows.version
             self._within.clear()
@@ -55,6 +57,6 @@ class SatisfiedRowsCache:
             pair = self._classes.pair(*kind, streams)
             for edge in pair.edges if pair else ():
                 having.setdefault(edge, []).append(kind)
-        places = [place for place in self._rows.within(having) if len(self._rows.at(place).edges) > 1]
+        places = [place for place in self._rows.covered_by(having) if len(self._rows.at(place).edges) > 1]
         choices = [[having[edge] for edge in self._rows.at(place).edges] for place in places]
         return SatisfiedRows(np.array(places, np.int64), choices)

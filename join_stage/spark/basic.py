@@ -23,32 +23,32 @@ from templates.catalog import Row
 from templates.conjunctive import executable_query
 
 TASK_ROWS = 100_000
-"""Rows of R_vj and R_bin worth a task of their own, in each template."""
+"""The number of rows of R_vj and R_bin for which a task pays, in each template."""
 
 
 class SparkPlan(Plan, Protocol):
-    """A plan in the engine's session. The views r_bin_w, r_doc_w and r_docts_w hold the batch."""
+    """A plan in the session of the engine. The views r_bin_w, r_doc_w and r_docts_w hold the batch."""
 
     @property
     def reads_state(self) -> bool:
-        """Whether it reads the join state for the next batch."""
+        """Whether the next `join` reads the join state."""
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
-        """Answers all templates for a batch; `before` is the join state without it, empty if there is none or the plan
-        does not read it."""
+        """Answers all templates for a batch. `before` is the join state without the batch, by table; it is empty if
+        there is none or the plan does not read it."""
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
-        """These files of the join state, by table, have left it with their documents, all of which begin before a time.
+        """Is told which files leave the join state, by table. Their documents all begin before a time.
 
-        They can be read until the end of the batch.
+        The files can be read until the end of the batch.
         """
 
     def close(self) -> None:
-        """The engine is closed."""
+        """Is told that the engine is closed."""
 
 
-class BasicPlan(SQLPlan):
-    """The conjunctive queries of all templates over the join state; also what other plans in SQL start from."""
+class SparkBasicPlan(SQLPlan):
+    """The plan `basic`: the conjunctive queries of all templates over the join state. `SparkViewsPlan` extends it."""
 
     reads_state = True
 
@@ -93,7 +93,7 @@ class BasicPlan(SQLPlan):
             return self._answer(batch)
 
     def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
-        """All templates' matches; what their queries are put over is there."""
+        """The matches of all templates, once the views that their queries read are there."""
         templates = list(self._templates.values())
         ((statement, numbers),) = batch_statements(templates, "array({})", with_old=batch.older, form=form)
         begin = time.perf_counter()
@@ -102,11 +102,10 @@ class BasicPlan(SQLPlan):
         return found
 
     def _prepare(self, before: Mapping[str, DataFrame], scope: Scope, cached: ExitStack) -> None:
-        """Makes the views that the statement of a batch reads beside the batch's own.
+        """Makes the views that the statement of a batch reads, beside those of the batch itself.
 
-        `before` is the join state from before the batch, if there is any. Of it only documents that share a value with
-        the batch can match: their rows are read from the files once and held in memory for all templates, as is R_vj,
-        while `cached` is open.
+        `before` is the join state without the batch, if there is any. Only documents that share a value with the batch
+        can match. Their rows, and R_vj, are read once and kept in memory for all templates while `cached` is open.
         """
         session, joined = self._session, {f"{name}_w": self._session.table(f"{name}_w") for name in STATE}
         if before:
@@ -127,25 +126,25 @@ class BasicPlan(SQLPlan):
         self._measure(joined)
 
     def _measure(self, joined: Mapping[str, DataFrame]) -> None:
-        """Fills the caches and makes views of what the templates join, in as many parts as it is worth."""
-        # One job fills the caches: Spark plans by size, and knows that of a cached frame once it has been computed.
+        """Fills the caches, and makes views of what the templates join, in as many partitions as pay."""
+        # One job fills the caches. Spark plans by size, and knows the size of a cached frame once it is computed.
         streamed = {name: frame for name, frame in joined.items() if name.startswith(("r_vj", "r_lr", "r_bin"))}
         size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in streamed.values()]).count()
         for name, frame in streamed.items():
             frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
-        """Nothing is kept about documents."""
+        """Does nothing: the plan keeps nothing about documents."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: the plan holds nothing open."""
 
     def _view(self, name: str, rows: pa.Table) -> None:
         local_frame(self._session, rows).createOrReplaceTempView(name)
 
 
 def persisted(frame: DataFrame, cached: ExitStack) -> DataFrame:
-    """The frame, held in memory once it has been computed, while `cached` is open."""
+    """The frame, kept in memory from when it is first computed until `cached` is closed."""
     frame.persist()
     cached.callback(frame.unpersist)
     return frame

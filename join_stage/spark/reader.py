@@ -1,4 +1,4 @@
-"""A store in Parquet files that is only read, as of the last batch when it was opened."""
+"""A store of Parquet files that is opened to be read only, as of the last batch at that time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SparkReader(OnlyRead):
     """A `JoinEngine` that only reads, while others may write the store."""
 
     def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:
-        """`schema` has what the store holds beside the join state. StoreError if there is no store."""
+        """`schema` declares the tables beside the join state. Raises StoreError if there is no store."""
         self.schema = FLAT_STORE | schema
         self._files = Snapshot(self.schema, directory, newest_files(directory, self.schema.tables))
         self._session = session.newSession()
@@ -47,4 +47,4 @@ class SparkReader(OnlyRead):
         return max((number for number in found if number is not None), default=-1)
 
     def close(self) -> None:
-        """Nothing: no file stays open."""
+        """Does nothing: no file stays open."""

@@ -1,7 +1,4 @@
-"""The `signature` plan of the Spark engine: reads the join state that postings are made of from its files.
-
-The postings are in the driver's memory.
-"""
+"""The `signature` plan on Spark: builds the postings, which are in the memory of the driver, from the stored files."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from join_stage.joiner import Batch, Matches
-from join_stage.signature.arrays import encoded
+from join_stage.signature.arrays import dictionary_encode
 from join_stage.signature.plan import SignaturePlan, StoredState
 from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews
 from templates.witness import R_GROUP, Witnesses
 
 _EDGE = 1 << 30
-"""The first number of a group that stands for a single edge; those of stage 1 are less."""
+"""The first number of a group of a single edge. The numbers of stage 1 are less."""
 
 
 class SparkSignaturePlan(SignaturePlan):
@@ -37,7 +34,7 @@ class SparkSignaturePlan(SignaturePlan):
         self.evict(before)
 
     def close(self) -> None:
-        """Nothing is held outside this process."""
+        """Does nothing: everything is in the memory of this process."""
 
     def _stored(self, before: Mapping[str, DataFrame]) -> StoredState:
         groups = self._views.frame("groups").toArrow()
@@ -45,8 +42,8 @@ class SparkSignaturePlan(SignaturePlan):
 
 
 def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> Witnesses:
-    """The join state as witnesses in which each edge is a group of its own."""
-    code, edges = encoded((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
+    """The flat join state as witnesses in which each edge is a group of its own."""
+    code, edges = dictionary_encode((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
     numbers = np.arange(len(edges), dtype=np.int64) + _EDGE
     columns = (numbers, edges >> 32, edges & 0xFFFFFFFF)
     groups = pa.table([pa.array(column.astype(np.int32)) for column in columns], R_GROUP)

@@ -1,8 +1,8 @@
-"""A question of a store on DuckDB: on a cursor of its own, in a transaction that DuckDB itself keeps from writing.
+"""A question over a store on DuckDB: on a cursor of its own, in a read-only transaction.
 
-DuckDB refuses writes to the store in such a transaction, and an instance that `seclude` has secluded reaches no file
-but its own. What is left is judged from the question as DuckDB's parser reads it: only SELECT, only relations and table
-functions that tell of the store, no function that tells of the process or does more than compute.
+DuckDB refuses writes in such a transaction, and after `seclude` an instance cannot reach any file but its own. The rest
+is judged from the question as the parser of DuckDB reads it: only SELECT, only relations of the store, only table
+functions of a list, no functions that read the state of the process or do more than compute.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from join_stage.store.reading import (
 from join_stage.store.schema import StoreSchema
 
 CHUNK = 2048
-"""Rows that are looked at together when an answer is measured: a vector of DuckDB."""
+"""The number of rows after which the size of an answer is checked: a vector of DuckDB."""
 
 MEMORY = "512MB"
-"""What the sorts and hash tables of a question hold before they spill."""
+"""The memory that the sorts and hash tables of a question use before they spill."""
 
 TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
 
@@ -42,25 +42,25 @@ set_config setseed setval sleep_ms stats txid_current vector_type which_secret w
 """
 
 REFUSED_FUNCTIONS = frozenset(_REFUSED_FUNCTIONS_NAMES.split())
-"""Functions that tell of the process, or do more than compute."""
+"""Functions that read the state of the process, or do more than compute."""
 
 _NODES = frozenset(("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"))
-"""What a query, also one in a WITH, may be made of; the others write."""
+"""The nodes that a query, or a query in WITH, may consist of. All others write."""
 
 _SOURCES = frozenset(
     ("BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "SHOW_REF", "PIVOT", "CTE")
 )
-"""What may stand in FROM."""
+"""The nodes that may stand in FROM."""
 
 _SHOWN = frozenset(("tables", "__show_tables_expanded"))
-"""What SHOW may show."""
+"""The names that SHOW may be given."""
 
 _SCHEMAS = frozenset(("main", "mmqjp", "memory"))
-"""What may stand before a table's name: the store."""
+"""The names that may qualify a table: those of the store."""
 
 
 def seclude(connection: duckdb.DuckDBPyConnection) -> None:
-    """Has an instance reach no file but its own from here on, nor variables of Python, and keep its settings."""
+    """Keeps an instance from here on from reaching other files and Python variables, and locks its settings."""
     connection.execute("SET enable_external_access = false")
     connection.execute("SET allowed_configs = ['operator_memory_limit']")
     connection.execute("SET lock_configuration = true")
@@ -108,7 +108,8 @@ class DuckDBQuestion:
 
 
 def judge(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> None:
-    """Refuses what is not a single SELECT over the relations of a schema. Raises what DuckDB says of bad SQL, too."""
+    """Raises Refused for anything but a single SELECT over the relations of a schema, and what DuckDB raises for bad
+    SQL."""
     short_enough(sql)
     statements = parser.extract_statements(sql)
     if len(statements) > 1:

@@ -1,4 +1,4 @@
-"""A source of rows that DuckDB reads under a name, and whose rows change."""
+"""A source of Arrow rows for DuckDB that is registered once, and whose rows change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 
 class RowSource:
-    """What DuckDB reads as the rows that it holds at that moment. They always have the schema of the first ones."""
+    """DuckDB reads the `rows` that it holds at that moment. All have one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema

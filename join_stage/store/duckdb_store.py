@@ -1,4 +1,4 @@
-"""A store in a DuckDB file, or in memory: a batch is a transaction."""
+"""A store in a DuckDB file, or in memory. A batch is a transaction."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _TYPES = {
 }
 
 _FIRST_INDEX = 1
-"""Of arrays in SQL."""
+"""The index of the first element of an array in SQL."""
 
 
 @telling_damage
 class DuckDBStore(DuckDBTables):
-    """A `TableStore` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
+    """A `TableStore` on DuckDB. Without a directory it is in memory, and spills past MEMORY_LIMIT.
 
-    The instance reaches no file but its own, whatever it is asked.
+    The instance cannot reach any file but its own, whatever SQL it is given.
     """
 
     def __init__(self, schema: StoreSchema, directory: Path | None = None) -> None:
@@ -66,7 +66,7 @@ class DuckDBStore(DuckDBTables):
         self._sources: dict[str, RowSource] = {}
 
     def _keep_private(self) -> None:
-        """Takes the files from all others. DuckDB makes them as the umask says, and the log anew now and then."""
+        """Makes the files private. DuckDB makes them as the umask says, and replaces the log now and then."""
         for path in self._private:
             keep_private(path)
 
@@ -74,8 +74,8 @@ class DuckDBStore(DuckDBTables):
         """Sets up the connection and the tables."""
         run = self._connection.execute
         set_up(self._connection)
-        # The statements name their joins in the order in which they are to be run: the optimizer, which knows
-        # nothing of how many documents share a value, was seen to choose orders a thousand times slower.
+        # Statements name their joins in the order to run them. The optimizer does not know how many documents share a
+        # value, and chose orders that were a thousand times slower.
         run("SET disabled_optimizers = 'join_order'")
         seclude(self._connection)
         for name, schema in self.schema.tables.items():
@@ -86,14 +86,15 @@ class DuckDBStore(DuckDBTables):
                 if (name, field.name) not in made:  # a column that is younger than the store
                     run(f"ALTER TABLE {name} ADD COLUMN {field.name} {_TYPES[field.type]}")
         self._upgrade()
+        self._connection.begin()  # one write to disk for all views
         self._make_views(self.schema.views)
         if (numbered := self.schema.numbered) is not None:
-            self._make_views(
-                numbered.of_rows(self.read(numbered.table, [numbered.numbers, numbered.argument]), _FIRST_INDEX)
-            )
+            rows = self.read(numbered.table, [numbered.numbers, numbered.argument])
+            self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
+        self._connection.commit()
 
     def _upgrade(self) -> None:
-        """Brings tables of older stores up to date, before the views over them are made. Here there are none."""
+        """Upgrades the tables of older stores, before the views over them are made. There is nothing to do here."""
 
     def _make_views(self, statements: Mapping[str, str]) -> None:
         for name, statement in statements.items():
@@ -113,8 +114,8 @@ class DuckDBStore(DuckDBTables):
         self._take_back()
 
     def _take_back(self) -> bool:
-        """Takes back the batch; whether that was the whole of it: a commit that failed has ended it."""
-        self._sources.clear()  # they may have been registered in the transaction that goes
+        """Rolls back the batch. False if there is none: a commit that failed has ended it."""
+        self._sources.clear()  # they may have been registered in this transaction
         try:
             self._connection.rollback()
         except duckdb.TransactionException:
@@ -127,8 +128,8 @@ class DuckDBStore(DuckDBTables):
             self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
 
     def _insert(self, table: str, rows: pa.Table, columns: str = "*") -> None:
-        """Inserts rows into a table, or what the expressions `columns` make of them. What stands for them is registered
-        once for each table: to do so for each insert takes as long again."""
+        """Inserts rows into a table, or what the SQL expressions `columns` make of them. The source of the rows is
+        registered once for each table: registering it for each insert doubles the time."""
         if not len(rows):
             return
         with written():
@@ -154,7 +155,7 @@ class DuckDBStore(DuckDBTables):
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Says of what fails in a batch, for want of room above all, that it is the store's."""
+    """Turns errors of DuckDB while a batch is written, such as a full disk, into StoreError."""
     try:
         yield
     except duckdb.OutOfMemoryException as error:
@@ -166,5 +167,5 @@ def written() -> Iterator[None]:
 
 
 def columns_of(schema: pa.Schema) -> str:
-    """The columns of a table as SQL declares them."""
+    """The column declarations of a table in SQL."""
     return ", ".join(f"{field.name} {_TYPES[field.type]}" for field in schema)

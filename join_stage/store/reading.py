@@ -1,4 +1,4 @@
-"""What of SQL is answered: a single question over the tables that are documented. Here what both engines share."""
+"""Questions: untrusted SQL, of which a single SELECT over the relations of a store is answered. What engines share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from common.errors import InputError, OperationalError
 from join_stage.store.schema import StoreSchema
 
 LONGEST = 100_000
-"""How many characters of SQL are read at the most."""
+"""The largest number of characters of a question."""
 
 ONLY_READ = "the tables are only read: write a SELECT"
 
 _OF_THE_ENGINE = re.compile(r"^(?:duckdb|pragma|pg|sqlite)_|\W")
-"""What names of an engine's own relations and of files look like. A question that gives such a name to a part of itself
-might mean the other one elsewhere."""
+"""Matches the names of an engine's own relations and of files. A question must not give such a name to one of its CTEs:
+elsewhere it could mean the other."""
 
 
 class QuestionRefused(InputError, ValueError):
@@ -33,7 +33,7 @@ class QuestionInterrupted(OperationalError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large an answer may be: `rows`, and `size` in bytes as Arrow holds it. None: as large as it likes."""
+    """The largest answer, in `rows` and in bytes (`size`) of Arrow. None is no bound."""
 
     rows: int | None = None
     size: int | None = None
@@ -52,9 +52,9 @@ UNBOUNDED = Bounds()
 
 
 class Question(Protocol):
-    """A question of the tables, which sees the batches that are committed when it begins, each whole or not at all.
+    """A question over the tables. It sees the batches that are committed when it begins.
 
-    It is answered once, in whatever thread, while other threads go on with the store.
+    It is answered once, in any thread, while other threads use the store.
     """
 
     def answer(self) -> pa.Table:
@@ -62,12 +62,12 @@ class Question(Protocol):
         it was interrupted, and StoreError if the store is damaged."""
 
     def interrupt(self) -> None:
-        """Has `answer` raise QuestionInterrupted soon, from another thread. It may be called at any time, and again."""
+        """Makes `answer` raise QuestionInterrupted soon. May be called from any thread, at any time, and repeatedly."""
 
 
 def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:
-    """Refuses the name of a relation that is neither the schema's nor among `made`, those that the question itself
-    makes."""
+    """Raises Refused for the name of a relation that is neither in the schema nor in `made`, the CTEs of the
+    question."""
     lower = name.lower()
     if schema.has(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):
         return
@@ -95,7 +95,7 @@ def measured(chunks: pa.RecordBatchReader, bounds: Bounds) -> pa.Table:
 
 
 def parts_of(root: Any) -> Iterator[dict[str, Any]]:
-    """Everything in JSON, such as a parsed question, that has parts with names."""
+    """All objects in a JSON value, such as a parsed question."""
     waiting = [root]
     while waiting:
         part = waiting.pop()

@@ -1,4 +1,4 @@
-"""What a store is opened with: its tables as Arrow schemas, and the views over them. A store knows none by itself."""
+"""The schema that a store is opened with: its tables, as Arrow schemas, and the views over them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class NumberedViews:
-    """Views of one form, one for each row of a table: `r_t_0`, `r_t_1` and so on, by `prefix` and a number.
+    """A view for each row of a table, such as `r_t_0`, `r_t_1` and so on: `prefix` and a number.
 
-    `numbers` is the table's column with the numbers. `argument` is another of its columns, from which `statement` makes
-    the view's SELECT, given the number, the argument, and the index that the engine's SQL gives to the first element of
-    an array.
+    `numbers` is the column of the table with the numbers. `statement` makes the SELECT of a view from the number, the
+    value in the column `argument`, and the index of the first element of an array in the SQL of the engine.
     """
 
     prefix: str
@@ -26,19 +25,19 @@ class NumberedViews:
     statement: Callable[[int, list[int | None], int], str]
 
     def has(self, name: str) -> bool:
-        """Whether a name is that of such a view, whether or not there is one of its number."""
+        """Whether a name has the form of these names."""
         return re.fullmatch(rf"{self.prefix}\d{{1,9}}", name) is not None
 
     def of_rows(self, rows: pa.Table, first_index: int) -> dict[str, str]:
-        """The views for rows of the table: their SELECTs by name."""
+        """The SELECTs of the views for rows of the table, by name."""
         numbered = zip(rows[self.numbers].to_pylist(), rows[self.argument].to_pylist(), strict=True)
         return {f"{self.prefix}{number}": self.statement(number, value, first_index) for number, value in numbered}
 
 
 @dataclass(frozen=True, slots=True)
 class Dated:
-    """Tables whose rows are about documents, so that they can be dropped when these are old. The column `start` of the
-    table `times`, one of them, has when documents begin."""
+    """Tables whose rows are dropped when their documents are old. `times` is the one of them whose column `start` says
+    when documents begin."""
 
     tables: tuple[str, ...]
     times: str
@@ -47,9 +46,9 @@ class Dated:
 
 @dataclass(frozen=True)
 class StoreSchema:
-    """The tables and views of a store, by name. A view's SELECT is one that every engine of the store understands.
+    """The tables of a store and the SELECTs of its views, by name. Both engines must understand the SELECTs.
 
-    `documented` are the names that somebody is told who asks about a table that there is not.
+    `documented` are the names that a question about an unknown table is answered with.
     """
 
     tables: Mapping[str, pa.Schema] = field(default_factory=dict)
@@ -70,9 +69,9 @@ class StoreSchema:
 
     @cached_property
     def relations(self) -> frozenset[str]:
-        """What a question may name, beside the numbered views."""
+        """The relations that a question may name, beside the numbered views."""
         return frozenset((*self.tables, *self.views))
 
     def has(self, name: str) -> bool:
-        """Whether a question may name a relation so: in lower case."""
+        """Whether a question may name a relation by this name, in lower case."""
         return name in self.relations or (self.numbered is not None and self.numbered.has(name))

@@ -13,17 +13,11 @@ from join_stage.state_tables import FLAT_STORE
 from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.attach import attach as _attach
 from mmqjp.tables.schema import SCHEMA
+from mmqjp.tables.settings import SPARK_VIEWS
 
 __all__ = ["attach", "drops", "register"]
 
 DATABASE = "mmqjp"
-
-_COSTS = """SELECT kept.batch, kept.cost.plan, CAST(template AS BIGINT) AS template, measured.seconds, measured.matches
-FROM (
-  SELECT batch, from_json(value, 'plan STRING, templates MAP<STRING, STRUCT<seconds: DOUBLE, matches: BIGINT>>') AS cost
-  FROM settings WHERE key = 'costs') AS kept
-LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
-"""What templates cost in the last batch that each was answered in, for each run that was closed."""
 
 
 def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE) -> None:
@@ -37,7 +31,7 @@ def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE)
 
     Raises StoreError if the directory holds no store, or the database a table that is not ours.
     """
-    _attach(spark, FLAT_STORE | SCHEMA | StoreSchema(views={"costs": _COSTS}), Path(warehouse), database)
+    _attach(spark, FLAT_STORE | SCHEMA | StoreSchema(views=SPARK_VIEWS), Path(warehouse), database)
 
 
 def register(spark: SparkSession) -> None:

@@ -35,6 +35,9 @@ DROPPED_IDS = schema(id=TEXT, stream=TEXT, t1=INT)
 
 TABLES = {"documents": DOCUMENTS, "dropped_ids": DROPPED_IDS}
 
+FROM_OUTSIDE = "SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'"
+"""The documents from outside."""
+
 BEFORE_ARRIVALS = 1 << 40
 """Documents of a store from before their arrivals were noted came before all others, in the order of their docids."""
 

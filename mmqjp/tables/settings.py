@@ -10,6 +10,17 @@ from mmqjp.tables.table_rows import Rows
 
 TABLES = {"settings": schema(key=TEXT, value=TEXT, batch=INT)}
 
+SPARK_VIEWS = {
+    "costs": """
+SELECT kept.batch, kept.cost.plan, CAST(template AS BIGINT) AS template, measured.seconds, measured.matches
+FROM (
+  SELECT batch, from_json(value, 'plan STRING, templates MAP<STRING, STRUCT<seconds: DOUBLE, matches: BIGINT>>') AS cost
+  FROM settings WHERE key = 'costs') AS kept
+LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
+}
+"""Views that Spark alone understands. `costs` has what templates cost in the last batch in which each was answered, for
+each run that was closed."""
+
 
 def setting(store: TableStore, key: str) -> str | None:
     """What was noted last under a key; None if nothing was."""

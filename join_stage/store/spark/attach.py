@@ -1,8 +1,8 @@
-"""A store's tables for readers in other Spark sessions, while a pipeline writes: each query sees whole batches.
+"""Makes the tables of a store readable in other Spark sessions while a process writes it. A query sees whole batches.
 
-A table is a Python data source. Whenever a query is planned it reads the newest manifest, so it sees the batches that
-are committed then. Each table is read by itself: of two tables in one query the one may show a batch more than the
-other. The views join rows that came with one batch, so they show none of it by half.
+Each table is a Python data source, which reads the newest manifest whenever a query is planned. Tables are read one by
+one: of two tables in one query, one may show a batch more than the other. The views join rows of one batch, so they
+show all of a batch or nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _File(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """The rows of the files that a table has now."""
+    """Reads the files that a table has when a query is planned."""
 
     def __init__(self, directory: Path, table: str, schema: pa.Schema) -> None:
         self._directory, self._table, self._schema = directory, table, schema
@@ -43,8 +43,11 @@ class _Reader(DataSourceReader):
 
 
 def table_source(directory: Path, table: str, rows: pa.Schema) -> type[DataSource]:
-    """The data source of a store's table. A catalog table keeps no options of its source, and all sessions share it: a
-    session reads the store for which it has the source."""
+    """The data source of a table, whose rows have the schema `rows`.
+
+    All sessions share a table of the catalog, and it keeps no options. So which store a session reads depends on the
+    source that is registered with the session.
+    """
 
     class TableSource(DataSource):
         @classmethod
@@ -65,9 +68,9 @@ def _source_name(table: str) -> str:
 
 
 def attach(session: SparkSession, schema: StoreSchema, directory: Path, database: str) -> None:
-    """Makes the tables and views of a store of this schema those of a database, for this session.
+    """Makes a database show the tables and views of a store with this schema, in this session.
 
-    Raises StoreError if the directory holds no store, or the database a table that is not ours.
+    Raises StoreError if the directory holds no store, or if the database has a table of its own under such a name.
     """
     directory = directory.absolute()
     views = {**schema.views, **_numbered_views(schema, directory)}
@@ -79,7 +82,7 @@ def attach(session: SparkSession, schema: StoreSchema, directory: Path, database
             session.dataSource.register(table_source(directory, table, rows))
             _refuse_other(session, f"{database}.{table}")
             session.sql(f"CREATE TABLE IF NOT EXISTS {table} USING {_source_name(table)}")
-        # What a view's tables are is settled when it is made: those of the current database.
+        # A view refers to the tables of the database that is current when the view is made.
         for name, statement in views.items():
             session.sql(f"CREATE OR REPLACE VIEW {name} AS {statement}")
     finally:
@@ -87,7 +90,7 @@ def attach(session: SparkSession, schema: StoreSchema, directory: Path, database
 
 
 def _numbered_views(schema: StoreSchema, directory: Path) -> dict[str, str]:
-    """The numbered views of the rows that a store has now."""
+    """The SELECTs of the numbered views that a store has now, by name."""
     numbered, files = schema.numbered, newest_files(directory, schema.tables)
     if numbered is None:
         return {}
@@ -97,7 +100,7 @@ def _numbered_views(schema: StoreSchema, directory: Path) -> dict[str, str]:
 
 
 def _refuse_other(session: SparkSession, table: str) -> None:
-    """Raises StoreError if there is a table that is kept in the catalog. Of one of ours Spark tells no provider."""
+    """Raises StoreError if the catalog keeps a table of this name. Spark describes no provider for one of ours."""
     if session.catalog.tableExists(table):
         described = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
         if any(row["col_name"] == "Provider" for row in described):

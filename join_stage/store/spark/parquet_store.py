@@ -1,9 +1,9 @@
-"""The files of the Spark engine: tables as Parquet files in batches, a batch visible once its manifest is in place.
+"""A store of Parquet files. A batch becomes visible when its manifest is in place.
 
-A store is a directory with a folder for each table and the folder `manifests`. The newest manifest names all files that
-count; it appears by a rename, so it is there whole or not at all. A file that no manifest names is what a killed run
-left behind, and is removed when the store is opened. Manifests that are superseded are kept for a while, with their
-files, for readers that have opened them, and the last of them for as long as it is the last.
+A store is a directory with a folder for each table and the folder `manifests`. The newest manifest names all valid
+files; it appears by a rename, and so as a whole. A file that no manifest names was left by a killed run, and is removed
+when the store is opened. Superseded manifests are kept for GRACE with their files, for readers that use them; the last
+superseded manifest is kept as long as it is the last.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from join_stage.store.spark.manifests import (
 from join_stage.store.spark.snapshot import Snapshot
 
 MERGE = 16
-"""So many small files of one level of a table become one of the next, lest a store of many batches be slow to read."""
+"""The number of small files of one level that are merged into one of the next, so that reading stays fast."""
 
 MERGED_BYTES = 64 << 20
-"""Merged files are no larger than this."""
+"""The largest size of a merged file, in bytes."""
 
 
 GRACE = 600 * 1_000_000
-"""How long, microseconds, files stay that are superseded: a query that was planned before may be long."""
+"""How long superseded files are kept, in microseconds: a query that was planned before may run that long."""
 
 
 class ParquetStore:
-    """Tables in a directory, or in a temporary one that goes at `close`. Rows are in memory until `commit`.
+    """Tables in a directory, or in a temporary one that `close` removes. Appended rows are in memory until `commit`.
 
-    `now` is the clock, in microseconds.
+    `now` is the clock, in microseconds. Raises StoreError if the store cannot be opened or is in use.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ParquetStore:
         self._buffers: dict[str, list[pa.Table]] = {}
         self._covered: list[int] = []
         self._checked: set[tuple[str, str]] = set()
-        """Files that were found to be what was written, by table and name."""
+        """Files whose digest was checked, by table and name."""
         try:
             if (self.directory / DUCKDB_FILE).exists():
                 raise StoreError(
@@ -89,7 +89,7 @@ class ParquetStore:
             self._batch = max(kept, default=0)
             self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
             self.files: Files = self._committed
-            """The files of each table as the current batch sees them."""
+            """The files of each table as the running batch sees them."""
             self._superseded: deque[tuple[int, list[Path]]] = deque()
             self._drafts: list[Path] = []
             for name in self._tables:
@@ -105,12 +105,12 @@ class ParquetStore:
             raise
 
     def append(self, table: str, rows: pa.Table) -> None:
-        """Adds rows to a table, as part of the current batch."""
+        """Appends rows to a table in the running batch."""
         if len(rows):
             self._buffers.setdefault(table, []).append(rows.cast(self._tables[table]))
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
-        """The rows of a table that are not in files yet, as they were appended."""
+        """The rows of a table that are not in files yet, by `append`."""
         return tuple(self._buffers.get(table, ()))
 
     def has_rows(self, table: str) -> bool:
@@ -122,11 +122,11 @@ class ParquetStore:
         return pa.concat_tables([self._tables[table].empty_table(), *self.parts(table)])
 
     def paths(self, table: str) -> list[str]:
-        """The files of a table, each of which is as it was written. Raises StoreError if one is not."""
+        """The paths of the files of a table. Raises StoreError if one is not what was written."""
         return [str(self._path(table, file)) for file in self.files[table]]
 
     def read(self, table: str, schema: pa.Schema | None = None, key: str | None = None) -> pa.Table:
-        """A whole table, or only the columns of a schema, or the rows of a key; those of the current batch included."""
+        """A table, or the columns of a schema, or the rows with a `key`. Rows of the running batch are included."""
         schema = self._tables[table] if schema is None else schema
         kept = (read_rows(path, schema, key) for path in self.paths(table))
         fresh = self.fresh(table)
@@ -135,7 +135,7 @@ class ParquetStore:
         return pa.concat_tables([*kept, fresh.select(schema.names)])
 
     def highest(self, table: str, column: str) -> int | None:
-        """The greatest number in a column of a table, None if it has none. Of files only the footers are read."""
+        """The greatest number in a column of a table, None if there is none. Reads only the footers of files."""
         found = [pc.max(self.fresh(table)[column]).as_py()]
         for file in self.files[table]:
             path = self.directory / table / file.name
@@ -145,7 +145,7 @@ class ParquetStore:
         return max((number for number in found if number is not None), default=None)
 
     def _path(self, table: str, file: DataFile) -> Path:
-        """A file that is read, which is checked when it is first read."""
+        """The path of a file that is about to be read. It is checked the first time."""
         path = self.directory / table / file.name
         if (table, file.name) not in self._checked:
             check_whole(path, file)
@@ -153,7 +153,7 @@ class ParquetStore:
         return path
 
     def _find(self, path: Path, file: DataFile) -> None:
-        """Raises StoreError if a file is gone or of another size."""
+        """Raises StoreError if a file is missing or has another size."""
         try:
             size = path.stat().st_size
         except FileNotFoundError:
@@ -162,16 +162,16 @@ class ParquetStore:
             raise damaged(path)
 
     def snapshot(self) -> Snapshot:
-        """The files of the last batch that is committed."""
+        """The files after the last committed batch."""
         return Snapshot(self.schema, self.directory, self._committed)
 
     def cover(self, first: int, last: int) -> None:
-        """Notes that rows of dated tables in the current batch are about documents that begin from `first` to `last`,
-        although these are not among its new ones."""
+        """Notes that rows of dated tables in the running batch are about older documents, which begin from `first` to
+        `last`, in microseconds."""
         self._covered += first, last
 
     def evict(self, before: int) -> dict[str, list[Path]]:
-        """Drops the files of dated tables whose documents all begin before a time, and returns which they are."""
+        """Drops the files of dated tables whose documents all begin before a time, and returns them by table."""
         dated = self.schema.dated.tables if self.schema.dated else ()
         kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in dated}
         gone = {n: [self.directory / n / f.name for f in self.files[n] if f not in kept[n]] for n in dated}
@@ -183,8 +183,8 @@ class ParquetStore:
         self.drop_unless(table, column, lambda numbers: pc.greater_equal(numbers, bound))
 
     def drop_unless(self, table: str, column: str, test: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> None:
-        """Drops the rows of a table whose number in a column fails a test, nulls aside: files of nothing else go, those
-        with some such rows are written anew."""
+        """Drops the rows of a table whose number in a column fails a test; rows with null stay. Files of which some
+        rows stay are rewritten."""
         kept: list[DataFile] = []
         for file in self.files[table]:
             only = pa.schema([self._tables[table].field(column)])
@@ -202,14 +202,14 @@ class ParquetStore:
             self._buffers[table] = [fresh.filter(pc.fill_null(test(fresh[column]), True))]
 
     def rollback(self) -> None:
-        """Forgets what came since the last commit."""
+        """Discards all changes since the last commit."""
         self._buffers.clear()
         self._covered.clear()
         self.files = self._committed
         self._remove_drafts()
 
     def commit(self) -> None:
-        """Writes the current batch and makes it visible."""
+        """Writes the running batch and makes it visible."""
         batch = self._batch + 1
         files = {
             name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in self._tables
@@ -225,11 +225,11 @@ class ParquetStore:
             self._covered.clear()
             self._checked &= {(name, file.name) for name in self._tables for file in files[name]}
             self._remove_drafts()
-            with suppress(OSError):  # the batch stands; what cannot be removed now is removed later
+            with suppress(OSError):  # the batch is committed; what cannot be removed now is removed later
                 self._sweep()
 
     def close(self) -> None:
-        """Lets others open the store."""
+        """Unlocks the store."""
         os.close(self._lock)
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -244,7 +244,7 @@ class ParquetStore:
         return (self._write(table, batch, rows, 0, min(times, default=None), max(times, default=None)),)
 
     def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
-        """The files with every MERGE of one level made into one of the next."""
+        """The files, with every MERGE small files of one level merged into one of the next."""
         small = sorted((f for f in files if f.size <= MERGED_BYTES // MERGE), key=lambda f: f.level)
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
@@ -273,14 +273,14 @@ class ParquetStore:
         return DataFile(path.name, len(rows), len(content), level, first, last, *digests(content))
 
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
-        """Notes that a manifest has another after it, which names some of its files no longer."""
+        """Notes that a newer manifest supersedes the one of a batch, and which of its files it lacks."""
         gone = [
             self.directory / name / f.name for name in self._tables for f in set(older[name]) - set(newer.files[name])
         ]
         self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))
 
     def _sweep(self) -> None:
-        """Removes what has been superseded for long, the manifest itself last: it tells which its files are."""
+        """Removes what has been superseded for GRACE. A manifest goes after its files, which it names."""
         before = self._now() - self._grace
         while len(self._superseded) > 1 and self._superseded[0][0] <= before:
             for path in self._superseded[0][1]:
@@ -288,7 +288,7 @@ class ParquetStore:
             self._superseded.popleft()
 
     def _remove_drafts(self) -> None:
-        """Removes files of the current batch that did not become part of it."""
+        """Removes the files of a batch that did not become part of it."""
         named = {self.directory / name / file.name for name in self._tables for file in self._committed[name]}
         for path in self._drafts:
             if path not in named:
@@ -297,7 +297,7 @@ class ParquetStore:
         self._drafts.clear()
 
     def _remove_unnamed(self, kept: Iterable[Files]) -> None:
-        """Removes the files that killed runs left behind."""
+        """Removes the files that killed runs left."""
         named = {(name, f.name) for files in kept for name in self._tables for f in files[name]}
         for name in self._tables:
             for path in (self.directory / name).iterdir():

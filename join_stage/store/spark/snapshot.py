@@ -1,4 +1,4 @@
-"""The files of a store's tables as of one batch: what readers beside the store itself read."""
+"""A snapshot of a store: the files of its tables after one batch, for readers beside the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from join_stage.store.spark.manifests import Files, read_rows
 
 
 class FileTables(Protocol):
-    """Tables whose rows are in files, but for those that are not in files yet."""
+    """Tables whose rows are in files, except for those of the running batch."""
 
     schema: StoreSchema
 
@@ -29,21 +29,21 @@ class FileTables(Protocol):
 
 
 class Snapshot:
-    """The files of a store as of a batch. They stay for a while, whatever comes after."""
+    """The files of a store after a batch. They are kept for a while after they are superseded."""
 
     def __init__(self, schema: StoreSchema, directory: Path, files: Files) -> None:
         self.schema, self._directory, self.files = schema, directory.absolute(), files
 
     def paths(self, table: str) -> list[str]:
-        """The files of a table."""
+        """The paths of the files of a table."""
         return [str(self._directory / table / file.name) for file in self.files[table]]
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
-        """No rows: all are in files."""
+        """No rows: all of them are in files."""
         return ()
 
     def fresh(self, table: str) -> pa.Table:
-        """No rows: all are in files."""
+        """No rows: all of them are in files."""
         return self.schema.tables[table].empty_table()
 
     def read(self, table: str) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The tables of a store as Spark sees them: temporary views over the files and the rows of the current batch."""
+"""The tables of a store in Spark: temporary views over the files and the rows of the running batch."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _TYPES = {
 }
 
 FIRST_INDEX = 0
-"""Of arrays in SQL."""
+"""The index of the first element of an array in SQL."""
 
 _WORD = re.compile(r"\w+")
 
 
 def file_urls(paths: Iterable[str]) -> list[str]:
-    """Paths as Spark takes them for files of this file system, whichever is its default."""
+    """Paths as URLs of the local file system, whatever the default of Spark is."""
     return [f"file://{path}" for path in paths]
 
 
 def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
-    """Rows as a data frame. In one chunk: of a table with an empty chunk in it PySpark 4.3 drops what follows."""
+    """Rows as a data frame. They are put into one chunk: PySpark 4.3 drops what follows an empty chunk."""
     return session.createDataFrame(rows.combine_chunks())
 
 
 class TableViews:
-    """Keeps a session's temporary views of the tables; a view is made anew only when its table has changed."""
+    """Keeps the temporary views of a session up to date. A view is replaced only if its table has changed."""
 
     def __init__(self, session: SparkSession, store: FileTables) -> None:
         self._session, self._store = session, store
         self._seen: dict[str, tuple[tuple[DataFile, ...], tuple[pa.Table, ...]]] = {}
 
     def frame(self, table: str) -> DataFrame:
-        """The table as it is now, the current batch's rows included."""
+        """A table as it is now, the running batch included."""
         parts = []
         if paths := self._store.paths(table):
             parts.append(
@@ -56,11 +56,11 @@ class TableViews:
         return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
 
     def forget(self, table: str) -> None:
-        """Notes that another view stands under a table's name: it is made anew when a query names the table."""
+        """Notes that the view of a table was replaced: it is made again when a query names the table."""
         self._seen.pop(table, None)
 
     def refresh(self, sql: str) -> None:
-        """Brings the views that a query names up to date, and makes the views over tables that it names."""
+        """Brings the views of all relations that a query names up to date."""
         words = set(_WORD.findall(sql.lower()))
         for name, statement in self._derived(words).items():
             inner = set(_WORD.findall(statement))
@@ -76,7 +76,7 @@ class TableViews:
                 self._seen[table] = state
 
     def _derived(self, words: set[str]) -> dict[str, str]:
-        """The views over tables that are named, with their statements."""
+        """The SELECTs of the named views over tables, by name."""
         schema = self._store.schema
         found = {name: statement for name, statement in schema.views.items() if name in words}
         if (numbered := schema.numbered) is not None and any(map(numbered.has, words)):
@@ -86,5 +86,5 @@ class TableViews:
 
 
 def spark_columns(schema: pa.Schema) -> str:
-    """A schema as Spark's readers take it."""
+    """A schema in DDL, as the readers of Spark take it."""
     return ", ".join(f"`{field.name}` {_TYPES[field.type]}" for field in schema)
