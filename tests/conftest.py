@@ -59,6 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     from join_stage.store.spark.session import spark_session
 
     session = spark_session(warehouse=tmp_path_factory.mktemp("warehouse"))
+    session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     session.stop()
 

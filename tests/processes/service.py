@@ -36,8 +36,8 @@ STEPS: list[Point] = [
 """What counts as a step, twice: before it and after it."""
 
 
-def main() -> None:
-    place, last, count = Directory(Path(sys.argv[1])), int(sys.argv[2]), 0
+def main(directory: str, at: str) -> None:
+    place, last, count = Directory(Path(directory)), int(at), 0
 
     def step() -> None:
         nonlocal count
@@ -53,4 +53,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-_BECOME = """
-import os, sys
-import configparser, encodings.idna, fcntl, rich.table, sqlite3
-import join_stage.duckdb_reader, mmqjp, mmqjp.cli, mmqjp.explain.plan
-with mmqjp.Engine("duckdb") as engine:  # which loads what is loaded when it is needed
-    engine.subscribe("S/a->x FOLLOWED BY {x = y, 1} S/a->y PUBLISH a")
-    engine.process([mmqjp.Document("a", "<a/>", time=1)])
-    engine.sql("SELECT 1")
-list(mmqjp.cli.main.commands.values())
-if os.geteuid() == 0:
-    os.setgroups([])
-    os.setgid(65534)
-    os.setuid(65534)
-"""
+from tests.processes import nursery
 
 
 def as_nobody(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs code, with arguments in `sys.argv[1:]`, as nobody, if that is not who we are. What it needs is imported
-    before: nobody may not read it."""
-    environment = {**os.environ, "HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent"}
-    command = [sys.executable, "-c", _BECOME + code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    """Runs code, with arguments in `sys.argv[1:]`, as nobody, if that is not who we are."""
+    return nursery.run("tests.processes.nobody", code, *arguments)
 
 
 def command_as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

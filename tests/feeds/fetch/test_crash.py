@@ -1,8 +1,6 @@
 """400 feeds fetched politely and killed again and again: nothing is lost, nothing comes twice, no host is pressed."""
 
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +12,10 @@ from feeds import read_documents
 from feeds.fetch.clock import HOUR
 from feeds.fetch.state import STATE_FILE
 from feeds.layout import read_stem
+from tests.processes import nursery
 from tests.support.cli import mmqjp
 from tests.support.feed_server import START, running_server
 from tests.support.many_feeds import QUERY, ManyFeeds, Run, assert_polite, committed, path_of, read_trail
-from tests.support.places import ROOT
 
 FEEDS, HOSTS = 400, 40
 
@@ -31,8 +29,7 @@ def many(tmp_path: Path) -> Iterator[ManyFeeds]:
 
 def launch(directory: Path, layout: str, agent: str, start: int, point: str, calls: int) -> int:
     opml = directory.parent / "feeds.opml"
-    command = [sys.executable, "-m", "tests.processes.fetch", directory, opml, layout, agent, start, point, calls]
-    return subprocess.run(list(map(str, command)), cwd=ROOT, check=False).returncode
+    return nursery.run("tests.processes.fetch", directory, opml, layout, agent, start, point, calls).returncode
 
 
 def trail(directory: Path) -> Path:

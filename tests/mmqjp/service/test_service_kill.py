@@ -2,11 +2,9 @@
 
 import json
 import random
-import resource
 import shutil
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.session import Session
-from tests.support.places import ROOT
+from tests.processes import nursery
 from tests.support.service import PAIRS, Directory
 
 KILLS = 2
@@ -41,8 +39,7 @@ def prepare(place: Directory, run: int) -> None:
 
 
 def program(place: Directory, last: int) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "tests.processes.service", str(place.path), str(last)]
-    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    return nursery.run("tests.processes.service", place.path, last)
 
 
 def outcome(place: Directory) -> tuple[Counter[str], Counter[str], list[str], int]:
@@ -95,11 +92,7 @@ def without_room(place: Directory, most: int | None = None) -> None:
     """Asserts that a service that may write no file of more than `most` bytes, or finds its disk full, says so and
     ends; `place` has queries, and a source elsewhere, since it is not to be full."""
 
-    def limit() -> None:
-        if most is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-    done = subprocess.run(streaming(place), check=False, capture_output=True, text=True, preexec_fn=limit)
+    done = streamed(place, most)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert done.returncode == 1 and len(errors) == 1, done.stderr
     assert errors[0].startswith("mmqjp: error: ") and "unexpected" not in errors[0]
@@ -109,16 +102,16 @@ def without_room(place: Directory, most: int | None = None) -> None:
 
 def with_room(place: Directory, documents: int) -> None:
     """Asserts that it goes on where there is room, and that all is there once."""
-    done = subprocess.run(streaming(place), check=False, capture_output=True, text=True)
+    done = streamed(place)
     assert done.returncode == 0, done.stderr
     pairs = place.pairs()
     assert len(pairs) == len(set(pairs)) == sum(min(10, documents - 1 - n) for n in range(documents))
 
 
-def streaming(place: Directory) -> list[str]:
+def streamed(place: Directory, most: int | None = None) -> "subprocess.CompletedProcess[str]":
     options = ["--engine", "duckdb", "--source", place.drops, "--state", place.state, "--output", place.output]
     options += ["--trigger", "available-now", "--batch-size", "5", "--lateness", "INF", "--log", "json"]
-    return [sys.executable, "-c", "from mmqjp.cli import main; main()", "stream", *map(str, options)]
+    return nursery.run("tests.processes.command", "stream", *options, most=most)
 
 
 # DuckDB's file is there: what is less than it cuts into blocks that are in use, as no full disk does.

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +12,9 @@ import pytest
 from feeds.fetch.clock import HOUR
 from feeds.fetch.state import STATE_FILE
 from mmqjp import Engine
+from tests.processes import nursery
 from tests.support.feed_server import START, running_server
 from tests.support.many_feeds import QUERY, ManyFeeds, Run, assert_polite, committed, path_of, read_trail
-from tests.support.places import ROOT
 
 FETCHING = ["exchange", "keep", "commit", "save-host", "rename"]
 POINTS = [*FETCHING, "process", "write", "sweep"]
@@ -43,8 +41,7 @@ def streamed(directory: Path, trigger: str, start: int, number: int, kill: tuple
     agent = f"{directory.name}-{start}-{number}"
     before = committed(state_of(directory), start)
     arguments = [directory, trigger, agent, start, now, *kill]
-    command = [sys.executable, "-m", "tests.processes.stream", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    done = nursery.run("tests.processes.stream", *arguments)
     assert done.returncode in ((0,) if kill == NEVER else (0, -signal.SIGKILL)), done.stderr
     return Run(agent, before, committed(state_of(directory), start), done.returncode != 0)
 

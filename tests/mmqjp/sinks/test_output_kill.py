@@ -16,16 +16,15 @@ import pytest
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT
 from mmqjp.sinks.jsonl import GrowingFile
+from tests.processes import nursery
 from tests.support.faults import Killed, armed, killed
-from tests.support.places import ROOT
 from tests.support.service import PAIRS, Directory, StopAfter
 
 STREAM = [sys.executable, "-c", "from mmqjp.cli import main; main()", "stream", "--engine", "duckdb", "--log", "json"]
 
 
 def assert_each_line_once(directory: Path, seeds: range) -> None:
-    command = [sys.executable, "-m", "tests.processes.output", directory, *seeds]
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, check=False, capture_output=True, text=True)
+    done = nursery.run("tests.processes.output", directory, *seeds)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     outputs, kills = (int(part.split()[0]) for part in done.stderr.splitlines()[-1].split(", "))
     assert outputs > 5 * len(seeds) and kills > len(seeds)

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +9,9 @@ import pytest
 from mmqjp.session import Session
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
+from tests.processes import nursery
 from tests.support.agreement import as_row
 from tests.support.delivery import undelivered
-from tests.support.places import ROOT
 
 
 @pytest.mark.parametrize("after", [0, 2, 3])
@@ -21,8 +19,7 @@ from tests.support.places import ROOT
 def test_a_killed_run_is_taken_up_again(point: str, after: int, tmp_path: Path):
     seed = 7
     script, documents = random_case(seed, 10, 12)
-    command = [sys.executable, "-m", "tests.processes.engine", str(tmp_path), str(seed), point, str(after)]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert nursery.run("tests.processes.engine", tmp_path, seed, point, after).returncode == -signal.SIGKILL
     with Session("duckdb", state=tmp_path) as engine:
         engine.ensure(script)
         for start in range(0, 12, 4):

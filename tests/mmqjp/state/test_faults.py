@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from feeds.fetch.state import STATE_FILE, FetchStore, HostState
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.service.spool import Answer, Spool
 from mmqjp.session import Session
+from tests.processes import nursery
 from tests.support.cli import mmqjp
 from tests.support.damage import damaged
 from tests.support.delivery import mark_delivered, undelivered
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000
 QUERIES = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH p; S/a/x->x JOIN {lower-case(x) = y, INF} S/b/x->y PUBLISH c"
-PROGRAM = "from mmqjp.cli import main; main()"
 SOAK = 1000
 """Damages of all kinds, at length."""
 
@@ -305,13 +303,8 @@ def test_a_full_disk_is_told_and_the_next_run_goes_on(tmp_path: Path):
     documents.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def run(state: Path, room: int | None = None) -> subprocess.CompletedProcess[str]:
-        def bounded() -> None:
-            if room is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-
         options = ["--queries", queries, "--documents", documents, "--state", state, "--batch-size", "100"]
-        command = [sys.executable, "-c", PROGRAM, "run", "--engine", "duckdb", *map(str, options)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=bounded, timeout=600)
+        return nursery.run("tests.processes.command", "run", "--engine", "duckdb", *options, most=room)
 
     whole = run(tmp_path / "whole")
     assert whole.returncode == 0 and whole.stdout
