@@ -10,7 +10,8 @@ from feeds.entries import EntryForm, Item, read_entries
 from feeds.files import TooLargeError, modified_us, read_file
 from feeds.history import History, Unsettled
 from feeds.item import Origin
-from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, Sidecar, read_sidecar, read_stem
+from feeds.kinds import FEED_SUFFIXES, SIDECAR_SUFFIX
+from feeds.layout import Sidecar, read_sidecar, read_stem, sidecar_of
 
 
 def read_feed_file(
@@ -26,13 +27,11 @@ def read_feed_file(
         yield Reject(name, DEFAULT_STREAM, None, f"{name}: the feed is {error}", error.head)
         return
     sidecar = Sidecar()
-    beside = path.with_suffix(SIDECAR_SUFFIX)
-    if beside != path and beside.is_file():
-        try:
-            sidecar = read_sidecar(beside) or sidecar
-        except ValueError as error:
-            reason = f"{name}: its sidecar {beside.name} cannot be used: {error}"
-            yield Reject(name, DEFAULT_STREAM, modified, reason, b"")
+    try:
+        sidecar = sidecar_of(path) or sidecar
+    except ValueError as error:
+        reason = f"{name}: its sidecar {path.with_suffix(SIDECAR_SUFFIX).name} cannot be used: {error}"
+        yield Reject(name, DEFAULT_STREAM, modified, reason, b"")
     fetched = sidecar.fetched
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -35,17 +35,17 @@ def modified_us(path: Path) -> int:
     return path.stat().st_mtime_ns // 1000
 
 
-def files_below(directory: Path, suffixes: frozenset[str]) -> Iterator[Path]:
-    """The regular files with one of the suffixes (lower case, with dot), depth first in order of names.
+def files_below(directory: Path, is_wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """The regular files whose names are wanted, depth first in order of names.
 
-    A symbolic link to a file counts where it leads to a place inside `directory`; links to directories are not
-    followed, since what they hold inside is met anyway. What cannot be looked at (a directory that may not be
-    listed, a file behind it) is among the paths, so that whoever reads it says so.
+    A symbolic link to a file counts if it leads to a place inside `directory`. Links to directories are not followed:
+    what they hold inside is met anyway. A directory that cannot be listed, and a file that cannot be looked at, are
+    among the paths, so that whoever reads them says so.
     """
-    return _below(directory, suffixes, directory.resolve())
+    return _below(directory, is_wanted, directory.resolve())
 
 
-def _below(directory: Path, suffixes: frozenset[str], root: Path) -> Iterator[Path]:
+def _below(directory: Path, is_wanted: Callable[[str], bool], root: Path) -> Iterator[Path]:
     try:
         children = sorted(os.scandir(directory), key=lambda child: child.name)
     except OSError:
@@ -54,8 +54,8 @@ def _below(directory: Path, suffixes: frozenset[str], root: Path) -> Iterator[Pa
     for child in children:
         path = Path(child.path)
         if child.is_dir(follow_symlinks=False):
-            yield from _below(path, suffixes, root)
-        elif path.suffix.lower() in suffixes and _is_file_inside(path, root):
+            yield from _below(path, is_wanted, root)
+        elif is_wanted(child.name) and _is_file_inside(path, root):
             yield path
 
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, unix_time_refusal
 from feeds.files import MAX_BYTES, RAW_KEPT, TooLargeError, printable
+from feeds.kinds import is_compressed
 from feeds.marks import Marker, is_where_it_was
 from feeds.unreadable import ReplacedError, is_unreadable
 
@@ -23,8 +24,7 @@ def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Do
     cannot be read."""
     name = printable(str(path))
     number = 0
-    packed = path.suffix.lower() == ".gz"
-    with path.open("rb") as raw, gzip.open(raw) if packed else nullcontext(raw) as file:
+    with path.open("rb") as raw, gzip.open(raw) if is_compressed(path.name) else nullcontext(raw) as file:
         try:
             for number, line in enumerate(_lines(cast(BinaryIO, file), max_line), 1):
                 where = f"{name}:{number}"

@@ -18,12 +18,8 @@ from feeds.credentials import without_credentials
 from feeds.dates import EPOCH, from_datetime, iso_utc, parse_iso
 from feeds.files import read_file
 from feeds.json_feed import is_json_feed
+from feeds.kinds import SIDECAR_SUFFIX
 from feeds.text import one_line
-
-FEED_SUFFIX = ".xml"
-SIDECAR_SUFFIX = ".json"
-FEED_SUFFIXES = frozenset({".xml", ".rss", ".atom", ".rdf", ".feed", ".json"})
-"""What a file with a feed may be called when others wrote it."""
 
 _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 
@@ -101,6 +97,12 @@ def read_sidecar(path: Path) -> Sidecar | None:
         content_type=_text(notes, "content_type"),
         sha256=_text(notes, "sha256"),
     )
+
+
+def sidecar_of(path: Path) -> Sidecar | None:
+    """The notes beside a feed's file; None if there are none. Raises ValueError and OSError if they cannot be read."""
+    beside = path.with_suffix(SIDECAR_SUFFIX)
+    return read_sidecar(beside) if beside != path and beside.is_file() else None
 
 
 def _text(notes: dict[str, Any], key: str) -> str:

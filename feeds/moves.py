@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feeds.files import name_below
+from feeds.kinds import COMPRESSED_SUFFIXES
 from feeds.marks import HEAD, Mark, digest_of, is_where_it_was, read_mark, with_inode
 from feeds.offsets import Offset
 
@@ -23,8 +24,6 @@ RACY = 2_000_000_000
 
 NOWHERE = "0 1 none 0 0"
 """A mark that no file has."""
-
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class Moves:
         stems = tuple(Path(offset.file).name for offset in offsets)
         alike = (entry for entry in entries if entry.inode() in inodes or entry.name.startswith(stems))
         like = [Path(entry.path) for entry in alike if entry.is_file(follow_symlinks=False)]
-        like = [path for path in like if path.suffix not in _PACKED]
+        like = [path for path in like if path.suffix not in COMPRESSED_SUFFIXES]
         if found.st_mtime_ns < time.time_ns() - RACY:
             self._searched[directory] = now, like
         return like

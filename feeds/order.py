@@ -6,10 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from feeds.files import modified_us
-from feeds.layout import SIDECAR_SUFFIX, read_sidecar, read_stem
+from feeds.kinds import Kind, kind_of_file
+from feeds.layout import read_stem, sidecar_of
 from feeds.warc import first_date
-
-WARC_SUFFIXES = (".warc", ".warc.gz")
 
 
 def fetch_time(path: Path) -> int:
@@ -19,25 +18,18 @@ def fetch_time(path: Path) -> int:
     if named is not None:
         return named[0]
     with suppress(ValueError, OSError):  # whoever reads the file says what is wrong with it
-        if path.name.lower().endswith(WARC_SUFFIXES) and (first := first_date(path)) is not None:
+        if kind_of_file(path.name, feeds=False) is Kind.WARC and (first := first_date(path)) is not None:
             return first
-        if (noted := _sidecar_time(path)) is not None:
-            return noted
+        if (sidecar := sidecar_of(path)) is not None and sidecar.fetched is not None:
+            return sidecar.fetched
     with suppress(OSError):
         return modified_us(path)
     return 0
 
 
-def _sidecar_time(path: Path) -> int | None:
-    beside = path.with_suffix(SIDECAR_SUFFIX)
-    sidecar = read_sidecar(beside) if beside != path and beside.is_file() else None
-    return None if sidecar is None else sidecar.fetched
-
-
 def feed_address(path: Path) -> str:
-    """The address of the feed that a file is a version of, as its sidecar notes it; "" where it is not known."""
-    beside = path.with_suffix(SIDECAR_SUFFIX)
+    """The address of the feed that a file is a version of, as its sidecar notes it; "" if it is not known."""
     with suppress(ValueError, OSError):
-        if beside != path and (sidecar := read_sidecar(beside)) is not None:
+        if (sidecar := sidecar_of(path)) is not None:
             return sidecar.url
     return ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feeds.jsonl import line_ends
+from feeds.kinds import is_compressed
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.tail import Waiting
 from feeds.unreadable import ReplacedError
@@ -21,7 +22,7 @@ UNREADABLE = -2
 NOTED = -3
 """The end of a part of which nothing is read: there is something to note of a file that was moved."""
 
-PACKED = 8
+COMPRESSION = 8
 """How many times more than its bytes a compressed file is taken to hold."""
 
 
@@ -95,4 +96,4 @@ def _weight(waiting: Waiting) -> int:
         size = waiting.path.stat().st_size
     except OSError:
         return 0
-    return size * PACKED if waiting.path.suffix.lower() == ".gz" else size
+    return size * COMPRESSION if is_compressed(waiting.path.name) else size

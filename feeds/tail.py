@@ -13,20 +13,17 @@ from feeds.crawl import read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, now_us
 from feeds.entries import EntryForm, Item
 from feeds.errors import SourceError
-from feeds.files import files_below, name_below, printable
+from feeds.files import printable
 from feeds.history import History, Unsettled
 from feeds.jsonl import follow_jsonl, read_jsonl
-from feeds.layout import FEED_SUFFIXES, SIDECAR_SUFFIX, read_sidecar, read_stem
+from feeds.kinds import EXPECTED, Kind, is_named_as_feed, kind_of_file
+from feeds.listing import Listing, SourceFile, in_order
 from feeds.moves import Moves
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.order import feed_address, fetch_time
 from feeds.unreadable import ReplacedError
 from feeds.warc import read_warc
 from feeds.xml_files import TimeReader, read_xml_file, time_reader
-
-_XML, _JSONL, _WARC = ".xml", ".jsonl", ".warc"
-_PACKED = frozenset({".gz"})
-_DRAFTS = (".tmp", ".part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class Waiting:
 
 
 class Tail:
-    """A directory that files are dropped into, or one file that grows.
+    """A directory that files are dropped into, or one file.
 
     Files are renamed into place when they are whole; names that begin with a dot or end in .tmp or .part are passed
     over. JSON lines may be appended to a file as long as one likes; every other file is read once. A feed's sidecar is
@@ -87,23 +84,23 @@ class Tail:
         time_xpath: str | None = None,
         history: History | Unsettled | None = None,
         name: str = "",
+        relative: bool = False,
         now: Clock = now_us,
     ) -> None:
         """`history` is what is known of the entries of feeds before. `name` is what the source is called in offsets,
-        its path without one."""
-        self._path = Path(path).absolute()
-        self.name = name or printable(str(self._path))
+        its absolute path without one. Rejects call a file by its absolute path, with `relative` by the one given."""
+        self._path = Path(path) if relative else Path(path).absolute()
+        self.name = name or printable(str(self._path.absolute()))
         self._feeds: EntryForm | None = feeds
         self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
         self._history, self._now = history or History(), now
-        self._suffixes = frozenset({_XML, _JSONL, _WARC}) | _PACKED | (FEED_SUFFIXES if feeds else frozenset())
-        self._sidecars: set[Path] = set()
+        self._listing = Listing(self._path, feeds=self.has_feeds)
         self._moves = Moves(self.name, self._path if self._path.is_dir() else self._path.parent)
         self._beside: set[str] = set()
         if not self._path.exists():
             raise SourceError(printable(str(path)), "no such file or directory", "make it, or check the path")
-        if not self._path.is_dir() and not self._taken(self._path):
-            raise SourceError(printable(str(path)), "the kind of file is not known from its name", self._kinds())
+        if not self._path.is_dir() and kind_of_file(self._path.name, feeds=self.has_feeds) is None:
+            raise _of_no_kind(Path(path))
 
     @property
     def has_feeds(self) -> bool:
@@ -113,16 +110,14 @@ class Tail:
     def waiting(self, positions: Positions) -> Iterator[Waiting]:
         """The files that have something to read behind their positions, in no particular order."""
         lines: dict[str, Path] = {}
-        for path in self._files():
-            name = self._name(path)
-            if _kind(path) == _JSONL:
-                lines[name] = path
+        for file in self._listing.files():
+            if file.kind is Kind.JSON_LINES:
+                lines[file.name] = file.path
                 continue
-            known = positions.get((self.name, name))
+            known = positions.get((self.name, file.name))
             if known is None or known.position != ALL_READ:
-                start = known or Offset(self.name, name, 0)
-                fetched = 0 if self._is_shut(path) else fetch_time(path)
-                yield Waiting(True, fetched, self.name, name, path, self, start, known, lines=False)
+                start = known or Offset(self.name, file.name, 0)
+                yield Waiting(True, file.fetched(), self.name, file.name, file.path, self, start, known, lines=False)
         marked = {file: known for (source, file), known in positions.items() if source == self.name and known.mark}
         noted = marked | {name: known for name in lines if (known := positions.get((self.name, name))) is not None}
         self._beside.clear()
@@ -138,10 +133,10 @@ class Tail:
     def names(self) -> set[str] | None:
         """The names of the files that are there, also of those that were read under others and moved out of the way;
         None where not all could be listed."""
-        paths = list(self._files())
-        if any(path.is_dir() for path in paths):
+        files = list(self._listing.files())
+        if any(file.path.is_dir() for file in files):
             return None
-        return {self._name(path) for path in paths} | self._beside
+        return {file.name for file in files} | self._beside
 
     def read(self, waiting: Waiting, stop: int | None = None, seal: str = "") -> Iterator[Piece]:
         """A file's items from where it waits, at which the history must be as it was there; no JSON lines that begin at
@@ -154,73 +149,42 @@ class Tail:
         elif waiting.lines:
             for item, end, mark in follow_jsonl(path, start.position, self._now, stop=stop, mark=start.mark, seal=seal):
                 yield Piece(item, to(end, mark))
-        elif self._is_shut(path):
-            os.scandir(path).close()
-            raise ReplacedError(f"{waiting.file} can be listed again")
         else:
-            items = islice(self._items(path, waiting.file), start.position, None)
-            for count, item in enumerate(items, start.position + 1):
+            file = SourceFile(path, waiting.file, kind_of_file(path.name, feeds=self.has_feeds))
+            for count, item in enumerate(islice(self._items(file), start.position, None), start.position + 1):
                 yield Piece(item, to(count))
             yield Piece(None, to(ALL_READ))
 
-    def whole(self) -> Iterator[tuple[str, Iterator[Item]]]:
-        """The files that are there, in the order in which they are read, by their names: what each holds, all of it.
-        What it holds raises OSError where it cannot be read."""
-        for waiting in sorted(self.waiting({})):
-            if waiting.lines:
-                yield waiting.file, read_jsonl(waiting.path, self._now)
-            else:
-                yield waiting.file, (piece.item for piece in waiting.read())
+    def drain(self) -> Iterator[tuple[str, Iterator[Item]]]:
+        """The files that are there, in the order in which they are read, by their names: what each holds, all of it, as
+        if nothing were ever added. What it holds raises OSError where it cannot be read."""
+        for file in in_order(self._listing.files()):
+            yield file.name, self._items(file)
 
-    def _items(self, path: Path, name: str) -> Iterator[Item]:
+    def _items(self, file: SourceFile) -> Iterator[Item]:
         """What a file holds, place by place."""
-        kind = _kind(path)
-        if kind == _JSONL + ".gz":
-            yield from read_jsonl(path, self._now)
-        elif kind.startswith(_WARC):
-            yield from read_warc(path, self._feeds, history=self._history)
-        elif self._feeds:
-            yield from read_feed_file(path, name, self._feeds, self._history)
-        else:
-            stream = name.partition("/")[0] if "/" in name else DEFAULT_STREAM
-            yield read_xml_file(path, name, stream, self._time)
+        match file.kind:
+            case None:
+                os.scandir(file.path).close()
+                raise ReplacedError(f"{file.name} can be listed again")
+            case Kind.JSON_LINES | Kind.COMPRESSED_JSON_LINES:
+                yield from read_jsonl(file.path, self._now)
+            case Kind.WARC:
+                yield from read_warc(file.path, self._feeds, history=self._history)
+            case Kind.FEED:
+                assert self._feeds is not None, "without feeds no file is of that kind"
+                yield from read_feed_file(file.path, file.name, self._feeds, self._history)
+            case Kind.XML:
+                stream = file.name.partition("/")[0] if "/" in file.name else DEFAULT_STREAM
+                yield read_xml_file(file.path, file.name, stream, self._time)
 
-    def _files(self) -> Iterator[Path]:
-        if not self._path.is_dir():
-            return iter([self._path])
-        found = files_below(self._path, self._suffixes)
-        return (path for path in found if self._is_shut(path) or self._taken(path))
 
-    def _is_shut(self, path: Path) -> bool:
-        """Whether what was found is a directory that cannot be listed, not a file."""
-        return path.suffix.lower() not in self._suffixes
-
-    def _taken(self, path: Path) -> bool:
-        if path.name.startswith(".") or path.name.endswith(_DRAFTS):
-            return False
-        kinds = {_JSONL, _JSONL + ".gz", _WARC, _WARC + ".gz", *(FEED_SUFFIXES if self._feeds else (_XML,))}
-        return _kind(path) in kinds and not self._is_sidecar(path)
-
-    def _is_sidecar(self, path: Path) -> bool:
-        """Whether the file only holds notes on another, which may come after it."""
-        if path.suffix.lower() != SIDECAR_SUFFIX:
-            return False
-        if read_stem(path.stem) is not None:
-            return True
-        if path not in self._sidecars:
-            try:
-                if read_sidecar(path) is None:
-                    return False
-            except (ValueError, OSError):
-                return False
-            self._sidecars.add(path)
-        return True
-
-    def _kinds(self) -> str:
-        return "sources are directories, .jsonl or .warc files" + ("" if self._feeds else "; feeds need --feeds")
-
-    def _name(self, path: Path) -> str:
-        return name_below(path, self._path) if path != self._path else printable(path.name)
+def _of_no_kind(path: Path) -> SourceError:
+    name = printable(str(path))
+    if is_named_as_feed(path.name):
+        return SourceError(name, "a feed file, and feeds were not asked for", "add --feeds")
+    cause = f"the kind of file is not known from its name ({path.suffix or 'no suffix'})"
+    return SourceError(name, cause, EXPECTED)
 
 
 def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[Waiting]:
@@ -233,8 +197,3 @@ def _at_end(path: Path, position: int) -> bool:
         return path.stat().st_size == position
     except OSError:
         return True  # it went meanwhile
-
-
-def _kind(path: Path) -> str:
-    suffix = path.suffix.lower()
-    return "".join(path.suffixes[-2:]).lower() if suffix in _PACKED else suffix

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from common.private import as_its_directory
 from feeds.fetch.archive import Capture
-from feeds.layout import FEED_SUFFIX, SIDECAR_SUFFIX, Sidecar, drop_stem, read_stem, sidecar_json
+from feeds.kinds import FEED_SUFFIX, SIDECAR_SUFFIX
+from feeds.layout import Sidecar, drop_stem, read_stem, sidecar_json
 
 _DRAFT = ".draft"
 

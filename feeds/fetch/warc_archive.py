@@ -15,6 +15,7 @@ from warcio.warcwriter import WARCWriter
 
 from feeds.dates import iso_utc
 from feeds.fetch.archive import Capture
+from feeds.kinds import WARC_SUFFIX
 from feeds.layout import drop_stem, read_stem
 from feeds.warc import FINAL_URI
 
@@ -24,7 +25,6 @@ FILE_BYTES = 1024 * 1024 * 1024
 FILE_AGE = 3600 * 1_000_000
 """So is one whose first record was fetched so long ago, microseconds."""
 
-_SUFFIX = ".warc.gz"
 _OPEN = ".open"
 """Ends the name of a file while it grows: readers pass over it, and read each file once, when it is whole."""
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
@@ -115,13 +115,13 @@ class WarcArchive:
         if self._file is not None and (self._file.tell() >= self._file_bytes or self._is_old(capture.fetched)):
             self.finish()
         if self._file is None:
-            self._name = f"{drop_stem(capture.fetched, capture.sha256)}{_SUFFIX}"
+            self._name = f"{drop_stem(capture.fetched, capture.sha256)}{WARC_SUFFIX}"
             self._announce(f"{self._name} 0")
             self._file = self._growing().open("ab")
         return self._file
 
     def _is_old(self, now: int) -> bool:
-        begun = read_stem(self._name.removesuffix(_SUFFIX))
+        begun = read_stem(self._name.removesuffix(WARC_SUFFIX))
         return begun is not None and now - begun[0] >= FILE_AGE
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from feeds.crawl import read_feed_file
 from feeds.entries import EntryForm, Item
 from feeds.files import name_below
-from feeds.layout import FEED_SUFFIXES
+from feeds.kinds import FEED_SUFFIXES
 from feeds.spark.document_rows import COLUMNS, local_path, row_batches
 from feeds.unreadable import or_reject
 

@@ -26,7 +26,7 @@ from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.schedule import Pace
 from feeds.fetch.visit import Settings, own_agent
 from feeds.history import History
-from feeds.layout import FEED_SUFFIX
+from feeds.kinds import FEED_SUFFIX
 from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.spark.inbox import Inbox, from_bytes
 from feeds.tail import Tail

@@ -18,9 +18,11 @@ from pyspark.sql.streaming.datasource import (
 
 from feeds.entries import EntryForm
 from feeds.errors import SourceError
-from feeds.files import files_below, name_below, printable
+from feeds.files import printable
 from feeds.history import History
-from feeds.order import WARC_SUFFIXES, fetch_time
+from feeds.kinds import Kind
+from feeds.listing import Listing, in_order
+from feeds.order import fetch_time
 from feeds.parts import can_be_read
 from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.unreadable import or_reject
@@ -54,14 +56,11 @@ class _Archives:
         """The files that are there, by their names in the order of their fetches, and their sizes."""
         if self.path.is_file():
             return {self.path.name: self.path.stat().st_size}
-        found = files_below(self.path, frozenset({".warc", ".gz"}))
-        # Whoever writes one renames it when it is whole.
-        paths = [path for path in found if path.name.lower().endswith(WARC_SUFFIXES) and not path.name.startswith(".")]
-        names = sorted((fetch_time(path), name_below(path, self.path), path) for path in paths)
+        files = (file for file in Listing(self.path, feeds=False).files() if file.kind is Kind.WARC)
         sizes = {}
-        for _, name, path in names:
+        for file in in_order(files):
             with suppress(FileNotFoundError):  # it went meanwhile
-                sizes[name] = path.stat().st_size
+                sizes[file.name] = file.path.stat().st_size
         return sizes
 
     def can_be_read(self, name: str) -> bool:

@@ -275,9 +275,9 @@ def stream(
                 from mmqjp.spark.files import FileSource, Place
                 from mmqjp.spark.frames import ValueSource, streaming_frame
 
-                places = [Place(path, feeds) for path in paths]
+                places = [Place(path.absolute(), feeds) for path in paths]
                 if drops is not None:
-                    places.append(Place(drops.directory, feeds or "item", FETCHED))
+                    places.append(Place(drops.directory.absolute(), feeds or "item", FETCHED))
                 source = (
                     FileSource(tuple(places), time_xpath, batch_size, batch_bytes, max_document)
                     if source_format is None
