@@ -108,7 +108,7 @@ def read_all(files: Sequence[bytes]) -> list[bytes | str]:
     history = History()
     documents: list[bytes | str] = []
     for number, data in enumerate(files):
-        for item in read_entries(data, Origin(f"{number}", 0, f"https://{number}.example/"), history=history):
+        for item in history.settle(read_entries(data, Origin(f"{number}", 0, f"https://{number}.example/"))):
             documents.append(getattr(item, "xml", b""))
     return documents
 

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from feeds.document import DEFAULT_STREAM, Reject
-from feeds.entries import EntryForm, Item, read_entries
+from feeds.entries import EntryForm, read_entries
 from feeds.files import TooLargeError, modified_us, read_file
-from feeds.history import History, Unsettled
 from feeds.item import Origin
 from feeds.kinds import FEED_SUFFIXES, SIDECAR_SUFFIX
 from feeds.layout import Sidecar, read_sidecar, read_stem, sidecar_of
+from feeds.sightings import Item
 
 
-def read_feed_file(
-    path: Path, name: str, form: EntryForm, history: History | Unsettled | None = None
-) -> Iterator[Item]:
+def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Item]:
     """The entries of a feed file, as `read_entries` gives them; nothing for a file that is another feed's sidecar.
     Raises OSError where it, or its sidecar, cannot be read: without that it would be taken for another feed."""
     try:
@@ -36,7 +34,7 @@ def read_feed_file(
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]
     origin = Origin(name, modified, sidecar.url, fetched, sidecar.final_url, sidecar.content_type)
-    yield from read_entries(data, origin, form, history)
+    yield from read_entries(data, origin, form)
 
 
 def _is_sidecar(path: Path) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from feeds.document import Document, Reject
-from feeds.sightings import Fetch, Listed, SeenEntry, Sighting
+from feeds.document import DEFAULT_STREAM, Document, Reject
+from feeds.sightings import EndOfFetch, Fetch, Item, Sighting
 
 Versions = Literal["keep", "ignore"]
 """Whether an entry that has changed is a document again."""
@@ -99,63 +99,72 @@ class History:
         self._changed.clear()
         return texts
 
-    def judge(self, item: Document | Reject) -> Document | Reject | None:
+    def settle(self, items: Iterable[Item]) -> Iterator[Document | Reject]:
+        """What comes of items, those of a fetch being given in their order."""
+        for item in items:
+            if (settled := self.judge(item)) is not None:
+                yield settled
+
+    def judge(self, item: Item) -> Document | Reject | None:
         """What comes of an item, those of a fetch being given in their order. An entry is a document, or nothing, if
         this version was met before or is not wanted, or a dead letter, if it changes without end.
 
         The first version of an entry has its time; a later one that of its change, as far as the feed tells it, else
         that of the fetch. What is met counts as soon as it is given. What is called by its file's name is met once.
         """
-        if isinstance(item, SeenEntry):
-            return self._entry(item)
-        if isinstance(item, Listed):
-            self._listed(item.fetch, item.keys)
-            return None
-        return item
+        match item:
+            case Sighting():
+                return self._entry(item)
+            case EndOfFetch():
+                self._end(item)
+                return None
+            case Document() | Reject():
+                return item
 
     def _feed(self, fetch: Fetch) -> _Feed:
         known = self._files if fetch.is_known_by_file else self._feeds
         return known.setdefault(fetch.feed, _Feed())
 
-    def _entry(self, item: SeenEntry) -> Document | Reject | None:
-        fetch, (key, version, date, _) = item.fetch, item.sighting
+    def _entry(self, seen: Sighting) -> Document | Reject | None:
+        fetch, key, version, date = seen.fetch, seen.key, seen.version, seen.date
         feed = self._feed(fetch)
         met = feed.entries.get(key)
         if met is not None and (version in met.versions or self._versions == "ignore"):
             return None
         changes = len(met.versions if met else ()) >= self._most
         if changes or feed.alike[version] >= self._most:
-            return self._without_end(item, feed, "it changes" if changes else "its guid changes")
+            return self._without_end(seen, feed, "it changes" if changes else "its guid changes")
         if met is None:
             archive = None if self._lateness is None or feed.listed is not None else fetch.time - self._lateness
             time = _first_time(date, fetch, archive)
         else:
-            time = _changed(item.sighting, fetch, met.time)
+            time = _changed(seen, met.time)
         feed.add(key, version, time)
         self._note(fetch)
         if fetch.fetched is not None and date is not None and date > fetch.fetched:
             self.future[fetch.feed] += 1
-        return item.at(time)
+        return seen.at(time)
 
-    def _without_end(self, item: SeenEntry, feed: _Feed, cause: str) -> Reject | None:
+    def _without_end(self, seen: Sighting, feed: _Feed, cause: str) -> Reject | None:
         """The dead letter of a version that is left out; each is told once."""
-        fetch, (key, version, *_) = item.fetch, item.sighting
-        if feed.left_out.get(key) == version:
+        fetch = seen.fetch
+        if feed.left_out.get(seen.key) == seen.version:
             return None
-        feed.left_out[key] = version
+        feed.left_out[seen.key] = seen.version
         self._note(fetch)
-        guid = item.id.removeprefix(f"{fetch.feed} ").rpartition(" ")[0]
+        guid = seen.id.removeprefix(f"{fetch.feed} ").rpartition(" ")[0]
         told = f"the entry {guid} of {fetch.feed} is left out, because {cause} without end"
         advice = f"{self._most} versions are taken, --most-versions takes more"
-        return Reject(item.id, item.stream, fetch.time, f"{fetch.name}: {told}: {advice}", item.xml)
+        return Reject(seen.id, DEFAULT_STREAM, fetch.time, f"{fetch.name}: {told}: {advice}", seen.xml)
 
     def _note(self, fetch: Fetch) -> None:
         """What is known of the feed has changed."""
         if not fetch.is_known_by_file:
             self._changed.add(fetch.feed)
 
-    def _listed(self, fetch: Fetch, keys: Collection[str]) -> None:
-        """A fetch is read to its end: notes what the feed is without, and forgets what it has long been without."""
+    def _end(self, end: EndOfFetch) -> None:
+        """Notes what the feed is without, and forgets what it has long been without."""
+        fetch = end.fetch
         if fetch.is_known_by_file:
             self._files.pop(fetch.feed, None)
             return
@@ -164,7 +173,7 @@ class History:
         if feed.listed is not None and fetch.time < feed.listed:
             return  # an older one that was found late tells nothing of what is there now
         feed.listed = fetch.time
-        there = set(keys)
+        there = set(end.keys)
         feed.left_out = {key: version for key, version in feed.left_out.items() if key in there}
         for key, met in list(feed.entries.items()):
             if key in there:
@@ -175,13 +184,6 @@ class History:
                 feed.drop(key)
 
 
-class Unsettled:
-    """In place of a history: leaves all to one that is asked later."""
-
-    def judge(self, item: Document | Reject) -> Document | Reject | None:
-        return item
-
-
 def _first_time(date: int | None, fetch: Fetch, archive: int | None) -> int:
     """The entry's date, else that of the fetch, and never after that. An entry from before `archive` was old when its
     feed was met first, and has the time of the fetch."""
@@ -190,7 +192,7 @@ def _first_time(date: int | None, fetch: Fetch, archive: int | None) -> int:
     return date if fetch.fetched is None else min(date, fetch.fetched)
 
 
-def _changed(sighting: Sighting, fetch: Fetch, before: int) -> int:
+def _changed(seen: Sighting, before: int) -> int:
     """When an entry changed whose last version has the time `before`."""
-    dates = sighting.updated, sighting.date
+    dates, fetch = (seen.updated, seen.date), seen.fetch
     return max((date for date in dates if date is not None and before < date <= fetch.time), default=fetch.time)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from feeds.document import Document, Reject
+from feeds.history import History
+from feeds.sightings import Item
 from feeds.tail import Piece, Waiting
 from feeds.unreadable import ReplacedError, cause, is_unreadable
 
 Told = Callable[[Waiting, str], object]
 
 
-def read_waiting(files: Iterable[Waiting], told: Told) -> Iterator[Piece]:
+def read_waiting(files: Iterable[Waiting], told: Told) -> Iterator[Piece[Item]]:
     """What the files hold. `told` hears which cannot be read, or not further, and why: they wait on.
 
     So do other versions of a feed behind one that cannot be read, since what is new in them depends on it.
@@ -28,6 +31,12 @@ def read_waiting(files: Iterable[Waiting], told: Told) -> Iterator[Piece]:
                 raise
             held.add(waiting)
             told(waiting, cause(error))
+
+
+def judged(pieces: Iterable[Piece[Item]], history: History) -> Iterator[Piece[Document | Reject]]:
+    """Pieces as a history judges their items, in the order in which they were read."""
+    for piece in pieces:
+        yield Piece(None if piece.item is None else history.judge(piece.item), piece.offset)
 
 
 class Held:

@@ -1,16 +1,15 @@
-"""What a fetch of a feed shows: its entries, and then that there are no more; a `History` judges it, also elsewhere."""
+"""What reading gives: documents, rejects, and what a fetch of a feed shows, which a `History` judges later."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
 
 from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.item import Entry, entry_identity, entry_version
+from feeds.item import Entry, entry_id, entry_identity, entry_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,65 +32,77 @@ class Fetch:
         return self.feed == self.name
 
 
-class Sighting(NamedTuple):
-    """An entry: what it is known by within its feed, a hash of what makes it a version, and the dates that it has."""
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """An entry as a fetch shows it. `key` tells it from the others of its feed, `version` is a hash of what makes it
+    another version of the entry; `date` and `updated` are the entry's own, microseconds, None if it gives none."""
 
+    id: str
+    xml: bytes | str = field(repr=False)
+    fetch: Fetch
     key: str
     version: str
     date: int | None
     updated: int | None
 
-
-class SeenEntry(Document):
-    """An entry that may be a document, until that is settled with the time of its fetch."""
-
-    __slots__ = ("fetch", "sighting")
-    fetch: Fetch
-    sighting: Sighting
-
-    def __init__(self, id: str, xml: bytes | str, fetch: Fetch, sighting: Sighting) -> None:
-        super().__init__(id, xml, DEFAULT_STREAM, fetch.time)
-        object.__setattr__(self, "fetch", fetch)
-        object.__setattr__(self, "sighting", sighting)
-
     def at(self, time: int) -> Document:
-        """The document, with its time."""
-        return Document(self.id, self.xml, self.stream, time)
+        """The document that it is, of this time."""
+        return Document(self.id, self.xml, DEFAULT_STREAM, time)
 
 
-class Listed(Reject):
-    """The end of a fetch, with the keys of all its entries: there may be something to be said of it."""
+@dataclass(frozen=True, slots=True)
+class EndOfFetch:
+    """A fetch has shown all its entries, which have these keys."""
 
-    __slots__ = ("fetch", "keys")
     fetch: Fetch
     keys: Collection[str]
 
-    def __init__(self, fetch: Fetch, keys: Collection[str]) -> None:
-        super().__init__(fetch.name, DEFAULT_STREAM, fetch.fetched, "", b"")
-        object.__setattr__(self, "fetch", fetch)
-        object.__setattr__(self, "keys", keys)
+
+Item = Document | Reject | Sighting | EndOfFetch
+"""What a place of a file holds."""
 
 
-def sightings(entries: Sequence[Entry]) -> list[Sighting]:
-    """The entries of a fetch as they are judged."""
-    return [
-        Sighting(key, _hash(entry_version(entry)), entry.date, entry.updated)
-        for entry, key in zip(entries, _keys(entries), strict=True)
-    ]
+def size_of(item: Item) -> int:
+    """How much of a batch an item takes, about in bytes."""
+    match item:
+        case Document() | Sighting():
+            return len(item.xml)
+        case Reject():
+            return len(item.raw)
+        case EndOfFetch():
+            return 0
 
 
-def to_json(seen: SeenEntry | Listed) -> str:
-    """What is to be known of a place of a fetch, besides id and XML."""
-    what = seen.sighting if isinstance(seen, SeenEntry) else [sorted(seen.keys)]
-    return json.dumps([astuple(seen.fetch), what], separators=(",", ":"))
+def sightings(entries: Sequence[Entry], bodies: Sequence[bytes | str], fetch: Fetch) -> Iterator[Sighting | EndOfFetch]:
+    """What a fetch shows, given its entries and the document of each: they, and then its end."""
+    keys = list(_keys(entries))
+    for entry, body, key in zip(entries, bodies, keys, strict=True):
+        version = _hash(entry_version(entry))
+        yield Sighting(entry_id(entry, fetch.feed), body, fetch, key, version, entry.date, entry.updated)
+    yield EndOfFetch(fetch, keys)
 
 
-def from_json(text: str, id: str, xml: bytes | str) -> SeenEntry | Listed:
-    """What `to_json` made a text of; a `Listed` needs no id and XML."""
+def to_json(shown: Sighting | EndOfFetch) -> str:
+    """What is to be known of what a fetch shows, besides id and XML."""
+    match shown:
+        case Sighting():
+            what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
+        case EndOfFetch():
+            what = [sorted(shown.keys)]
+    return json.dumps([astuple(shown.fetch), what], separators=(",", ":"))
+
+
+def from_json(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFetch:
+    """What `to_json` made a text of; the end of a fetch needs no id and XML."""
     fetch, what = json.loads(text)
     if len(what) == 1:
-        return Listed(Fetch(*fetch), what[0])
-    return SeenEntry(id, xml, Fetch(*fetch), Sighting(*what))
+        return EndOfFetch(Fetch(*fetch), what[0])
+    return Sighting(id, xml, Fetch(*fetch), *what)
+
+
+def fetch_in(text: str) -> Fetch:
+    """The fetch that `to_json` noted in a text."""
+    return Fetch(*json.loads(text)[0])
 
 
 def _keys(entries: Sequence[Entry]) -> Iterator[str]:

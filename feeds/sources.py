@@ -8,11 +8,12 @@ from itertools import chain
 from pathlib import Path
 
 from feeds.document import Clock, Document, Reject, now_us
-from feeds.entries import EntryForm, Item
+from feeds.entries import EntryForm
 from feeds.errors import SourceError
 from feeds.files import printable
 from feeds.history import History
 from feeds.kinds import FEED_SUFFIXES
+from feeds.sightings import Item
 from feeds.tail import Tail
 from feeds.unreadable import or_reject
 from feeds.xml_files import time_reader
@@ -36,17 +37,16 @@ def read_documents(
     """
     if time_xpath is not None:
         time_reader(time_xpath)  # which is told also if there is no path to read
-    history = history or History()
 
     def read(path: Path) -> Iterator[Item]:
         is_directory = _is_directory(path)
-        tail = Tail(path, feeds=feeds, time_xpath=time_xpath, history=history, relative=not is_directory, now=now)
+        tail = Tail(path, feeds=feeds, time_xpath=time_xpath, relative=not is_directory, now=now)
         if is_directory and tail.names() == set():
             raise _empty(path, feeds)
         return chain.from_iterable(or_reject(items, file) for file, items in tail.drain())
 
     found = chain.from_iterable([read(Path(path)) for path in paths])
-    return (item for item in found if item is not None)
+    return (history or History()).settle(found)
 
 
 def _is_directory(path: Path) -> bool:

@@ -8,29 +8,32 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from feeds.crawl import read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, now_us
-from feeds.entries import EntryForm, Item
+from feeds.entries import EntryForm
 from feeds.errors import SourceError
 from feeds.files import printable
-from feeds.history import History, Unsettled
 from feeds.jsonl import follow_jsonl, read_jsonl
 from feeds.kinds import EXPECTED, Kind, is_named_as_feed, kind_of_file
 from feeds.listing import Listing, SourceFile, in_order
 from feeds.moves import Moves
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.order import feed_address, fetch_time
+from feeds.sightings import Item
 from feeds.unreadable import ReplacedError
 from feeds.warc import read_warc
 from feeds.xml_files import TimeReader, read_xml_file, time_reader
 
+_ItemT = TypeVar("_ItemT", bound=Item, covariant=True)
+
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Generic[_ItemT]):
     """One item of a file, or none, and how far the file is read with it."""
 
-    item: Item
+    item: _ItemT | None
     offset: Offset
 
 
@@ -53,7 +56,7 @@ class Waiting:
     known: Offset | None = field(compare=False)
     lines: bool = field(compare=False)
 
-    def read(self, stop: int | None = None, seal: str = "") -> Iterator[Piece]:
+    def read(self, stop: int | None = None, seal: str = "") -> Iterator[Piece[Item]]:
         """See `Tail.read`."""
         return self.tail.read(self, stop, seal)
 
@@ -82,18 +85,17 @@ class Tail:
         *,
         feeds: EntryForm | None = None,
         time_xpath: str | None = None,
-        history: History | Unsettled | None = None,
         name: str = "",
         relative: bool = False,
         now: Clock = now_us,
     ) -> None:
-        """`history` is what is known of the entries of feeds before. `name` is what the source is called in offsets,
-        its absolute path without one. Rejects call a file by its absolute path, with `relative` by the one given."""
+        """`name` is what the source is called in offsets, its absolute path without one. Rejects call a file by its
+        absolute path, with `relative` by the one given."""
         self._path = Path(path) if relative else Path(path).absolute()
         self.name = name or printable(str(self._path.absolute()))
         self._feeds: EntryForm | None = feeds
         self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
-        self._history, self._now = history or History(), now
+        self._now = now
         self._listing = Listing(self._path, feeds=self.has_feeds)
         self._moves = Moves(self.name, self._path if self._path.is_dir() else self._path.parent)
         self._beside: set[str] = set()
@@ -138,17 +140,17 @@ class Tail:
             return None
         return {file.name for file in files} | self._beside
 
-    def read(self, waiting: Waiting, stop: int | None = None, seal: str = "") -> Iterator[Piece]:
-        """A file's items from where it waits, at which the history must be as it was there; no JSON lines that begin at
-        byte `stop` or behind it, where the file must have the mark `seal`. Raises OSError where it cannot be read now:
-        ReplacedError for another file, which the next look tells from it."""
+    def read(self, waiting: Waiting, stop: int | None = None, seal: str = "") -> Iterator[Piece[Item]]:
+        """A file's items from where it waits; no JSON lines that begin at byte `stop` or behind it, where the file must
+        have the mark `seal`. Raises OSError where it cannot be read now: ReplacedError for another file, which the next
+        look tells from it."""
         path, start = waiting.path, waiting.start
         to = partial(Offset, self.name, waiting.file)
         if not waiting.reads:
             yield Piece(None, start)
         elif waiting.lines:
-            for item, end, mark in follow_jsonl(path, start.position, self._now, stop=stop, mark=start.mark, seal=seal):
-                yield Piece(item, to(end, mark))
+            lines = follow_jsonl(path, start.position, self._now, stop=stop, mark=start.mark, seal=seal)
+            yield from (Piece(item, to(end, mark)) for item, end, mark in lines)
         else:
             file = SourceFile(path, waiting.file, kind_of_file(path.name, feeds=self.has_feeds))
             for count, item in enumerate(islice(self._items(file), start.position, None), start.position + 1):
@@ -170,10 +172,10 @@ class Tail:
             case Kind.JSON_LINES | Kind.COMPRESSED_JSON_LINES:
                 yield from read_jsonl(file.path, self._now)
             case Kind.WARC:
-                yield from read_warc(file.path, self._feeds, history=self._history)
+                yield from read_warc(file.path, self._feeds)
             case Kind.FEED:
                 assert self._feeds is not None, "without feeds no file is of that kind"
-                yield from read_feed_file(file.path, file.name, self._feeds, self._history)
+                yield from read_feed_file(file.path, file.name, self._feeds)
             case Kind.XML:
                 stream = file.name.partition("/")[0] if "/" in file.name else DEFAULT_STREAM
                 yield read_xml_file(file.path, file.name, stream, self._time)

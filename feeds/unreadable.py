@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from feeds.document import DEFAULT_STREAM, Document, Reject
+from feeds.document import DEFAULT_STREAM, Reject
+from feeds.sightings import Item
 
 
 class ReplacedError(OSError):
@@ -22,7 +23,7 @@ def cause(error: OSError) -> str:
     return f"cannot be read: {error.strerror or error}"
 
 
-def or_reject(items: Iterable[Document | Reject | None], name: str) -> Iterator[Document | Reject | None]:
+def or_reject(items: Iterable[Item], name: str) -> Iterator[Item]:
     """The items of a file, and a Reject where it cannot be read further: for those who read it only once."""
     try:
         yield from items

@@ -12,10 +12,10 @@ from warcio.archiveiterator import ArchiveIterator
 from feeds.credentials import without_credentials
 from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.entries import EntryForm, Item, read_entries
+from feeds.entries import EntryForm, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
-from feeds.history import History, Unsettled
 from feeds.item import Origin
+from feeds.sightings import Item
 from feeds.sniff import kind_of
 from feeds.text import one_line
 from feeds.unreadable import is_unreadable
@@ -26,9 +26,7 @@ FINAL_URI = "WARC-Final-URI"
 _HEAD = 64 * 1024
 
 
-def read_warc(
-    path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES, history: History | Unsettled | None = None
-) -> Iterator[Item]:
+def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[Item]:
     """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
 
     Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it,
@@ -49,7 +47,7 @@ def read_warc(
                 return
             if body is None:
                 return
-            yield from _documents(body, name, feeds, max_bytes, history)
+            yield from _documents(body, name, feeds, max_bytes)
 
 
 def first_date(path: Path) -> int | None:
@@ -100,9 +98,7 @@ def _succeeded(record: Any) -> bool:
     return record.http_headers is None or record.http_headers.get_statuscode() == "200"
 
 
-def _documents(
-    body: _Body, name: str, feeds: EntryForm | None, max_bytes: int, history: History | Unsettled | None
-) -> Iterator[Item]:
+def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) -> Iterator[Item]:
     id = f"{body.address} {body.date}".strip()
     cause = ""
     time = 0
@@ -118,7 +114,7 @@ def _documents(
         yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
     elif feeds:
         origin = Origin(id, time, body.address, time, body.final, body.content_type)
-        yield from read_entries(body.data, origin, feeds, history)
+        yield from read_entries(body.data, origin, feeds)
     else:
         yield Document(id, body.data, DEFAULT_STREAM, time)
 

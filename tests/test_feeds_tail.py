@@ -12,8 +12,9 @@ from warcio.warcwriter import WARCWriter
 
 from feeds.document import Document, Reject
 from feeds.errors import SourceError
+from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
-from feeds.reading import read_waiting
+from feeds.reading import judged, read_waiting
 from feeds.tail import Tail, waiting_files
 from tests.unreadable import failing, shut
 
@@ -31,12 +32,14 @@ class Reader:
         self.tails = tails
         self.positions: dict[tuple[str, str], Offset] = {}
         self.failed: dict[str, str] = {}
+        self.history = History()
 
     def read(self, most: int = 1000) -> list[Document | Reject]:
         found: list[Document | Reject] = []
         self.failed.clear()
         files = waiting_files(self.tails, self.positions)
-        for piece in read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause})):
+        pieces = read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause}))
+        for piece in judged(pieces, self.history):
             if len(found) == most:
                 return found
             self.positions[piece.offset.source, piece.offset.file] = piece.offset
@@ -185,7 +188,7 @@ def test_what_vanishes_is_told_and_no_dead_letter(tmp_path: Path):
     files = waiting_files([Tail(tmp_path)], {})
     for name in ("x.xml", "y.jsonl"):
         (tmp_path / name).unlink()
-    pieces = list(read_waiting(files, lambda waiting, cause: told.append(waiting.file)))
+    pieces = list(judged(read_waiting(files, lambda waiting, cause: told.append(waiting.file)), History()))
     assert [piece.item.id for piece in pieces if piece.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
 
 

@@ -17,7 +17,7 @@ from warcio.warcwriter import WARCWriter
 from feeds.document import Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History
-from feeds.reading import read_waiting
+from feeds.reading import judged, read_waiting
 from feeds.sources import read_documents
 from feeds.tail import Tail, waiting_files
 from mmqjp.spark.batch_plan import PlanFiles
@@ -124,8 +124,8 @@ def by_run(directory: Path, feeds: EntryForm | None) -> Sequence:
 
 
 def by_stream(directory: Path, feeds: EntryForm | None) -> Sequence:
-    tail = Tail(directory, feeds=feeds, history=history(), now=lambda: NOW)
-    found = read_waiting(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause))
+    tail = Tail(directory, feeds=feeds, now=lambda: NOW)
+    found = judged(read_waiting(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause)), history())
     return sequence([piece.item for piece in found if piece.item is not None])
 
 

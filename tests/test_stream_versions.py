@@ -49,7 +49,7 @@ class Reader:
                 engine.subscribe("FROM S//item->a PUBLISH all")
             lines = open_lines(self.output, engine.setting(WRITTEN))
             service = Service(
-                engine, [drops.tail("item", history)], lines, CommandQueue(Spool(self.state)),
+                engine, [drops.tail("item")], lines, CommandQueue(Spool(self.state)),
                 Events() if events is None else events,
                 Rules(batch_size=2, history=history, drained=drops.sweep),
             )  # fmt: skip

@@ -10,9 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document
+from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.offsets import Offset
+from feeds.reading import judged
 from feeds.tail import Piece, Tail, waiting_files
 from mmqjp.spark import batch_plan as plans
 from mmqjp.spark import files
@@ -53,7 +54,7 @@ def history() -> History:
     return History(most=3, lateness=HOUR, keep=2 * 24 * HOUR)
 
 
-def seen(found: Iterator[Piece]) -> Seen:
+def seen(found: Iterator[Piece[Document | Reject]]) -> Seen:
     """The documents with their times, and why there are no others."""
     items = (piece.item for piece in found if piece.item is not None)
     return [(item.id, item.t0) if isinstance(item, Document) else item.reason for item in items]
@@ -61,8 +62,8 @@ def seen(found: Iterator[Piece]) -> Seen:
 
 def here(drops: Path, known: History) -> Seen:
     """What a service reads that has all in one process."""
-    tail = Tail(drops, feeds="item", history=known)
-    return seen(piece for waiting in waiting_files([tail], {}) for piece in waiting.read())
+    tail = Tail(drops, feeds="item")
+    return seen(judged((piece for waiting in waiting_files([tail], {}) for piece in waiting.read()), known))
 
 
 class Spark:
@@ -92,14 +93,13 @@ class Spark:
                 known = history()
                 known.load(self.kept)
                 waiting = pieces(uncommitted(rows, self.positions))
-                judged = (
-                    piece if piece.item is None else Piece(known.judge(piece.item), piece.offset) for piece in waiting
-                )
-                found += seen(self._committed(judged, last, len(rows)))
+                found += seen(self._committed(judged(waiting, known), last, len(rows)))
                 self.kept |= known.changed()
         return found
 
-    def _committed(self, pieces: Iterator[Piece], last: bool, rows: int) -> Iterator[Piece]:
+    def _committed(
+        self, pieces: Iterator[Piece[Document | Reject]], last: bool, rows: int
+    ) -> Iterator[Piece[Document | Reject]]:
         for piece in pieces if last else islice(pieces, rows // 3):
             self.positions[piece.offset.source, piece.offset.file] = piece.offset
             yield piece

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from feeds.document import Document
 from feeds.history import History
 from feeds.offsets import Offset
+from feeds.reading import judged
 from feeds.tail import Tail, waiting_files
 from mmqjp.documents import watermarks
 from mmqjp.session import Session
@@ -294,9 +295,9 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
         found = {}
         history = History(lateness=DAY)
         history.load(kept)
-        tail = Tail(tmp_path, feeds="item", history=history)
+        tail = Tail(tmp_path, feeds="item")
         for waiting in waiting_files([tail], positions):
-            for piece in waiting.read():
+            for piece in judged(waiting.read(), history):
                 positions[piece.offset.source, piece.offset.file] = piece.offset
                 if isinstance(piece.item, Document):
                     found[piece.item.id.split()[1]] = piece.item.t1

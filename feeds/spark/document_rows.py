@@ -12,8 +12,9 @@ from lxml import etree
 
 from common.prolog import read_prolog
 from feeds.document import Document, Reject
-from feeds.entries import EntryForm, Item
+from feeds.entries import EntryForm
 from feeds.errors import SourceError
+from feeds.sightings import size_of
 from feeds.xml_files import safe_parser
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
@@ -30,15 +31,13 @@ ROWS, BYTES = 1_000, 8 * 1024 * 1024
 """A batch ends with so many rows, or the one that brings it to so many characters."""
 
 
-def row_batches(items: Iterable[Item]) -> Iterator[pa.RecordBatch]:
+def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
     """The rows of what files hold, in its order."""
     rows: list[tuple[object, ...]] = []
     size = 0
     for item in items:
-        if item is None:
-            continue
         rows.append(_row(item))
-        size += len(item.xml if isinstance(item, Document) else item.raw)
+        size += size_of(item)
         if len(rows) >= ROWS or size >= BYTES:
             yield _batch(rows)
             rows, size = [], 0

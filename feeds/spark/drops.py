@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from feeds.crawl import read_feed_file
-from feeds.entries import EntryForm, Item
+from feeds.document import Document, Reject
+from feeds.entries import EntryForm
 from feeds.files import name_below
+from feeds.history import History
 from feeds.kinds import FEED_SUFFIXES
 from feeds.spark.document_rows import COLUMNS, local_path, row_batches
 from feeds.unreadable import or_reject
@@ -51,11 +53,11 @@ def entries(files: DataFrame, root: Path, form: EntryForm) -> DataFrame:
 def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> Iterator[pa.RecordBatch]:
     """The rows of the files that rows name."""
 
-    def items() -> Iterator[Item]:
+    def items() -> Iterator[Document | Reject]:
         for batch in batches:
             for address in batch.column("path").to_pylist():
                 path = Path(address.removeprefix("file:"))  # not escaped, as an address would be
                 name = name_below(path, Path(root))
-                yield from or_reject(read_feed_file(path, name, form), name)
+                yield from History().settle(or_reject(read_feed_file(path, name, form), name))
 
     return row_batches(items())

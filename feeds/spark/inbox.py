@@ -14,9 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from common.private import own
+from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
-from feeds.reading import read_waiting
+from feeds.reading import judged, read_waiting
 from feeds.spark.document_rows import SCHEMA, row_batches
 from feeds.tail import Piece, Tail, waiting_files
 
@@ -44,17 +45,17 @@ class Inbox:
         self._database.close()
 
     def take(self, tail: Tail, history: History) -> None:
-        """Makes segments of what a source has that was not read yet; what cannot be read waits. The history is the one
-        the source has, empty."""
+        """Makes segments of what a source has that was not read yet, as a history judges it that is empty before; what
+        cannot be read waits."""
         history.load(dict(self._database.execute("SELECT feed, entries FROM history")))
         rows = self._database.execute("SELECT source, file, position FROM files").fetchall()
         positions = {(source, file): Offset(source, file, position) for source, file, position in rows}
-        pieces = read_waiting(waiting_files([tail], positions), lambda waiting, cause: None)
+        pieces = judged(read_waiting(waiting_files([tail], positions), lambda waiting, cause: None), history)
         while segment := list(islice(pieces, DOCUMENTS)):
             self._commit(segment, history)
 
-    def _commit(self, pieces: Sequence[Piece], history: History) -> None:
-        data = _to_bytes(row_batches(piece.item for piece in pieces))
+    def _commit(self, pieces: Sequence[Piece[Document | Reject]], history: History) -> None:
+        data = _to_bytes(row_batches(piece.item for piece in pieces if piece.item is not None))
         offsets = {(piece.offset.source, piece.offset.file): piece.offset.position for piece in pieces}
         with self._database:
             self._database.execute("BEGIN")

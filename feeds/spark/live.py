@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from feeds.crawl import read_feed_file
 from feeds.document import now_us
-from feeds.entries import EntryForm, Item
+from feeds.entries import EntryForm
 from feeds.errors import SourceError
 from feeds.fetch.clock import DAY, SECOND
 from feeds.fetch.drop_archive import remove_read
@@ -27,6 +27,7 @@ from feeds.fetch.schedule import Pace
 from feeds.fetch.visit import Settings, own_agent
 from feeds.history import History
 from feeds.kinds import FEED_SUFFIX
+from feeds.sightings import Item
 from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.spark.inbox import Inbox, from_bytes
 from feeds.tail import Tail
@@ -116,13 +117,11 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _Versions):  # where there is none, Spark makes one of its own
-            yield from row_batches(self._items(partition))
+            yield from row_batches(History().settle(self._items(partition)))
 
     def _items(self, partition: _Versions) -> Iterator[Item]:
-        history = History()
         for name in partition.names:
-            found = read_feed_file(Path(partition.directory, name), name, self._live.form, history)
-            yield from or_reject(found, name)
+            yield from or_reject(read_feed_file(Path(partition.directory, name), name, self._live.form), name)
 
 
 @dataclass
@@ -166,10 +165,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _taken(self, inbox: Inbox) -> int:
         """Fetches what is due, reads it, and removes what was read long ago."""
         self._live.fetch()
-        history = History(keep=KNOWN)
         directory = self._live.job.out
-        tail = Tail(directory, feeds=self._live.form, history=history, name=DROPS)
-        inbox.take(tail, history)
+        tail = Tail(directory, feeds=self._live.form, name=DROPS)
+        inbox.take(tail, History(keep=KNOWN))
         remove_read(directory, inbox.read_files(DROPS), now_us() - KEPT)
         inbox.forget_files(DROPS, tail.names())
         return inbox.newest()

@@ -77,8 +77,8 @@ class _Archives:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
             path = Path(partition.path)
-            items = read_warc(path, self.form, history=History())
-            yield from row_batches(or_reject(items, printable(str(path))))
+            items = or_reject(read_warc(path, self.form), printable(str(path)))
+            yield from row_batches(History().settle(items))
 
 
 class _Reader(DataSourceReader):

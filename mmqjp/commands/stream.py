@@ -231,7 +231,7 @@ def stream(
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
     history = History(versions, most_versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
-    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
+    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = checked(output)
@@ -253,7 +253,7 @@ def stream(
         drops = None
         if lists:
             drops = Drops(make_inside(state, DROPS), keep_drops)
-            sources.append(drops.tail(feeds or "item", history))
+            sources.append(drops.tail(feeds or "item"))
 
         def drained(engine: Session) -> None:
             if metrics_port is not None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from feeds.document import Document, Reject
+from feeds.sightings import size_of
 
 DOCUMENTS = 5_000
 BYTES = 16 * 1024 * 1024
-
-
-def size_of(item: Document | Reject) -> int:
-    """How much of a batch an item takes, about in bytes."""
-    return len(item.xml if isinstance(item, Document) else item.raw)
 
 
 def size_refusal(document: Document, most: int | None) -> str | None:

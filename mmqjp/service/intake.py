@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.offsets import Offset, Positions
-from feeds.reading import read_waiting
+from feeds.reading import judged, read_waiting
+from feeds.sightings import Item, size_of
 from feeds.tail import Piece, Tail, Waiting, waiting_files
 from mmqjp.documents.admission import Found
-from mmqjp.documents.batches import size_of
 from mmqjp.service.progress import Backlog
 from mmqjp.session import Session
 from mmqjp.tables.notes import Notes
@@ -31,7 +31,7 @@ class Taken:
     found: Found | None = None
     seconds: float = 0.0
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: Piece[Document | Reject]) -> None:
         self.offsets[piece.offset.source, piece.offset.file] = piece.offset
         if piece.item is not None:
             self.items.append(piece.item)
@@ -69,7 +69,7 @@ class Intake:
         def told(waiting: Waiting, cause: str) -> None:
             self.fail((waiting.source, waiting.file), cause)
 
-        return self.in_batches(read_waiting(self.backlog.over(found), told))
+        return self.in_batches(self.judged(read_waiting(self.backlog.over(found), told)))
 
     def fail(self, file: tuple[str, str], cause: str) -> None:
         """A file cannot be read now, or not further."""
@@ -81,7 +81,7 @@ class Intake:
         """Forgets of files that could not be read those that are gone."""
         self._failed = {file: cause for file, cause in self._failed.items() if file in there}
 
-    def in_batches(self, pieces: Iterable[Piece]) -> Iterator[Taken]:
+    def in_batches(self, pieces: Iterable[Piece[Document | Reject]]) -> Iterator[Taken]:
         """Batches of pieces, each read no further than it goes."""
         taken = Taken()
         for piece in pieces:
@@ -92,10 +92,9 @@ class Intake:
         if taken.offsets:
             yield taken
 
-    def judged(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Pieces that were read without the history, as it judges them."""
-        for piece in pieces:
-            yield piece if piece.item is None else Piece(self._history.judge(piece.item), piece.offset)
+    def judged(self, pieces: Iterable[Piece[Item]]) -> Iterator[Piece[Document | Reject]]:
+        """Pieces as the history judges their items."""
+        return judged(pieces, self._history)
 
     @property
     def positions(self) -> Positions:

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from feeds.document import Document, Reject
 from feeds.offsets import Offset
 from feeds.tail import Piece, Tail
 from join_stage.store.protocol import StoreError
@@ -153,7 +154,7 @@ class StreamingService(Service):
         items: list[int] = []
         read = 0
 
-        def judged() -> Iterator[Piece]:
+        def judged() -> Iterator[Piece[Document | Reject]]:
             nonlocal read
             for read, piece in enumerate(self._intake.judged(pieces(rows)), 1):
                 if piece.item is not None:

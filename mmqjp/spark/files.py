@@ -14,15 +14,14 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from feeds.document import Clock, now_us
 from feeds.entries import EntryForm
-from feeds.history import Unsettled
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.order import feed_address
 from feeds.parts import GRAIN, NOTED, UNREADABLE, Part, can_be_read
 from feeds.reading import Held
+from feeds.sightings import Item, size_of
 from feeds.tail import Piece, Tail, Waiting, waiting_files
 from feeds.unreadable import ReplacedError, cause, is_unreadable
 from join_stage.store.spark.tables import spark_columns
-from mmqjp.documents.batches import size_of
 from mmqjp.spark.batch_plan import LARGE, PlanFiles, next_plan, shares
 from mmqjp.spark.micro_batch import ROWS, row_of, to_batches, unread_row
 
@@ -49,7 +48,7 @@ class FileSource:
     """Which files are read and how (see `feeds.tail.Tail`), how large micro-batches and documents may be, in how many
     tasks a micro-batch is read at the most, and how many bytes are worth one.
 
-    What feeds show is left unsettled.
+    What feeds show is judged by the driver.
     """
 
     places: tuple[Place, ...]
@@ -63,7 +62,7 @@ class FileSource:
     def tails(self, now: Clock = now_us) -> list[Tail]:
         """The places as sources. Raises SourceError."""
         return [
-            Tail(path, feeds=feeds, time_xpath=self.time_xpath, history=Unsettled(), name=name, now=now)
+            Tail(path, feeds=feeds, time_xpath=self.time_xpath, name=name, now=now)
             for path, feeds, name in map(attrgetter("path", "feeds", "name"), self.places)
         ]
 
@@ -196,7 +195,7 @@ class Tries:
         return self._left < 0
 
 
-def _read(tail: Tail, part: Part) -> Iterator[Piece]:
+def _read(tail: Tail, part: Part) -> Iterator[Piece[Item]]:
     """The pieces of a part, up to so many bytes of XML that others have to wait for the next micro-batch. Raises
     OSError where it cannot be read."""
     start = Offset(part.source, part.file, part.start, part.mark)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from feeds.document import Document, Reject
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.parts import Part
-from feeds.sightings import Listed, SeenEntry, from_json, to_json
+from feeds.sightings import EndOfFetch, Item, Sighting, fetch_in, from_json, to_json
 from feeds.tail import Piece
 from mmqjp.documents.batches import size_refusal
 
@@ -53,21 +53,27 @@ BYTES_AT_ONCE = 4 << 20
 
 
 def row_of(
-    place: int, known: int, piece: Piece, max_document: int | None, before: str | None = None
+    place: int, known: int, piece: Piece[Item], max_document: int | None, before: str | None = None
 ) -> tuple[Any, ...]:
     """The row of a piece; a document of more than `max_document` bytes is a reject."""
-    offset, item = piece.offset, piece.item
+    offset, item, seen = piece.offset, piece.item, None
     where = (place, offset.source, offset.file, known, offset.position)
-    if isinstance(item, Document) and (reason := size_refusal(item, max_document)):
-        item = Reject(item.id, item.stream, item.t0, reason, item.xml)
-    seen = to_json(item) if isinstance(item, SeenEntry | Listed) else None
     marks = offset.mark or None, before or None
-    if isinstance(item, Document):
-        return (*where, item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None, seen, *marks)
-    if isinstance(item, Reject):
-        raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
-        return (*where, item.id, item.stream, item.time, None, None, item.reason, raw, seen, *marks)
-    return (*where, *[None] * 8, *marks)
+    if isinstance(item, Sighting):
+        seen = to_json(item)
+        item = item.at(item.fetch.time)
+    if isinstance(item, Document) and (reason := size_refusal(item, max_document)):
+        item, seen = Reject(item.id, item.stream, item.t0, reason, item.xml), None
+    match item:
+        case Document():
+            return (*where, item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None, seen, *marks)
+        case Reject():
+            raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
+            return (*where, item.id, item.stream, item.time, None, None, item.reason, raw, None, *marks)
+        case EndOfFetch():
+            return (*where, *[None] * 7, to_json(item), *marks)
+        case None:
+            return (*where, *[None] * 8, *marks)
 
 
 def unread_row(place: int, part: Part, reason: str, feed: str) -> tuple[Any, ...]:
@@ -127,7 +133,7 @@ def readable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
         if position == UNREAD:
             failed.setdefault((source, file), reason)
             feeds.add(seen)
-        elif seen is not None and len(feeds) > 1 and from_json(seen, "x", "").fetch.feed in feeds:
+        elif seen is not None and len(feeds) > 1 and fetch_in(seen).feed in feeds:
             failed.setdefault((source, file), "")
         stays.append((source, file) not in failed)
     return rows.filter(pa.array(stays, pa.bool_())), failed
@@ -149,7 +155,7 @@ def numbered(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
     return rows
 
 
-def pieces(rows: pa.Table) -> Iterator[Piece]:
+def pieces(rows: pa.Table) -> Iterator[Piece[Item]]:
     """The pieces that rows are of, as stage 1 on executors left them: with `text`, the document as it was read, or
     `unread`, the bytes of one that could not be."""
     names = (
@@ -171,10 +177,10 @@ def pieces(rows: pa.Table) -> Iterator[Piece]:
         *(rows[name].to_pylist() for name in names), strict=True
     ):
         offset = Offset(source, file, position, mark or "")
-        if id is None:
-            yield Piece(None, offset)
-        elif seen is not None:
+        if seen is not None:
             yield Piece(from_json(seen, id, unread if text is None else text), offset)
+        elif id is None:
+            yield Piece(None, offset)
         elif reason is not None:
             yield Piece(Reject(id, stream, t0, reason, raw), offset)
         else:
