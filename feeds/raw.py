@@ -6,9 +6,9 @@ from copy import deepcopy
 
 from lxml import etree
 
+from common.xml_parser import xml_parser
 from feeds.feed import Feed
 from feeds.text import xml_text
-from feeds.xml_files import safe_parser
 
 _ITEMS = frozenset(
     {
@@ -33,7 +33,7 @@ def raw_entries(data: bytes, feed: Feed) -> list[bytes]:
     """
     try:
         # Blanks before the XML declaration are common and mean nothing.
-        root = etree.fromstring(data.lstrip(), safe_parser())
+        root = etree.fromstring(data.lstrip(), xml_parser())
     except etree.XMLSyntaxError as error:
         raise ValueError(f"raw entries need well-formed XML: {error.msg}") from None
     found = [element for element in root.iter() if element.tag in _ITEMS]

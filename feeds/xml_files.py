@@ -8,22 +8,13 @@ from typing import Any
 
 from lxml import etree
 
+from common.xml_parser import xml_parser
 from feeds.dates import parse_date
 from feeds.document import Document, Reject
 from feeds.errors import SourceError
 from feeds.files import RAW_KEPT, TooLargeError, modified_us, read_file
 
 TimeReader = Callable[[bytes], int]
-
-
-def safe_parser() -> etree.XMLParser:
-    """A parser that reads nothing but the bytes it is given and gives up on documents that explode."""
-    return etree.XMLParser(
-        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only the older booleans
-        no_network=True,
-        load_dtd=False,
-        huge_tree=False,
-    )
 
 
 def time_reader(expression: str) -> TimeReader:
@@ -39,7 +30,7 @@ def time_reader(expression: str) -> TimeReader:
 
     def read(xml: bytes) -> int:
         try:
-            found = xpath(etree.fromstring(xml, safe_parser()))
+            found = xpath(etree.fromstring(xml, xml_parser()))
         except etree.XMLSyntaxError as error:
             raise ValueError(f"not well-formed: {error.msg}") from None
         except etree.XPathError as error:

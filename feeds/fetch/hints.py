@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lxml import etree
 
+from common.xml_parser import xml_parser
 from feeds.dates import parse_date
 from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND
 
@@ -39,9 +40,8 @@ class Hints:
 
 def body_hints(data: bytes) -> Hints:
     """RSS `ttl`, `skipHours`, `skipDays`, and `updatePeriod` of the syndication module; nothing from what is no XML."""
-    parser = etree.XMLParser(recover=True, resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
     try:
-        root = etree.fromstring(data.lstrip(), parser)
+        root = etree.fromstring(data.lstrip(), xml_parser(entities=False, recover=True))
     except (etree.XMLSyntaxError, ValueError):
         return Hints()
     if root is None:  # as the recovering parser says that it found nothing at all

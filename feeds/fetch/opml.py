@@ -10,6 +10,7 @@ from typing import cast
 from lxml import etree
 
 from common.prolog import read_prolog
+from common.xml_parser import xml_parser
 from feeds.text import one_line
 
 LONGEST_TITLE = 1_000
@@ -35,16 +36,8 @@ def read_opml(data: bytes) -> list[Listed]:
     """The feeds of a list, however deep, in its order. ValueError for what is not XML or not OPML."""
     if refused := read_prolog(data.lstrip()).refused:
         raise ValueError(refused)
-    parser = etree.XMLParser(
-        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only the older booleans
-        no_network=True,
-        load_dtd=False,
-        huge_tree=False,
-        remove_comments=True,
-        remove_pis=True,
-    )
     try:
-        root = etree.fromstring(data.lstrip(), parser)
+        root = etree.fromstring(data.lstrip(), xml_parser(elements_only=True))
     except etree.XMLSyntaxError as error:
         raise ValueError(f"not well-formed: {error.msg}") from None
     body = next((child for child in root if _name(child) == "body"), None)

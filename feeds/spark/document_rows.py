@@ -11,11 +11,11 @@ import pyarrow as pa
 from lxml import etree
 
 from common.prolog import read_prolog
+from common.xml_parser import xml_parser
 from feeds.document import Document, Reject
 from feeds.entries import EntryForm
 from feeds.errors import SourceError
 from feeds.sightings import size_of
-from feeds.xml_files import safe_parser
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
 """Of a document `reason` and `raw` are null; of what is none `xml` is, and what else is not known. Times are
@@ -78,7 +78,7 @@ def _text(document: Document) -> str:
             pass
     if refused := read_prolog(data).refused:  # of a DOCTYPE nothing is written
         raise ValueError(refused)
-    return etree.tostring(etree.fromstring(data, safe_parser()), encoding="unicode")
+    return etree.tostring(etree.fromstring(data, xml_parser()), encoding="unicode")
 
 
 def local_path(address: str) -> Path:
