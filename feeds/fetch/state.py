@@ -7,7 +7,6 @@ each row has a digest.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sqlite3
 import zlib
@@ -17,6 +16,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from common.lock import lock
 from common.private import own
 from feeds.errors import SourceError
 from feeds.fetch.feed_state import FeedState
@@ -212,14 +212,15 @@ class FetchStore:
 
 
 def _locked(path: Path) -> BinaryIO:
-    lock = path.with_name(f"{path.name}.lock")
-    own(lock)  # whoever may open it may lock it
-    file = lock.open("wb")
+    beside = path.with_name(f"{path.name}.lock")
+    own(beside)  # whoever may open it may lock it
+    file = beside.open("wb")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        if not lock(file.fileno()):
+            raise SourceError(str(path), "another fetch is using this state", "wait for it, or end it")
+    except BaseException:
         file.close()
-        raise SourceError(str(path), "another fetch is using this state", "wait for it, or end it") from None
+        raise
     return file
 
 

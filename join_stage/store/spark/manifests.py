@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.private import as_its_directory
+from common.whole_file import write_whole
 from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
 from join_stage.store.tables import TABLES
 
@@ -156,28 +155,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Makes a manifest appear."""
     tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
-    draft = path.with_suffix(".tmp")
-    with open(draft, "w", opener=as_its_directory) as file:
-        json.dump({**content, "digest": _digest(content)}, file)
-        file.flush()
-        to_disk(file.fileno())
-    draft.replace(path)
-    directory_to_disk(path.parent)
+    write_whole(path, json.dumps({**content, "digest": _digest(content)}))
 
 
 def _digest(content: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(content).encode())
-
-
-def to_disk(handle: int) -> None:
-    """What is written to a file lasts from here on."""
-    os.fsync(handle)
-
-
-def directory_to_disk(path: Path) -> None:
-    """The names in a directory last from here on."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        to_disk(handle)
-    finally:
-        os.close(handle)
