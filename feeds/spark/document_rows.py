@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from lxml import etree
 
+from common.batches import in_batches
 from common.prolog import read_prolog
 from common.xml_parser import xml_parser
 from feeds.document import Document, Reject
@@ -33,20 +34,11 @@ ROWS, BYTES = 1_000, 8 * 1024 * 1024
 
 def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
     """The rows of what files hold, in its order."""
-    rows: list[tuple[object, ...]] = []
-    size = 0
-    for item in items:
-        rows.append(_row(item))
-        size += size_of(item)
-        if len(rows) >= ROWS or size >= BYTES:
-            yield _batch(rows)
-            rows, size = [], 0
-    if rows:
-        yield _batch(rows)
+    return map(_batch, in_batches(items, ROWS, BYTES, size_of))
 
 
-def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
+def _batch(items: Iterable[Document | Reject]) -> pa.RecordBatch:
+    columns = zip(*map(_row, items), strict=True)
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=SCHEMA)
 

@@ -7,10 +7,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from common.batches import in_batches
 from join_stage.joiner import JoinEngine
 from join_stage.store.tables import TABLES
 from mmqjp.tables.ledger import BEFORE_ARRIVALS
@@ -147,16 +149,9 @@ def kept_documents(store: JoinEngine, streams: Collection[str], condition: str =
     """The kept documents of some streams that a condition of SQL holds for, oldest first, a few at a time."""
     sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
 WHERE {condition} ORDER BY d.docid"""
-    docids: list[int] = []
-    size = 0
-    for row in store.select(sql, {"streams": pa.table({"stream": sorted(streams)})}).to_pylist():
-        docids.append(row["docid"])
-        size += row["size"]
-        if len(docids) >= DOCUMENTS or size >= CHARACTERS:
-            yield docids
-            docids, size = [], 0
-    if docids:
-        yield docids
+    rows = store.select(sql, {"streams": pa.table({"stream": sorted(streams)})}).to_pylist()
+    for batch in in_batches(rows, DOCUMENTS, CHARACTERS, itemgetter("size")):
+        yield [row["docid"] for row in batch]
 
 
 def _table(records: Sequence[Record]) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from common.batches import in_batches
 from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.offsets import Offset, Positions
@@ -27,15 +28,18 @@ class Taken:
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
-    size: int = 0
     found: Found | None = None
     seconds: float = 0.0
 
-    def add(self, piece: Piece[Document | Reject]) -> None:
-        self.offsets[piece.offset.source, piece.offset.file] = piece.offset
-        if piece.item is not None:
-            self.items.append(piece.item)
-            self.size += size_of(piece.item)
+    @classmethod
+    def of(cls, pieces: Sequence[Piece[Document | Reject]]) -> Taken:
+        """The batch of pieces as they were read."""
+        items = [piece.item for piece in pieces if piece.item is not None]
+        return cls(items, {(piece.offset.source, piece.offset.file): piece.offset for piece in pieces})
+
+
+def _size(piece: Piece[Document | Reject]) -> int | None:
+    return None if piece.item is None else size_of(piece.item)
 
 
 class Intake:
@@ -83,14 +87,7 @@ class Intake:
 
     def in_batches(self, pieces: Iterable[Piece[Document | Reject]]) -> Iterator[Taken]:
         """Batches of pieces, each read no further than it goes."""
-        taken = Taken()
-        for piece in pieces:
-            taken.add(piece)
-            if len(taken.items) >= self._most or taken.size >= self._most_bytes:
-                yield taken
-                taken = Taken()
-        if taken.offsets:
-            yield taken
+        return map(Taken.of, in_batches(pieces, self._most, self._most_bytes, _size))
 
     def judged(self, pieces: Iterable[Piece[Item]]) -> Iterator[Piece[Document | Reject]]:
         """Pieces as the history judges their items."""

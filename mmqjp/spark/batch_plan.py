@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
+from math import ceil
+from operator import attrgetter
 from pathlib import Path
 
+from common.batches import in_batches
 from common.whole_file import write_whole
 from feeds.offsets import Positions
 from feeds.parts import GRAIN, Part, parts_of
@@ -56,12 +59,10 @@ def shares(plan: Plan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Seq
     """The plan cut into at most about `most` shares of the same weight, of `grain` bytes at the least, each with the
     number of its first part."""
     aim = max(sum(part.weight for part in plan.parts) / most, grain)
-    first, weight = 0, 0
-    for number, part in enumerate(plan.parts, 1):
-        weight += part.weight
-        if weight >= aim or number == len(plan.parts):
-            yield first, plan.parts[first:number]
-            first, weight = number, 0
+    first = 0
+    for parts in in_batches(plan.parts, len(plan.parts), ceil(aim), attrgetter("weight")):
+        yield first, parts
+        first += len(parts)
 
 
 class PlanFiles:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.batches import in_batches
 from feeds.document import Document, Reject
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.parts import Part
@@ -85,16 +86,11 @@ def unread_row(place: int, part: Part, reason: str, feed: str) -> tuple[Any, ...
 
 def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     """Rows as Arrow's, some at a time."""
-    waiting: list[tuple[Any, ...]] = []
-    size = 0
-    for row in rows:
-        waiting.append(row)
-        size += len(row[_XML] or row[_RAW] or b"")
-        if len(waiting) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-            yield _batch(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield _batch(waiting)
+    return map(_batch, in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
+
+
+def _size(row: tuple[Any, ...]) -> int:
+    return len(row[_XML] or row[_RAW] or b"")
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
