@@ -1,4 +1,4 @@
-"""A feed's bytes to documents: one for each entry, as an `<item>` or raw."""
+"""Reads the entries in a feed's bytes, each with its document: an `<item>`, or the entry as it stands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLANKS = b"\xef\xbb\xbf \t\r\n"
 def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Sighting | EndOfFetch | Reject]:
     """The entries of a feed in its order, and the end of the fetch; one Reject if it cannot be read.
 
-    A feed that is well-formed and empty has only an end; of an ill-formed one comes what can be read.
+    A well-formed, empty feed has only an end. From an ill-formed one comes what can be read.
     """
     try:
         feed, bodies = confined(read_feed, data, origin, form, size=len(data))
@@ -38,9 +38,9 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
 
 
 def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
-    """A feed, and the document of each of its entries; ValueError where it cannot be read.
+    """A feed, and the document of each of its entries. Raises ValueError if it cannot be read.
 
-    It may have been written to take long: see `feeds.confined`.
+    It may be written to take long: see `feeds.confined`.
     """
     data = as_told(data, origin.content_type)
     if read_prolog(data.lstrip(b" \t\r\n")).defaults:

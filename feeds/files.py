@@ -1,4 +1,4 @@
-"""Reading files with care: in a fixed order, within a directory, and never more than fits."""
+"""Reads files with care: in a fixed order, inside a directory, and never too much."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MAX_BYTES = 64 * 1024 * 1024
-"""The most that one document, one line or one feed may hold."""
+"""The most bytes of a document, a line or a feed."""
 
 RAW_KEPT = 64 * 1024
-"""How much of something too large a Reject keeps."""
+"""The most bytes of bad input that a Reject keeps."""
 
 
 class TooLargeError(ValueError):
-    """More than MAX_BYTES; `head` is how it begins."""
+    """More than MAX_BYTES. `head` is the beginning."""
 
     def __init__(self, head: bytes) -> None:
         super().__init__(f"larger than {MAX_BYTES // 1024 // 1024} MiB")
@@ -22,7 +22,7 @@ class TooLargeError(ValueError):
 
 
 def read_file(path: Path) -> bytes:
-    """The file's bytes; TooLargeError past MAX_BYTES, OSError as usual."""
+    """The file's bytes. Raises TooLargeError if there are more than MAX_BYTES, and OSError."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -72,5 +72,5 @@ def name_below(path: Path, directory: Path) -> str:
 
 
 def printable(name: str) -> str:
-    """A name as text that can be written anywhere: lone surrogates (undecodable bytes) are replaced."""
+    """A name as text that can be written anywhere, with lone surrogates (undecodable bytes) replaced."""
     return name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from feeds.drop_directory import read_sidecar, read_stem
 from feeds.files import files_below, name_below, printable
 from feeds.kinds import SIDECAR_SUFFIX, Kind, is_unfinished, kind_of_file
-from feeds.layout import read_sidecar, read_stem
 from feeds.order import fetch_time
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from feeds.drop_directory import read_stem, sidecar_of
 from feeds.files import modified_us
 from feeds.kinds import Kind, kind_of_file
-from feeds.layout import read_stem, sidecar_of
 from feeds.warc import first_date
 
 

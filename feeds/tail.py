@@ -1,4 +1,4 @@
-"""Directories and files that grow: what has come since they were last read, in order of the time of the fetch."""
+"""Tails: what has come to a directory, or a file, since it was last read, in the order of the fetches."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from feeds.crawl import read_feed_file
 from feeds.document import DEFAULT_STREAM, Clock, now_us
 from feeds.entries import EntryForm
 from feeds.errors import SourceError
+from feeds.feed_files import read_feed_file
 from feeds.files import printable
 from feeds.jsonl import follow_jsonl, read_jsonl
 from feeds.kinds import EXPECTED, Kind, is_named_as_feed, kind_of_file
 from feeds.listing import Listing, SourceFile, in_order
-from feeds.moves import Moves
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.order import feed_address, fetch_time
+from feeds.rotation import Rotation
 from feeds.sightings import Item
 from feeds.unreadable import ReplacedError
 from feeds.warc import read_warc
@@ -30,20 +30,20 @@ _ItemT = TypeVar("_ItemT", bound=Item, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[_ItemT]):
-    """One item of a file, or none, and how far the file is read with it."""
+class ReadItem(Generic[_ItemT]):
+    """An item that was read, or none, and the offset behind it."""
 
     item: _ItemT | None
     offset: Offset
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Waiting:
-    """A file with something to read: after those of which there is only something to note, because they were read under
-    other names, `fetched` (microseconds) and then names are the order in which files are read.
+class WaitingFile:
+    """A file with something to read, or, unless it `reads`, with an offset to note: it was read under another name.
 
-    Reading begins behind `start`; `known` is what was noted under the file's name so far. `lines` says whether it is of
-    JSON lines, to which others may be appended.
+    Files are read in the order of the first fields: those to note come first, then the time of the fetch (microseconds)
+    decides, then names. Reading begins at `start`; `known` is the offset so far under the file's name. `lines` says
+    whether these are JSON lines, to which others may be appended.
     """
 
     reads: bool
@@ -56,27 +56,27 @@ class Waiting:
     known: Offset | None = field(compare=False)
     lines: bool = field(compare=False)
 
-    def read(self, stop: int | None = None, seal: str = "") -> Iterator[Piece[Item]]:
+    def read(self, stop: int | None = None, stop_fingerprint: str = "") -> Iterator[ReadItem[Item]]:
         """See `Tail.read`."""
-        return self.tail.read(self, stop, seal)
+        return self.tail.read(self, stop, stop_fingerprint)
 
-    def resumed(self, positions: Positions) -> Waiting:
-        """The same behind what was noted since."""
+    def updated(self, positions: Positions) -> WaitingFile:
+        """The same file, from its offset among later positions on."""
         now = positions.get((self.source, self.file))
         return self if now is None or now == self.known else replace(self, start=now, known=now)
 
     def feed(self) -> str:
-        """The address of the feed of which it is a version; "" for none that is known."""
+        """The address of the feed that the file is a version of; "" if it is not known."""
         return feed_address(self.path) if self.tail.has_feeds and not self.lines else ""
 
 
 class Tail:
     """A directory that files are dropped into, or one file.
 
-    Files are renamed into place when they are whole; names that begin with a dot or end in .tmp or .part are passed
-    over. JSON lines may be appended to a file as long as one likes; every other file is read once. A feed's sidecar is
-    put in its place before the feed.
-    Raises SourceError for a path that is missing or holds something else, and for a `time_xpath` that is not XPath.
+    Writers rename files into place when they are whole; names that begin with a dot or end in .tmp or .part are passed
+    over. JSON lines may be appended to a file at any time. Any other file is read once. A feed's sidecar must be there
+    before the feed.
+    Raises SourceError for a path that is missing or of no known kind, and for a `time_xpath` that is not XPath.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class Tail:
         relative: bool = False,
         now: Clock = now_us,
     ) -> None:
-        """`name` is what the source is called in offsets, its absolute path without one. Rejects call a file by its
-        absolute path, with `relative` by the one given."""
+        """`name` is the source's name in offsets, by default its absolute path. Rejects name a file by its absolute
+        path; with `relative` they name it as `path` does."""
         self._path = Path(path) if relative else Path(path).absolute()
         self.name = name or printable(str(self._path.absolute()))
         self._feeds: EntryForm | None = feeds
         self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
         self._now = now
         self._listing = Listing(self._path, feeds=self.has_feeds)
-        self._moves = Moves(self.name, self._path if self._path.is_dir() else self._path.parent)
+        self._rotation = Rotation(self.name, self._path if self._path.is_dir() else self._path.parent)
         self._beside: set[str] = set()
         if not self._path.exists():
             raise SourceError(printable(str(path)), "no such file or directory", "make it, or check the path")
@@ -109,7 +109,7 @@ class Tail:
         """Whether what is read are feeds."""
         return self._feeds is not None
 
-    def waiting(self, positions: Positions) -> Iterator[Waiting]:
+    def waiting(self, positions: Positions) -> Iterator[WaitingFile]:
         """The files that have something to read behind their positions, in no particular order."""
         lines: dict[str, Path] = {}
         for file in self._listing.files():
@@ -119,52 +119,66 @@ class Tail:
             known = positions.get((self.name, file.name))
             if known is None or known.position != ALL_READ:
                 start = known or Offset(self.name, file.name, 0)
-                yield Waiting(True, file.fetched(), self.name, file.name, file.path, self, start, known, lines=False)
-        marked = {file: known for (source, file), known in positions.items() if source == self.name and known.mark}
-        noted = marked | {name: known for name in lines if (known := positions.get((self.name, name))) is not None}
+                yield WaitingFile(
+                    True, file.fetched(), self.name, file.name, file.path, self, start, known, lines=False
+                )
+        noted = {
+            file: known
+            for (source, file), known in positions.items()
+            if source == self.name and (known.fingerprint or file in lines)
+        }
         self._beside.clear()
-        for found in self._moves.found(lines, noted):
+        for found in self._rotation.found(lines, noted):
             name, path, known = found.name, found.path, noted.get(found.name)
             if name not in lines:
                 self._beside.add(name)
             if found.moved:
-                yield Waiting(False, 0, self.name, name, path, self, found.at, known, lines=True)
+                yield WaitingFile(False, 0, self.name, name, path, self, found.at, known, lines=True)
             if not _at_end(path, found.at.position):
-                yield Waiting(True, fetch_time(path), self.name, name, path, self, found.at, known, lines=True)
+                yield WaitingFile(True, fetch_time(path), self.name, name, path, self, found.at, known, lines=True)
 
     def names(self) -> set[str] | None:
-        """The names of the files that are there, also of those that were read under others and moved out of the way;
-        None where not all could be listed."""
+        """The names of the files that are there, with those of read files that were moved out of the way; None if not
+        all could be listed."""
         files = list(self._listing.files())
         if any(file.path.is_dir() for file in files):
             return None
         return {file.name for file in files} | self._beside
 
-    def read(self, waiting: Waiting, stop: int | None = None, seal: str = "") -> Iterator[Piece[Item]]:
-        """A file's items from where it waits; no JSON lines that begin at byte `stop` or behind it, where the file must
-        have the mark `seal`. Raises OSError where it cannot be read now: ReplacedError for another file, which the next
-        look tells from it."""
+    def read(
+        self, waiting: WaitingFile, stop: int | None = None, stop_fingerprint: str = ""
+    ) -> Iterator[ReadItem[Item]]:
+        """The items of a file from where it waits. Of JSON lines only those that begin before byte `stop`, where the
+        file must have the fingerprint. Raises OSError if the file cannot be read now, and ReplacedError if another has
+        its name, which the next look finds out."""
         path, start = waiting.path, waiting.start
         to = partial(Offset, self.name, waiting.file)
         if not waiting.reads:
-            yield Piece(None, start)
+            yield ReadItem(None, start)
         elif waiting.lines:
-            lines = follow_jsonl(path, start.position, self._now, stop=stop, mark=start.mark, seal=seal)
-            yield from (Piece(item, to(end, mark)) for item, end, mark in lines)
+            lines = follow_jsonl(
+                path,
+                start.position,
+                self._now,
+                stop=stop,
+                fingerprint=start.fingerprint,
+                stop_fingerprint=stop_fingerprint,
+            )
+            yield from (ReadItem(item, to(end, fingerprint)) for item, end, fingerprint in lines)
         else:
             file = SourceFile(path, waiting.file, kind_of_file(path.name, feeds=self.has_feeds))
             for count, item in enumerate(islice(self._items(file), start.position, None), start.position + 1):
-                yield Piece(item, to(count))
-            yield Piece(None, to(ALL_READ))
+                yield ReadItem(item, to(count))
+            yield ReadItem(None, to(ALL_READ))
 
     def drain(self) -> Iterator[tuple[str, Iterator[Item]]]:
-        """The files that are there, in the order in which they are read, by their names: what each holds, all of it, as
-        if nothing were ever added. What it holds raises OSError where it cannot be read."""
+        """All items of each file that is there, with the file's name, in the order in which files are read, as if
+        nothing were ever added. The items raise OSError if the file cannot be read."""
         for file in in_order(self._listing.files()):
             yield file.name, self._items(file)
 
     def _items(self, file: SourceFile) -> Iterator[Item]:
-        """What a file holds, place by place."""
+        """All items of a file, each at its place."""
         match file.kind:
             case None:
                 os.scandir(file.path).close()
@@ -189,8 +203,8 @@ def _of_no_kind(path: Path) -> SourceError:
     return SourceError(name, cause, EXPECTED)
 
 
-def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[Waiting]:
-    """What there is to read, in the order in which it is read."""
+def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[WaitingFile]:
+    """The files that have something to read, in the order in which they are read."""
     return sorted(waiting for tail in tails for waiting in tail.waiting(positions))
 
 
@@ -198,4 +212,4 @@ def _at_end(path: Path, position: int) -> bool:
     try:
         return path.stat().st_size == position
     except OSError:
-        return True  # it went meanwhile
+        return True  # it has gone meanwhile

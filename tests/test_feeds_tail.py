@@ -14,8 +14,8 @@ from feeds.document import Document, Reject
 from feeds.errors import SourceError
 from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
-from feeds.reading import judged, read_waiting
 from feeds.tail import Tail, waiting_files
+from feeds.waiting import judged, read_waiting
 from tests.unreadable import failing, shut
 
 FEED = "<rss><channel><title>t</title><item><title>{0}</title><guid>{0}</guid></item></channel></rss>"
@@ -38,13 +38,13 @@ class Reader:
         found: list[Document | Reject] = []
         self.failed.clear()
         files = waiting_files(self.tails, self.positions)
-        pieces = read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause}))
-        for piece in judged(pieces, self.history):
+        items = read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause}))
+        for read in judged(items, self.history):
             if len(found) == most:
                 return found
-            self.positions[piece.offset.source, piece.offset.file] = piece.offset
-            if piece.item is not None:
-                found.append(piece.item)
+            self.positions[read.offset.source, read.offset.file] = read.offset
+            if read.item is not None:
+                found.append(read.item)
         return found
 
     def ids(self, most: int = 1000) -> list[str]:
@@ -188,8 +188,8 @@ def test_what_vanishes_is_told_and_no_dead_letter(tmp_path: Path):
     files = waiting_files([Tail(tmp_path)], {})
     for name in ("x.xml", "y.jsonl"):
         (tmp_path / name).unlink()
-    pieces = list(judged(read_waiting(files, lambda waiting, cause: told.append(waiting.file)), History()))
-    assert [piece.item.id for piece in pieces if piece.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
+    items = list(judged(read_waiting(files, lambda waiting, cause: told.append(waiting.file)), History()))
+    assert [read.item.id for read in items if read.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
 
 
 def test_a_later_version_of_a_feed_waits_for_one_that_cannot_be_read(tmp_path: Path):

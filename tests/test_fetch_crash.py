@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from feeds import read_documents
+from feeds.drop_directory import read_stem
 from feeds.fetch.clock import HOUR
 from feeds.fetch.state import STATE_FILE
-from feeds.layout import read_stem
 from tests.cli_support import mmqjp
 from tests.feed_server import START, running_server
 from tests.many_feeds import QUERY, ManyFeeds, Run, assert_polite, committed, path_of, read_trail

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
+from feeds.drop_directory import drop_stem
 from feeds.fetch.clock import DAY, HOUR
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
-from feeds.layout import drop_stem
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import HISTORY

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from feeds.document import Document
 from feeds.history import History
 from feeds.offsets import Offset
-from feeds.reading import judged
 from feeds.tail import Tail, waiting_files
+from feeds.waiting import judged
 from mmqjp.documents import watermarks
 from mmqjp.session import Session
 from mmqjp.state.retention import ID_RETENTION
@@ -297,10 +297,10 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
         history.load(kept)
         tail = Tail(tmp_path, feeds="item")
         for waiting in waiting_files([tail], positions):
-            for piece in judged(waiting.read(), history):
-                positions[piece.offset.source, piece.offset.file] = piece.offset
-                if isinstance(piece.item, Document):
-                    found[piece.item.id.split()[1]] = piece.item.t1
+            for read in judged(waiting.read(), history):
+                positions[read.offset.source, read.offset.file] = read.offset
+                if isinstance(read.item, Document):
+                    found[read.item.id.split()[1]] = read.item.t1
         kept.update(history.changed())
         return found
 

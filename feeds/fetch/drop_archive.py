@@ -1,4 +1,4 @@
-"""Writes fetched feeds into a drop directory; `feeds.layout` says what it looks like."""
+"""Writes fetched feeds into a drop directory; `feeds.drop_directory` says what it looks like."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Container
 from pathlib import Path
 
 from common.whole_file import drafts, sync_directory, write_whole
+from feeds.drop_directory import Sidecar, drop_stem, read_stem, sidecar_json
 from feeds.fetch.archive import Capture
 from feeds.kinds import FEED_SUFFIX, SIDECAR_SUFFIX
-from feeds.layout import Sidecar, drop_stem, read_stem, sidecar_json
 
 
 class DropArchive:
-    """An archive of one file a version. What it holds is read from the directory itself, so it needs no mark."""
+    """An archive with one file per version. The directory itself tells what it holds, so it needs no mark."""
 
     mark = None
 
@@ -53,7 +53,7 @@ class DropArchive:
         write_whole(directory / f"{stem}{FEED_SUFFIX}", capture.body)
 
     def met_again(self, capture: Capture, since: int) -> None:
-        """Nothing: the layout has files for versions only."""
+        """Nothing: the directory has files for versions only."""
 
     def finish(self) -> None:
         """Nothing: each version is readable at once."""
@@ -63,8 +63,8 @@ class DropArchive:
 
 
 def remove_read(directory: Path, read: Container[str], before: int) -> None:
-    """Removes the versions, with their sidecars, that were fetched before a time, microseconds, and are among `read`,
-    their names below the directory. The newest of each feed stays."""
+    """Removes the versions that were fetched before a time (microseconds) and are among `read`, by their names below
+    the directory, with their sidecars. The newest version of each feed stays."""
     for source in directory.iterdir() if directory.is_dir() else ():
         paths = source.glob(f"*{FEED_SUFFIX}") if source.is_dir() else ()
         versions = sorted((*stem, path) for path in paths if (stem := read_stem(path.stem)) is not None)

@@ -1,12 +1,12 @@
-"""Why a feed could not be fetched: errors of that feed's own, from which the others do not suffer."""
+"""Why a feed could not be fetched. These errors concern one feed; the others go on."""
 
 from __future__ import annotations
 
 
 class FetchError(Exception):
-    """A fetch failed; the message is the cause. `status` is the answer's, 0 where there was none.
+    """A fetch failed; the message is the cause. `status` is the answer's, 0 if there was none.
 
-    `not_before` is the earliest time (microseconds) that the server lets us come again, where it says so.
+    `not_before` is the earliest time (microseconds) at which the server wants another request, if it says so.
     """
 
     def __init__(self, cause: str, status: int = 0, not_before: int | None = None) -> None:
@@ -20,7 +20,7 @@ class Gone(FetchError):
 
 
 class HostPaused(Exception):
-    """The host has asked to be left alone until a time (microseconds): nothing was asked, and nothing failed."""
+    """The host wants no request until a time (microseconds). None was made, and nothing failed."""
 
     def __init__(self, until: int) -> None:
         super().__init__(f"the host asked to be left alone until {until}")
@@ -28,7 +28,8 @@ class HostPaused(Exception):
 
 
 class FetchedAlready(Exception):
-    """What a feed leads to is fetched as another feed, `url`: nothing more was asked, and nothing failed."""
+    """The address that a feed leads to is fetched as another feed, `url`. It was not asked again, and nothing
+    failed."""
 
     def __init__(self, url: str, address: str) -> None:
         super().__init__(f"fetched as {url}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from feeds.crawl import read_feed_file
 from feeds.document import Document, Reject
 from feeds.entries import EntryForm
+from feeds.feed_files import read_feed_file
 from feeds.files import name_below
 from feeds.history import History
 from feeds.kinds import FEED_SUFFIXES

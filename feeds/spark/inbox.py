@@ -17,9 +17,9 @@ from common.private import own
 from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
-from feeds.reading import judged, read_waiting
 from feeds.spark.document_rows import SCHEMA, row_batches
-from feeds.tail import Piece, Tail, waiting_files
+from feeds.tail import ReadItem, Tail, waiting_files
+from feeds.waiting import judged, read_waiting
 
 FILE = "read.sqlite"
 DOCUMENTS = 1_000
@@ -50,13 +50,13 @@ class Inbox:
         history.load(dict(self._database.execute("SELECT feed, entries FROM history")))
         rows = self._database.execute("SELECT source, file, position FROM files").fetchall()
         positions = {(source, file): Offset(source, file, position) for source, file, position in rows}
-        pieces = judged(read_waiting(waiting_files([tail], positions), lambda waiting, cause: None), history)
-        while segment := list(islice(pieces, DOCUMENTS)):
+        items = judged(read_waiting(waiting_files([tail], positions), lambda waiting, cause: None), history)
+        while segment := list(islice(items, DOCUMENTS)):
             self._commit(segment, history)
 
-    def _commit(self, pieces: Sequence[Piece[Document | Reject]], history: History) -> None:
-        data = _to_bytes(row_batches(piece.item for piece in pieces if piece.item is not None))
-        offsets = {(piece.offset.source, piece.offset.file): piece.offset.position for piece in pieces}
+    def _commit(self, items: Sequence[ReadItem[Document | Reject]], history: History) -> None:
+        data = _to_bytes(row_batches(read.item for read in items if read.item is not None))
+        offsets = {(read.offset.source, read.offset.file): read.offset.position for read in items}
         with self._database:
             self._database.execute("BEGIN")
             if data:

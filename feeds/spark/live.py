@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from feeds.crawl import read_feed_file
 from feeds.document import now_us
 from feeds.entries import EntryForm
 from feeds.errors import SourceError
+from feeds.feed_files import read_feed_file
 from feeds.fetch.clock import DAY, SECOND
 from feeds.fetch.drop_archive import remove_read
 from feeds.fetch.gates import Courtesy

@@ -23,8 +23,8 @@ from feeds.history import History
 from feeds.kinds import Kind
 from feeds.listing import Listing, in_order
 from feeds.order import fetch_time
-from feeds.parts import can_be_read
 from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
+from feeds.splits import can_be_read
 from feeds.unreadable import or_reject
 from feeds.warc import read_warc
 

@@ -272,14 +272,14 @@ def stream(
                 service = Service(*parts, rules)
             else:
                 from mmqjp.service.streaming import StreamingService
-                from mmqjp.spark.files import FileSource, Place
+                from mmqjp.spark.files import FileSource, SourcePath
                 from mmqjp.spark.frames import ValueSource, streaming_frame
 
-                places = [Place(path.absolute(), feeds) for path in paths]
+                read = [SourcePath(path.absolute(), feeds) for path in paths]
                 if drops is not None:
-                    places.append(Place(drops.directory.absolute(), feeds or "item", FETCHED))
+                    read.append(SourcePath(drops.directory.absolute(), feeds or "item", FETCHED))
                 source = (
-                    FileSource(tuple(places), time_xpath, batch_size, batch_bytes, max_document)
+                    FileSource(tuple(read), time_xpath, batch_size, batch_bytes, max_document)
                     if source_format is None
                     else ValueSource(source_format, source_options, max_document)
                 )

@@ -9,9 +9,9 @@ from common.batches import in_batches
 from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.offsets import Offset, Positions
-from feeds.reading import judged, read_waiting
 from feeds.sightings import Item, size_of
-from feeds.tail import Piece, Tail, Waiting, waiting_files
+from feeds.tail import ReadItem, Tail, WaitingFile, waiting_files
+from feeds.waiting import judged, read_waiting
 from mmqjp.documents.admission import Found
 from mmqjp.service.progress import Backlog
 from mmqjp.session import Session
@@ -32,14 +32,14 @@ class Taken:
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece[Document | Reject]]) -> Taken:
-        """The batch of pieces as they were read."""
-        items = [piece.item for piece in pieces if piece.item is not None]
-        return cls(items, {(piece.offset.source, piece.offset.file): piece.offset for piece in pieces})
+    def of(cls, batch: Sequence[ReadItem[Document | Reject]]) -> Taken:
+        """The batch as it was read."""
+        items = [read.item for read in batch if read.item is not None]
+        return cls(items, {(read.offset.source, read.offset.file): read.offset for read in batch})
 
 
-def _size(piece: Piece[Document | Reject]) -> int | None:
-    return None if piece.item is None else size_of(piece.item)
+def _size(read: ReadItem[Document | Reject]) -> int | None:
+    return None if read.item is None else size_of(read.item)
 
 
 class Intake:
@@ -70,7 +70,7 @@ class Intake:
         found = waiting_files(self._sources, self._positions)
         self._forget({(waiting.source, waiting.file) for waiting in found})
 
-        def told(waiting: Waiting, cause: str) -> None:
+        def told(waiting: WaitingFile, cause: str) -> None:
             self.fail((waiting.source, waiting.file), cause)
 
         return self.in_batches(self.judged(read_waiting(self.backlog.over(found), told)))
@@ -85,13 +85,13 @@ class Intake:
         """Forgets of files that could not be read those that are gone."""
         self._failed = {file: cause for file, cause in self._failed.items() if file in there}
 
-    def in_batches(self, pieces: Iterable[Piece[Document | Reject]]) -> Iterator[Taken]:
-        """Batches of pieces, each read no further than it goes."""
-        return map(Taken.of, in_batches(pieces, self._most, self._most_bytes, _size))
+    def in_batches(self, items: Iterable[ReadItem[Document | Reject]]) -> Iterator[Taken]:
+        """Batches of items, each read no further than it goes."""
+        return map(Taken.of, in_batches(items, self._most, self._most_bytes, _size))
 
-    def judged(self, pieces: Iterable[Piece[Item]]) -> Iterator[Piece[Document | Reject]]:
-        """Pieces as the history judges their items."""
-        return judged(pieces, self._history)
+    def judged(self, items: Iterable[ReadItem[Item]]) -> Iterator[ReadItem[Document | Reject]]:
+        """Items as the history judges them."""
+        return judged(items, self._history)
 
     @property
     def positions(self) -> Positions:

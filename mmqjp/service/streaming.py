@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from feeds.document import Document, Reject
 from feeds.offsets import Offset
-from feeds.tail import Piece, Tail
+from feeds.tail import ReadItem, Tail
 from join_stage.store.protocol import StoreError
 from join_stage.store.spark.tables import file_urls
 from mmqjp.errors import StreamFailed
@@ -31,7 +31,7 @@ from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
 from mmqjp.session import Session
 from mmqjp.sinks.lines import Lines
-from mmqjp.spark.micro_batch import numbered, pieces, readable, uncommitted
+from mmqjp.spark.micro_batch import items_of, numbered, readable, uncommitted
 from mmqjp.text import one_line
 
 MICRO_BATCHES = "micro-batches"
@@ -152,18 +152,18 @@ class StreamingService(Service):
                 self._intake.fail(file, reason)
         rows = uncommitted(rows, self._intake.positions)
         items: list[int] = []
-        read = 0
+        count = 0
 
-        def judged() -> Iterator[Piece[Document | Reject]]:
-            nonlocal read
-            for read, piece in enumerate(self._intake.judged(pieces(rows)), 1):
-                if piece.item is not None:
-                    items.append(read - 1)
-                yield piece
+        def judged() -> Iterator[ReadItem[Document | Reject]]:
+            nonlocal count
+            for count, read in enumerate(self._intake.judged(items_of(rows)), 1):
+                if read.item is not None:
+                    items.append(count - 1)
+                yield read
 
         first = 0
         for taken in self._intake.in_batches(judged()) if len(rows) else [Taken()]:
-            if read == len(rows):
+            if count == len(rows):
                 taken.offsets[done.source, done.file] = done
             taken.found = evaluated.of(rows.take(pa.array(items[first:], pa.int64())))
             first = len(items)

@@ -153,7 +153,7 @@ WHERE kind = 'external' AND coalesce(arrival, docid - {BEFORE_ARRIVALS}) >= {arr
         self._save_offsets(offsets)
 
     def _save_offsets(self, offsets: Iterable[Offset]) -> None:
-        self._append("offsets", [(o.source, o.file, o.position, self.batch, o.mark or None) for o in offsets])
+        self._append("offsets", [(o.source, o.file, o.position, self.batch, o.fingerprint or None) for o in offsets])
 
     def setting(self, key: str) -> str | None:
         """What was noted last under a key."""

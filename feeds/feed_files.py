@@ -1,4 +1,4 @@
-"""Feed files of a directory or a crawl, each with what a sidecar beside it says of its fetch."""
+"""Reads feed files, each with its sidecar's notes on the fetch."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from feeds.document import DEFAULT_STREAM, Reject
+from feeds.drop_directory import Sidecar, read_sidecar, read_stem, sidecar_of
 from feeds.entries import EntryForm, read_entries
 from feeds.files import TooLargeError, modified_us, read_file
 from feeds.item import Origin
 from feeds.kinds import FEED_SUFFIXES, SIDECAR_SUFFIX
-from feeds.layout import Sidecar, read_sidecar, read_stem, sidecar_of
 from feeds.sightings import Item
 
 
 def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Item]:
-    """The entries of a feed file, as `read_entries` gives them; nothing for a file that is another feed's sidecar.
-    Raises OSError where it, or its sidecar, cannot be read: without that it would be taken for another feed."""
+    """What `read_entries` gives of a feed file; nothing if the file is another feed's sidecar. Raises OSError if it or
+    its sidecar cannot be read: without the sidecar it would be taken for another feed."""
     try:
         if path.suffix.lower() == SIDECAR_SUFFIX and _is_sidecar(path):
             return
@@ -38,8 +38,8 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Item]:
 
 
 def _is_sidecar(path: Path) -> bool:
-    """Whether a JSON file notes a fetch: by its name (its feed may not have been renamed yet), else by the feed beside
-    it and what it holds."""
+    """Whether a JSON file is a sidecar: its name says so (its feed may not be there yet), or the feed beside it and its
+    content do."""
     if read_stem(path.stem) is not None:
         return True
     if not any(path.with_suffix(suffix).is_file() for suffix in FEED_SUFFIXES if suffix != SIDECAR_SUFFIX):
