@@ -101,7 +101,7 @@ def line_ends(
 
 
 def _opened_at(file: BinaryIO, start: int, fingerprint: str) -> Fingerprinter:
-    """Moves a file to the byte `start`, if it has the fingerprint there; what makes its next fingerprints."""
+    """Moves a file to byte `start`, where it must have the fingerprint, and returns what makes its next ones."""
     if not has_fingerprint(file, start, fingerprint):
         raise ReplacedError(f"{printable(file.name)} was replaced")
     fingerprinter = Fingerprinter(file, start)
@@ -120,7 +120,7 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
 
 
 def read_line(line: bytes, where: str, now: Clock) -> Document | Reject:
-    """The document of a line; `where` says in words where that stands, and is the id of what has none."""
+    """The document in a line. `where` names the line in words, and is the id of a reject that has none."""
     found: dict[str, Any] = {}
     try:
         found = _object(line)

@@ -1,4 +1,4 @@
-"""In which order files are read, whoever reads them: that of their fetches."""
+"""The order in which files are read: that of their fetches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from feeds.warc import first_date
 
 
 def fetch_time(path: Path) -> int:
-    """When what a file holds was fetched, in microseconds: as its name says, else the first record of an archive or a
-    sidecar, else when it was written; 0 for a file that has gone."""
+    """When the content of a file was fetched, in microseconds: its name tells, else the first record of an archive or
+    the sidecar, else the file's time; 0 if the file has gone."""
     named = read_stem(path.name.partition(".")[0])
     if named is not None:
         return named[0]
@@ -28,7 +28,7 @@ def fetch_time(path: Path) -> int:
 
 
 def feed_address(path: Path) -> str:
-    """The address of the feed that a file is a version of, as its sidecar notes it; "" if it is not known."""
+    """The address of the feed that a file is a version of, from its sidecar; "" if it is not known."""
     with suppress(ValueError, OSError):
         if (sidecar := sidecar_of(path)) is not None:
             return sidecar.url

@@ -1,4 +1,4 @@
-"""The entries of a feed as they stand in it: each one's own element, with the feed's title and link added."""
+"""The entries of a feed as they stand there: each entry's own element, with the feed's title and link added."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _ITEMS = frozenset(
 def raw_entries(data: bytes, feed: Feed) -> list[bytes]:
     """The `item` or `entry` elements of the feed's XML, in the order of `feed.entries`, as documents of their own.
 
-    Each gets two children in no namespace, last: `channel_title` and `channel_url`, where the feed has them.
-    ValueError for XML that is not well-formed (nothing is repaired here) or whose entries are not those of `feed`.
+    Each gets two last children in no namespace, `channel_title` and `channel_url`, if the feed has them. Raises
+    ValueError if the XML is not well-formed (nothing is repaired here) or its entries are not those of `feed`.
     """
     try:
         # Blanks before the XML declaration are common and mean nothing.

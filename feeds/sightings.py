@@ -1,4 +1,5 @@
-"""What reading gives: documents, rejects, and what a fetch of a feed shows, which a `History` judges later."""
+"""The items that reading gives: documents, rejects, and what a fetch of a feed shows, which a `History` judges
+later."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from feeds.item import Entry, entry_id, entry_identity, entry_version
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A fetch of the feed that is known as `feed`, in a file called `name`. Times are microseconds: `fetched` if that
-    is known, `modified` when the file was written."""
+    """A fetch of a feed, by its address or name, in the file `name`. Times are microseconds: `fetched` if it is known,
+    and `modified`, when the file was written."""
 
     feed: str
     name: str
@@ -28,14 +29,14 @@ class Fetch:
 
     @property
     def is_known_by_file(self) -> bool:
-        """Whether nothing tells that another file is of the same feed."""
+        """Whether the feed has no other name than that of the file."""
         return self.feed == self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """An entry as a fetch shows it. `key` tells it from the others of its feed, `version` is a hash of what makes it
-    another version of the entry; `date` and `updated` are the entry's own, microseconds, None if it gives none."""
+    """An entry as a fetch shows it. `key` identifies it within its feed; `version` is a hash of the content that makes
+    a version. `date` and `updated` are the entry's own, in microseconds, None if it gives none."""
 
     id: str
     xml: bytes | str = field(repr=False)
@@ -46,24 +47,24 @@ class Sighting:
     updated: int | None
 
     def at(self, time: int) -> Document:
-        """The document that it is, of this time."""
+        """The document of the entry, at a time."""
         return Document(self.id, self.xml, DEFAULT_STREAM, time)
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfFetch:
-    """A fetch has shown all its entries, which have these keys."""
+    """The end of a fetch, with the keys of all its entries."""
 
     fetch: Fetch
     keys: Collection[str]
 
 
 Item = Document | Reject | Sighting | EndOfFetch
-"""What a place of a file holds."""
+"""One of the things that a file holds."""
 
 
 def size_of(item: Item) -> int:
-    """How much of a batch an item takes, about in bytes."""
+    """The size of an item in a batch, about in bytes."""
     match item:
         case Document() | Sighting():
             return len(item.xml)
@@ -74,7 +75,7 @@ def size_of(item: Item) -> int:
 
 
 def sightings(entries: Sequence[Entry], bodies: Sequence[bytes | str], fetch: Fetch) -> Iterator[Sighting | EndOfFetch]:
-    """What a fetch shows, given its entries and the document of each: they, and then its end."""
+    """What a fetch shows, given its entries and the document of each: the sightings, and then the end."""
     keys = list(_keys(entries))
     for entry, body, key in zip(entries, bodies, keys, strict=True):
         version = _hash(entry_version(entry))
@@ -83,7 +84,7 @@ def sightings(entries: Sequence[Entry], bodies: Sequence[bytes | str], fetch: Fe
 
 
 def to_json(shown: Sighting | EndOfFetch) -> str:
-    """What is to be known of what a fetch shows, besides id and XML."""
+    """All of a sighting but its id and XML, or the end of a fetch, as JSON."""
     match shown:
         case Sighting():
             what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
@@ -93,7 +94,7 @@ def to_json(shown: Sighting | EndOfFetch) -> str:
 
 
 def from_json(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFetch:
-    """What `to_json` made a text of; the end of a fetch needs no id and XML."""
+    """The inverse of `to_json`. The end of a fetch needs no id and XML."""
     fetch, what = json.loads(text)
     if len(what) == 1:
         return EndOfFetch(Fetch(*fetch), what[0])
@@ -101,13 +102,13 @@ def from_json(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFetch:
 
 
 def fetch_in(text: str) -> Fetch:
-    """The fetch that `to_json` noted in a text."""
+    """The fetch in a text of `to_json`."""
     return Fetch(*json.loads(text)[0])
 
 
 def _keys(entries: Sequence[Entry]) -> Iterator[str]:
-    """What each entry is known by within its feed: its identity; where a feed repeats one, its link too, and then its
-    place among those, counted from the oldest, because feeds grow at the top."""
+    """The key of each entry within its feed: its identity. If a feed repeats an identity, the link too, and then the
+    number among those with the same link, counted from the oldest, because feeds grow at the top."""
     identities = [entry_identity(entry) for entry in entries]
     repeated = Counter(identities)
     left = Counter((identity, entry.item_url) for identity, entry in zip(identities, entries, strict=True))

@@ -1,4 +1,4 @@
-"""Crawls in WARC files: responses and resources that hold XML, or feeds, with the times of their records."""
+"""Reads crawls in WARC files: responses and resources that hold XML or feeds, with the times of their records."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from feeds.text import one_line
 from feeds.unreadable import is_unreadable
 
 FINAL_URI = "WARC-Final-URI"
-"""A field of ours: the address that answered, where a record's target is the one that is subscribed to."""
+"""A field of our own: the address that answered. The record's target is the address in the subscription."""
 
 _HEAD = 64 * 1024
 
 
 def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[Item]:
-    """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
+    """The items of the archive in its order. Other records (requests, pages, pictures, failures) are passed over.
 
-    Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it,
-    each feed's entries are: the address is the feed's, the record's date the time of the fetch. Raises OSError where
-    the archive cannot be read.
+    Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it, the
+    entries of feeds are read: the address is the feed's, the record's date the time of the fetch. Raises OSError if the
+    archive cannot be read.
     """
     name = printable(str(path))
     with path.open("rb") as file:
@@ -51,7 +51,7 @@ def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -
 
 
 def first_date(path: Path) -> int | None:
-    """The date of the archive's first record, microseconds; None where it has none that can be read. Raises OSError."""
+    """The date of the archive's first record, microseconds; None if it has none that can be read. Raises OSError."""
     with path.open("rb") as file:
         try:
             record = next(iter(ArchiveIterator(file)))
@@ -62,7 +62,8 @@ def first_date(path: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """What a record holds: at most one byte more than is allowed; `cut` where the archive ends before the record."""
+    """The content of a record: at most one byte more than is allowed. `cut`: the archive ends before the record
+    does."""
 
     address: str
     date: str

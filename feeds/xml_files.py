@@ -1,4 +1,4 @@
-"""One XML file as one document, its time read from the document or from the file."""
+"""Reads an XML file as one document, whose time is in the document or the file's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TimeReader = Callable[[bytes], int]
 
 
 def time_reader(expression: str) -> TimeReader:
-    """A function from a document's bytes to the time at `expression`, ValueError where the document has none there.
+    """A function from a document's bytes to the time at `expression`. It raises ValueError if there is none.
 
-    The value of the first node found (or of the string computed) is an ISO-8601 or RFC 822 date.
-    SourceError for an expression that is not XPath.
+    The value of the first node found (or of the string computed) is an ISO-8601 or RFC 822 date. Raises SourceError if
+    the expression is not XPath.
     """
     try:
         xpath = etree.XPath(expression)
@@ -55,8 +55,8 @@ def _first_text(found: Any) -> str | None:
 
 
 def read_xml_file(path: Path, id: str, stream: str, time: TimeReader | None) -> Document | Reject:
-    """The document that the file is; a Reject where it is too large or its time cannot be told. Raises OSError where it
-    cannot be read."""
+    """The document in the file; a Reject if it is too large or its time cannot be told. Raises OSError if it cannot be
+    read."""
     raw = b""
     try:
         raw = read_file(path)

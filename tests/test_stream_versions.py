@@ -51,7 +51,7 @@ class Reader:
             service = Service(
                 engine, [drops.tail("item")], lines, CommandQueue(Spool(self.state)),
                 Events() if events is None else events,
-                Rules(batch_size=2, history=history, drained=drops.sweep),
+                Rules(batch_size=2, history=history, on_idle=drops.sweep),
             )  # fmt: skip
             try:
                 service.run(None, StopAfter(10**9))

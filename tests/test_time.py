@@ -148,7 +148,7 @@ def test_a_service_lets_time_pass(tmp_path: Path):
         def later(_: Session) -> None:
             time.now += HOUR
 
-        place.service(engine, drained=later).run(0, StopAfter(12))
+        place.service(engine, on_idle=later).run(0, StopAfter(12))
         assert kept(engine) == 0 and len(place.pairs()) == 3
 
 

@@ -44,7 +44,7 @@ def body_hints(data: bytes) -> Hints:
         root = etree.fromstring(data.lstrip(), xml_parser(entities=False, recover=True))
     except (etree.XMLSyntaxError, ValueError):
         return Hints()
-    if root is None:  # as the recovering parser says that it found nothing at all
+    if root is None:  # the recovering parser has found nothing at all
         return Hints()
     channel = next((child for child in root if child.tag in ("channel", "{http://purl.org/rss/1.0/}channel")), root)
     texts = {str(child.tag): (child.text or "").strip() for child in channel if isinstance(child.tag, str)}

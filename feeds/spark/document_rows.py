@@ -1,4 +1,4 @@
-"""Documents, and what could not be made one, as rows of Spark."""
+"""Documents and rejects as rows of Spark."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from feeds.errors import SourceError
 from feeds.sightings import size_of
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
-"""Of a document `reason` and `raw` are null; of what is none `xml` is, and what else is not known. Times are
-microseconds of UTC."""
+"""A document has no `reason` and `raw`; a reject has no `xml`, and nulls for what is not known. Times are microseconds
+of UTC."""
 
 _TEXT, _INT = pa.string(), pa.int64()
 SCHEMA = pa.schema(
     {"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _TEXT, "reason": _TEXT, "raw": pa.binary()}
 )
-"""The same for Arrow."""
+"""The same columns for Arrow."""
 
 ROWS, BYTES = 1_000, 8 * 1024 * 1024
-"""A batch ends with so many rows, or the one that brings it to so many characters."""
+"""A batch ends with this many rows, or with the row that brings it to this many characters."""
 
 
 def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
-    """The rows of what files hold, in its order."""
+    """The rows of documents and rejects, in their order."""
     return map(_batch, in_batches(items, ROWS, BYTES, size_of))
 
 
@@ -61,7 +61,7 @@ def _rejected(item: Reject) -> tuple[object, ...]:
 
 
 def _text(document: Document) -> str:
-    """The document as text that says nothing of an encoding: what is not plainly UTF-8 is parsed and written anew."""
+    """The document as text without an encoding declaration. What is not plainly UTF-8 is parsed and written anew."""
     data = document.xml_bytes()
     if not data.lstrip().startswith(b"<?xml"):
         try:
@@ -74,7 +74,7 @@ def _text(document: Document) -> str:
 
 
 def local_path(address: str) -> Path:
-    """A path, or the place that a `file:` address names. SourceError for any other scheme: files are read by path."""
+    """The path, or the path in a `file:` address. Raises SourceError for any other scheme: files are read by path."""
     parts = urlsplit(address)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -85,7 +85,7 @@ def local_path(address: str) -> Path:
 
 
 def entry_form(value: str | None) -> EntryForm | None:
-    """The form of entries that an option names; None for none. SourceError for what is none."""
+    """The form of entries that an option names; None if it is not set. Raises SourceError for any other value."""
     if value not in (None, "item", "raw"):
         raise SourceError(str(value), "no form of entries", "write item or raw")
     return cast("EntryForm | None", value)

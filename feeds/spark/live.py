@@ -37,18 +37,18 @@ _T = TypeVar("_T")
 
 NAME = "mmqjp_feeds"
 DROPS = "drops"
-"""The folder of the state into which is fetched, and what it is called as a source."""
+"""The folder of the state that feeds are fetched into, and its name as a source."""
 
 KEPT = DAY
-"""How long a version stays that a stream has read, but for the newest of each feed."""
+"""How long a version stays after a stream has read it. The newest of each feed stays longer."""
 
 KNOWN = 30 * DAY
-"""How long an entry is known that its feed lists no more."""
+"""How long an entry is known after its feed has dropped it."""
 
 
 @dataclass(frozen=True)
 class _Live:
-    """What is fetched, into which state, and in which form its entries are read."""
+    """What is fetched, into which state, and the form in which entries are read."""
 
     job: Job
     state: Path
@@ -79,7 +79,7 @@ class _Live:
 
 
 def _seconds(options: Mapping[str, str], key: str, otherwise: int) -> int:
-    """A time in seconds as microseconds."""
+    """An option in seconds, as microseconds."""
     text = options.get(key)
     if text is None:
         return otherwise
@@ -104,7 +104,7 @@ class _Versions(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Fetches what is due, and reads all versions that the state holds, a feed a partition."""
+    """Fetches what is due, and reads all versions in the state, with a partition for each feed."""
 
     def __init__(self, live: _Live) -> None:
         self._live = live
@@ -130,8 +130,8 @@ class _Segment(InputPartition):
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset has the number of the last segment of the inbox. Entries are read by the driver, where they are told
-    from those that were met before; executors get rows."""
+    """An offset is the number of the last segment of the inbox. The driver reads entries, because it has their history;
+    executors get rows."""
 
     def __init__(self, live: _Live) -> None:
         self._live = live
@@ -163,7 +163,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._with_inbox(lambda inbox: inbox.drop(end["segment"]))
 
     def _taken(self, inbox: Inbox) -> int:
-        """Fetches what is due, reads it, and removes what was read long ago."""
+        """Fetches what is due, reads it, and removes what was read long ago. Returns the number of the newest
+        segment."""
         self._live.fetch()
         directory = self._live.job.out
         tail = Tail(directory, feeds=self._live.form, name=DROPS)
@@ -179,8 +180,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class FeedSource(DataSource):
-    """Options: `feeds` (OPML files, text files or addresses, with commas between), `state` (a directory), `form` (item,
-    as without it, or raw), `interval` and `spacing` in seconds, `robots`, `allowPrivate`, `userAgent`."""
+    """Options: `feeds` (OPML files, text files or addresses, separated by commas), `state` (a directory), `form`
+    (`item`, the default, or `raw`), `interval` and `spacing` in seconds, `robots`, `allowPrivate`, `userAgent`."""
 
     @classmethod
     def name(cls) -> str:

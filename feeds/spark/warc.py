@@ -1,4 +1,5 @@
-"""`spark.read.format("mmqjp_warc")` and `spark.readStream`: the documents of WARC files, a partition a file."""
+"""`spark.read.format("mmqjp_warc")` and `spark.readStream`: the documents of WARC files, with a partition for each
+file."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class _File(InputPartition):
 
 @dataclass(frozen=True)
 class _Archives:
-    """WARC files below a directory, or one, and what is read of them."""
+    """The WARC files below a directory, or one file, and the form in which they are read."""
 
     path: Path
     form: EntryForm | None
@@ -53,18 +54,18 @@ class _Archives:
         return archives
 
     def sizes(self) -> dict[str, int]:
-        """The files that are there, by their names in the order of their fetches, and their sizes."""
+        """The sizes of the files that are there, by name, in the order of the fetches."""
         if self.path.is_file():
             return {self.path.name: self.path.stat().st_size}
         files = (file for file in Listing(self.path, feeds=False).files() if file.kind is Kind.WARC)
         sizes = {}
         for file in in_order(files):
-            with suppress(FileNotFoundError):  # it went meanwhile
+            with suppress(FileNotFoundError):  # it has gone meanwhile
                 sizes[file.name] = file.path.stat().st_size
         return sizes
 
     def can_be_read(self, name: str) -> bool:
-        """Whether a file can be opened now; if not, it is read when it can be."""
+        """Whether a file can be opened now. If not, it is read later."""
         try:
             can_be_read(Path(self.partition(name).path))
         except OSError:
@@ -93,7 +94,7 @@ class _Reader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset has the names, with the sizes, of the files that were read and are still there: each is read once."""
+    """An offset has the names and sizes of the files that were read and are still there. Each file is read once."""
 
     def __init__(self, archives: _Archives, most: int | None) -> None:
         self._archives, self._most = archives, most

@@ -255,7 +255,7 @@ def stream(
             drops = Drops(make_inside(state, DROPS), keep_drops)
             sources.append(drops.tail(feeds or "item"))
 
-        def drained(engine: Session) -> None:
+        def on_idle(engine: Session) -> None:
             if metrics_port is not None:
                 metrics.update(status(engine))
             if drops is not None:
@@ -267,7 +267,7 @@ def stream(
             at_once = 1 if session is not None else AT_ONCE
             questions = Questions(opened, spool, metrics, question_timeout, at_once=at_once)
             parts = opened, sources, lines, CommandQueue(spool, beside=(QUERY,)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening, questions.make_room)
+            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, on_idle, reopening, questions.make_room)
             if session is None:
                 service = Service(*parts, rules)
             else:

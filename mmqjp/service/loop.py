@@ -73,7 +73,7 @@ class Rules:
     keep: int | None = None
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
-    drained: Callable[[Session], object] = nobody_told
+    on_idle: Callable[[Session], object] = nobody_told
     reopening: Callable[[], bool] = nothing_asked
     make_room: Callable[[], bool] = no_room
 
@@ -99,7 +99,7 @@ class Service:
             self.drain(stop)
             if self._engine.pass_time():
                 self._prune()
-            self._rules.drained(self._engine)
+            self._rules.on_idle(self._engine)
             if trigger is None:
                 break
             self._settle()

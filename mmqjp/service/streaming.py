@@ -63,7 +63,7 @@ class StreamingService(Service):
         self._frame, self._checkpoint = frame, checkpoint.absolute()
         self._lock = Lock()
         self._failure: BaseException | None = None
-        self._undrained = True
+        self._was_busy = True
         self._stop: Stop | None = None
 
     def run(self, trigger: float | None, stop: Stop) -> None:
@@ -114,10 +114,10 @@ class StreamingService(Service):
             self._obey()
             if idle and self._engine.pass_time():
                 self._prune()
-            if idle and self._undrained:
+            if idle and self._was_busy:
                 self._settle()
-                self._rules.drained(self._engine)
-                self._undrained = False
+                self._rules.on_idle(self._engine)
+                self._was_busy = False
         finally:
             self._lock.release()
 
@@ -134,7 +134,7 @@ class StreamingService(Service):
                 raise
 
     def _answer(self, frame: DataFrame, number: int) -> None:
-        self._undrained = True
+        self._was_busy = True
         done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
         if self._intake.position(done.source, done.file) >= done.position:
             return
