@@ -1,4 +1,4 @@
-"""Locks on open files, which end with the process that has them, in whatever way it ends."""
+"""Locks on open files. A lock ends with the process that has it, however that ends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import fcntl
 
 
 def lock(handle: int, *, shared: bool = False) -> bool:
-    """Locks an open file until it is closed, with others if `shared`; says whether it did, or another's lock is in the
-    way. Raises OSError where files cannot be locked."""
+    """Locks an open file until it is closed, together with others if `shared`. Returns False if another process has
+    locked it. Raises OSError if files cannot be locked here."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

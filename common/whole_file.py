@@ -40,7 +40,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def drafts(directory: Path) -> Iterator[Path]:
-    """The drafts of files in a directory: if nobody is writing there, killed processes have left them."""
+    """The drafts in a directory. If nobody is writing there, killed processes have left them."""
     return directory.glob(f".*{_DRAFT}")
 
 

@@ -7,13 +7,13 @@ from enum import Enum
 FEED_SUFFIX = ".xml"
 SIDECAR_SUFFIX = ".json"
 FEED_SUFFIXES = frozenset({FEED_SUFFIX, ".rss", ".atom", ".rdf", ".feed", SIDECAR_SUFFIX})
-"""What a file with a feed may be called when others wrote it. A JSON Feed is called as the sidecar of a feed is."""
+"""The suffixes of files with feeds. A JSON Feed has the suffix of a sidecar."""
 
 WARC_SUFFIX = ".warc.gz"
-"""What the archives are called that are written here."""
+"""The suffix of the archives that a fetch writes."""
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-"""What a file is called that whoever rotated it has compressed. Only the first is read."""
+"""The suffixes of compressed files, as log rotation makes them. Only files with the first can be read."""
 
 _UNFINISHED_SUFFIXES = (".tmp", ".part")
 
@@ -22,7 +22,7 @@ class Kind(Enum):
     """What a file holds."""
 
     JSON_LINES = "JSON lines"
-    """A document a line. Others may be appended at any time."""
+    """One document per line. Lines may be appended at any time."""
     COMPRESSED_JSON_LINES = "compressed JSON lines"
     WARC = "warc"
     FEED = "feed"
@@ -39,11 +39,11 @@ _KINDS = {
 }
 
 EXPECTED = "documents are .jsonl, .jsonl.gz, .xml, .warc or .warc.gz files, directories of them, or feeds with --feeds"
-"""The kinds in words, for whoever named a file of none."""
+"""The kinds in words, for error messages."""
 
 
 def kind_of_file(name: str, *, feeds: bool) -> Kind | None:
-    """The kind of a file with this name, None if it is of none. With `feeds` an `.xml` holds a feed.
+    """The kind of a file with this name; None if it is of no known kind. With `feeds`, an `.xml` holds a feed.
 
     >>> kind_of_file("a.WARC.gz", feeds=True), kind_of_file("a.xml", feeds=True), kind_of_file("a.rss", feeds=False)
     (<Kind.WARC: 'warc'>, <Kind.FEED: 'feed'>, None)
@@ -69,5 +69,5 @@ def is_named_as_feed(name: str) -> bool:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file has a name for as long as it is being written: it is renamed when it is whole."""
+    """Whether a name is that of a file which is still being written. It is renamed when it is whole."""
     return name.startswith(".") or name.endswith(_UNFINISHED_SUFFIXES)

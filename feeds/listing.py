@@ -1,4 +1,4 @@
-"""Which files a source has: those below a directory that hold documents, or the one that was named."""
+"""The files of a source: those below a directory that hold documents, or the one that was named."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from feeds.order import fetch_time
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file by its name in the source, with its kind. A directory that cannot be listed is among them, with none."""
+    """A file of a source, by its name there, and its kind; None for a directory that cannot be listed."""
 
     path: Path
     name: str
     kind: Kind | None
 
     def fetched(self) -> int:
-        """When its content was fetched (see `feeds.order`); 0 for a directory: that it cannot be listed is told
-        first."""
+        """When its content was fetched (see `feeds.order`); 0 for a directory, so that it is reported first."""
         return 0 if self.kind is None else fetch_time(self.path)
 
 
 class Listing:
-    """The files of a source. In a directory, files that are still being written and sidecars are passed over; a file
-    that was named is read whatever it is."""
+    """Lists the files of a source. In a directory, unfinished files and sidecars are passed over. A single file is
+    listed whatever it is."""
 
     def __init__(self, path: Path, *, feeds: bool) -> None:
         self._path = path
@@ -51,7 +50,7 @@ class Listing:
         return not is_unfinished(name) and self._kind(name) is not None
 
     def _is_sidecar(self, path: Path) -> bool:
-        """Whether the file only holds notes on another, which may come after it."""
+        """Whether a file only has notes on another, which may come later."""
         if path.suffix.lower() != SIDECAR_SUFFIX:
             return False
         if read_stem(path.stem) is not None:

@@ -74,6 +74,7 @@ class PlanFiles:
     def write(self, number: int, plan: Plan) -> None:
         """Keeps a plan, in place of another that nobody has heard of."""
         self._directory.mkdir(parents=True, exist_ok=True)
+        # The keys are those of plans that an older version may have left.
         content = {"time": plan.time, "parts": [astuple(split) for split in plan.splits]}
         write_whole(self._path(number), json.dumps(content))
 
