@@ -312,7 +312,8 @@ def test_a_drop_knows_its_newest_version_and_clears_what_a_kill_left(tmp_path):
     assert archive.newest("a") is None
     for number, title in enumerate("abc"):
         archive.keep(capture(title, START + number))
-    (tmp_path / "a" / f".{drop_stem(START + 9, '0' * 64)}.xml.draft").write_bytes(b"half")
+    for draft in (".xml.draft", ".json.4711.draft"):  # of an older version, and of this one
+        (tmp_path / "a" / f".{drop_stem(START + 9, '0' * 64)}{draft}").write_bytes(b"half")
     (tmp_path / "a" / ".notes.draft").write_bytes(b"not ours")
     (tmp_path / "a" / f"{drop_stem(START + 9, '0' * 64)}.json").write_text('{"url": "not renamed yet"}')
     again = DropArchive(tmp_path)

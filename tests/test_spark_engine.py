@@ -92,10 +92,11 @@ def test_a_draft_of_a_manifest_does_not_count(tmp_path: Path):
     store.append("settings", settings(1))
     store.commit()
     store.close()
-    (tmp_path / "manifests" / "2.tmp").write_text('{"format": 1, "tab')
+    for draft in ("2.tmp", ".2.json.4711.draft"):  # of an older version, and of this one
+        (tmp_path / "manifests" / draft).write_text('{"format": 1, "tab')
     again = ParquetStore(tmp_path)
     assert kept(again) == [1]
-    assert not (tmp_path / "manifests" / "2.tmp").exists()
+    assert [path.name for path in (tmp_path / "manifests").iterdir()] == ["1.json"]
     again.close()
 
 
