@@ -95,6 +95,14 @@ def test_other_files_are_read_once_and_drafts_not_at_all(tmp_path: Path):
     assert reader.ids() == ["y.xml"]
 
 
+def test_a_file_that_is_named_is_read_also_where_its_directory_passes_it_over(tmp_path: Path):
+    (tmp_path / ".x.xml").write_text("<a/>")
+    assert Reader(Tail(tmp_path)).ids() == [] and Reader(Tail(tmp_path / ".x.xml")).ids() == [".x.xml"]
+    (tmp_path / "x.json").write_text(json.dumps({"url": "http://x/"}))
+    (tmp_path / "x.xml").write_text(FEED.format("e"))
+    assert Reader(Tail(tmp_path / "x.json", feeds="item")).read() == [], "a sidecar has no documents"
+
+
 def test_files_are_read_in_order_of_the_fetch(tmp_path: Path):
     first, second = tmp_path / "one", tmp_path / "two"
     for directory in (first, second):
