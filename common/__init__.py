@@ -1,1 +1,1 @@
-"""What every room uses and none owns: the root of the errors, whole files, modes of files, what precedes XML's root."""
+"""What every room uses and none owns: the root of errors, whole files, locks, modes of files, batches, XML."""

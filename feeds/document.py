@@ -1,4 +1,4 @@
-"""What goes into the system: a timestamped document, or what could not be made one."""
+"""The input of the system: timestamped documents, and rejects."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def now_us() -> int:
 
 
 def parse_time(value: TimeValue) -> tuple[int, int]:
-    """The interval `(t0, t1)` in microseconds of UTC that `value` stands for. Raises InvalidValue for what is no time.
+    """The interval `(t0, t1)` in microseconds of UTC that `value` stands for. Raises InvalidValue if it is no time.
 
-    A point (ISO-8601 text, integer microseconds, a datetime; no zone means UTC) is the interval from it to itself;
-    a pair of points is an interval, in that order.
+    A point (ISO-8601 text, integer microseconds, a datetime; no zone means UTC) is an interval that begins and ends
+    there. A pair of points is an interval in that order.
     """
     if isinstance(value, (tuple, list)):
         if len(value) != 2:
@@ -61,8 +61,8 @@ _SINCE, _UNTIL = 1_000_000_000, 2_200_000_000
 
 
 def unix_time_refusal(value: object) -> str | None:
-    """What is wrong with a time that a file gives as a number, where that can only be meant as Unix seconds or
-    milliseconds of 2001 to 2039; else None. All other numbers, small ones too, are microseconds."""
+    """Why a number in a file is refused as a time: it can only be meant as Unix seconds or milliseconds of 2001 to
+    2039. None for all other numbers, small ones too: they are microseconds."""
     if isinstance(value, (tuple, list)):
         return next(filter(None, map(unix_time_refusal, value)), None)
     if not isinstance(value, (int, float)):
@@ -132,7 +132,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """What could not be made a document: where it was (`id`, `stream`, `time` as far as known) and why.
+    """Input that could not be made a document: where it was (`id`, `stream`, `time` as far as known) and why.
 
     `reason` names the file (and line) and the cause; `raw` is what was read, or its beginning.
     """
@@ -144,7 +144,7 @@ class Reject:
     raw: bytes | str = field(repr=False)
 
     def __post_init__(self) -> None:
-        """What was rejected may be anything: it is made fit to be stored."""
+        """Makes the fields fit to be stored, since rejected input may be anything."""
         for name in ("id", "stream", "reason"):
             text: str = getattr(self, name)
             if not is_text(text):

@@ -7,6 +7,7 @@ import re
 from lxml import etree
 
 from common.prolog import Prolog, wide_encoding
+from common.xml_parser import xml_parser
 
 NODE_BYTES = 4
 """The least number of bytes of an element or an attribute: `<a/>`."""
@@ -32,14 +33,8 @@ def excess(xml: bytes, prolog: Prolog, max_nodes: int) -> str:
     if not _may_exceed(xml, prolog, max_nodes):
         return ""
     counter = _Counter(max_nodes)
-    parser = etree.XMLParser(
-        target=counter,  # type: ignore[arg-type]  # the stubs know only targets that hear of no namespaces
-        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only bool
-        no_network=True,
-        load_dtd=False,
-    )
     try:
-        etree.fromstring(xml, parser)
+        etree.fromstring(xml, xml_parser(target=counter))
     except _EnoughError as enough:
         return str(enough)
     except (etree.XMLSyntaxError, ValueError):

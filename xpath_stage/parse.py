@@ -11,6 +11,7 @@ from lxml import etree
 
 from common.errors import InputError
 from common.prolog import Prolog, read_prolog
+from common.xml_parser import xml_parser
 from xpath_stage.extent import NODE_BYTES, excess
 
 MAX_BYTES = 16 << 20
@@ -158,20 +159,9 @@ def _cause(message: str | None) -> str:
     return (message or "not well-formed").split(", line ")[0].strip()
 
 
-def xml_parser(*, trusted: bool) -> etree.XMLParser:
-    """The parser of all documents. It opens nothing, and drops comments and processing instructions."""
-    return etree.XMLParser(
-        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only bool
-        no_network=True,
-        load_dtd=False,
-        huge_tree=trusted,
-        remove_comments=True,
-        remove_pis=True,
-        strip_cdata=True,
-    )
+PARSERS = {trusted: xml_parser(elements_only=True, trusted=trusted) for trusted in (False, True)}
+"""All documents are parsed with these, by whether they are trusted."""
 
-
-PARSERS = {trusted: xml_parser(trusted=trusted) for trusted in (False, True)}
 _LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
 _BARE = Prolog(understood=True)
 

@@ -11,16 +11,16 @@ from feeds.credentials import without_credentials
 from feeds.fetch.exchange import web_address
 from feeds.fetch.failures import FetchError
 from feeds.fetch.feed_state import FeedState, source_name
-from feeds.fetch.opml import Listed, read_opml
+from feeds.fetch.opml import ListedFeed, read_opml
 from feeds.files import TooLargeError, printable, read_file
 
 _HINT = "--feeds takes an OPML file, a text file with an address a line, or an http(s) address"
 
 
 def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
-    """The feeds of lists, each once, as they are before their first fetch; and for each address that is none, why.
+    """The feeds of lists, each once, in their state before the first fetch; and for each bad address the reason.
 
-    SourceError for a list that cannot be read.
+    Raises SourceError if a list cannot be read.
     """
     feeds: dict[str, FeedState] = {}
     complaints = []
@@ -36,10 +36,10 @@ def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
     return list(feeds.values()), complaints
 
 
-def _listed(name: str) -> list[Listed]:
+def _listed(name: str) -> list[ListedFeed]:
     path = Path(name)
     if "://" in name and not path.exists():
-        return [Listed(name)]
+        return [ListedFeed(name)]
     shown = printable(name)
     try:
         data = read_file(path)
@@ -58,11 +58,11 @@ def _listed(name: str) -> list[Listed]:
     except InvalidValue as error:
         raise SourceError(shown, str(error), _HINT) from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, 1))
-    return [Listed(line, line=number) for number, line in stripped if line and not line.startswith("#")]
+    return [ListedFeed(line, line=number) for number, line in stripped if line and not line.startswith("#")]
 
 
 def _without_feed_scheme(url: str) -> str:
-    """`feed://host` and `feed:https://host`, as some pages write, as http(s) addresses."""
+    """The http(s) address of `feed://host` or `feed:https://host`, as some pages write it."""
     if url.lower().startswith("feed://"):
         return f"http://{url[7:]}"
     return url[5:] if url.lower().startswith("feed:") else url

@@ -203,9 +203,8 @@ def run(
                 with collector_spared():
                     process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
                     if drops is not None:
-                        intake = Intake(
-                            opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES, unreadable
-                        )
+                        tails = [drops.tail(feeds or "item")]
+                        intake = Intake(opened, tails, lasting, batch_size, BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
                 written = deliver(opened, delivery)

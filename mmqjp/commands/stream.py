@@ -232,7 +232,7 @@ def stream(
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
     history = History(versions, most_versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
-    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
+    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = checked(output)
@@ -254,9 +254,9 @@ def stream(
         drops = None
         if lists:
             drops = Drops(make_inside(state, DROPS), keep_drops)
-            sources.append(drops.tail(feeds or "item", history))
+            sources.append(drops.tail(feeds or "item"))
 
-        def drained(engine: Session) -> None:
+        def on_idle(engine: Session) -> None:
             if metrics_port is not None:
                 metrics.update(status(engine))
             if drops is not None:
@@ -268,19 +268,19 @@ def stream(
             at_once = 1 if session is not None else AT_ONCE
             questions = Questions(opened, spool, metrics, question_timeout, at_once=at_once)
             parts = opened, sources, sink, CommandQueue(spool, beside=(QUERY,)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening, questions.make_room)
+            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, on_idle, reopening, questions.make_room)
             if session is None:
                 service = Service(*parts, rules)
             else:
                 from mmqjp.service.streaming import StreamingService
-                from mmqjp.spark.files import FileSource, Place
+                from mmqjp.spark.files import FileSource, SourcePath
                 from mmqjp.spark.frames import ValueSource, streaming_frame
 
-                places = [Place(path, feeds) for path in paths]
+                read = [SourcePath(path.absolute(), feeds) for path in paths]
                 if drops is not None:
-                    places.append(Place(drops.directory, feeds or "item", FETCHED))
+                    read.append(SourcePath(drops.directory.absolute(), feeds or "item", FETCHED))
                 source = (
-                    FileSource(tuple(places), time_xpath, batch_size, batch_bytes, max_document)
+                    FileSource(tuple(read), time_xpath, batch_size, batch_bytes, max_document)
                     if source_format is None
                     else ValueSource(source_format, source_options, max_document)
                 )

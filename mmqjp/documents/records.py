@@ -7,10 +7,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from common.batches import in_batches
 from join_stage.joiner import JoinEngine
 from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, rows_of, sizes
 from xpath_stage.binder import Node
@@ -189,16 +191,9 @@ def kept_documents(
 ) -> Iterator[list[int]]:
     """The kept documents of some streams, oldest first, a few at a time. With `starts` only those that begin at these
     times; with `joined` only those that are in the join state."""
-    docids: list[int] = []
-    size = 0
-    for row in sizes(store, streams, starts=starts, joined=joined).to_pylist():
-        docids.append(row["docid"])
-        size += row["size"]
-        if len(docids) >= MOST_DOCUMENTS or size >= MOST_CHARACTERS:
-            yield docids
-            docids, size = [], 0
-    if docids:
-        yield docids
+    rows = sizes(store, streams, starts=starts, joined=joined).to_pylist()
+    for batch in in_batches(rows, MOST_DOCUMENTS, MOST_CHARACTERS, itemgetter("size")):
+        yield [row["docid"] for row in batch]
 
 
 def _table(records: Sequence[Record]) -> pa.Table:

@@ -72,7 +72,7 @@ class Rules:
     keep: int | None = None
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
-    drained: Callable[[Session], object] = nobody_told
+    on_idle: Callable[[Session], object] = nobody_told
     reopening: Callable[[], bool] = nothing_asked
     make_room: Callable[[], bool] = no_room
 
@@ -96,8 +96,9 @@ class Service:
         while not stop.is_set():
             started = perf_counter()
             self.drain(stop)
-            self._pass_time()
-            self._rules.drained(self._engine)
+            if self._engine.pass_time():
+                self._prune()
+            self._rules.on_idle(self._engine)
             if trigger is None:
                 break
             self._settle()

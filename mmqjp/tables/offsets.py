@@ -9,7 +9,7 @@ from join_stage.store.protocol import TableStore
 from mmqjp.tables.columns import INT, TEXT, schema
 from mmqjp.tables.table_rows import Rows
 
-# `mark` tells which file it was, whatever its name is by now.
+# `mark` is the fingerprint of the file, which tells it whatever its name is by now.
 OFFSETS = schema(source=TEXT, file=TEXT, position=INT, batch=INT, mark=TEXT)
 
 TABLES = {"offsets": OFFSETS}
@@ -29,7 +29,7 @@ def by_file(found: Iterable[Offset]) -> dict[tuple[str, str], Offset]:
 
 def save_offsets(store: TableStore, found: Iterable[Offset], batch: int) -> None:
     """Writes offsets, in the batch of a number."""
-    Rows(store).append("offsets", [(o.source, o.file, o.position, batch, o.mark or None) for o in found])
+    Rows(store).append("offsets", [(o.source, o.file, o.position, batch, o.fingerprint or None) for o in found])
 
 
 def renew_offsets(store: TableStore, latest: Iterable[Offset], batch: int) -> None:

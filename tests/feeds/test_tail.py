@@ -12,9 +12,10 @@ from warcio.warcwriter import WARCWriter
 
 from feeds.bad_input import SourceError
 from feeds.document import Document, Reject
+from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
-from feeds.reading import read_waiting
 from feeds.tail import Tail, waiting_files
+from feeds.waiting import judged, read_waiting
 from tests.support.unreadable import failing, shut
 
 FEED = "<rss><channel><title>t</title><item><title>{0}</title><guid>{0}</guid></item></channel></rss>"
@@ -31,17 +32,19 @@ class Reader:
         self.tails = tails
         self.positions: dict[tuple[str, str], Offset] = {}
         self.failed: dict[str, str] = {}
+        self.history = History()
 
     def read(self, most: int = 1000) -> list[Document | Reject]:
         found: list[Document | Reject] = []
         self.failed.clear()
         files = waiting_files(self.tails, self.positions)
-        for piece in read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause})):
+        items = read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause}))
+        for read in judged(items, self.history):
             if len(found) == most:
                 return found
-            self.positions[piece.offset.source, piece.offset.file] = piece.offset
-            if piece.item is not None:
-                found.append(piece.item)
+            self.positions[read.offset.source, read.offset.file] = read.offset
+            if read.item is not None:
+                found.append(read.item)
         return found
 
     def ids(self, most: int = 1000) -> list[str]:
@@ -90,6 +93,14 @@ def test_other_files_are_read_once_and_drafts_not_at_all(tmp_path: Path):
     assert reader.ids() == []
     (tmp_path / ".y.xml").rename(tmp_path / "y.xml")
     assert reader.ids() == ["y.xml"]
+
+
+def test_a_file_that_is_named_is_read_also_where_its_directory_passes_it_over(tmp_path: Path):
+    (tmp_path / ".x.xml").write_text("<a/>")
+    assert Reader(Tail(tmp_path)).ids() == [] and Reader(Tail(tmp_path / ".x.xml")).ids() == [".x.xml"]
+    (tmp_path / "x.json").write_text(json.dumps({"url": "http://x/"}))
+    (tmp_path / "x.xml").write_text(FEED.format("e"))
+    assert Reader(Tail(tmp_path / "x.json", feeds="item")).read() == [], "a sidecar has no documents"
 
 
 def test_files_are_read_in_order_of_the_fetch(tmp_path: Path):
@@ -185,8 +196,8 @@ def test_what_vanishes_is_told_and_no_dead_letter(tmp_path: Path):
     files = waiting_files([Tail(tmp_path)], {})
     for name in ("x.xml", "y.jsonl"):
         (tmp_path / name).unlink()
-    pieces = list(read_waiting(files, lambda waiting, cause: told.append(waiting.file)))
-    assert [piece.item.id for piece in pieces if piece.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
+    items = list(judged(read_waiting(files, lambda waiting, cause: told.append(waiting.file)), History()))
+    assert [read.item.id for read in items if read.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
 
 
 def test_a_later_version_of_a_feed_waits_for_one_that_cannot_be_read(tmp_path: Path):

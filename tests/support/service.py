@@ -86,14 +86,14 @@ class Directory:
 def streaming(place: Directory, engine: Session, session: Any, events: Events, **options: Any) -> Any:
     """The service on Spark over the same files."""
     from mmqjp.service.streaming import StreamingService
-    from mmqjp.spark.files import FileSource, Place
+    from mmqjp.spark.files import FileSource, SourcePath
     from mmqjp.spark.frames import streaming_frame
 
     named = {name: options.pop(name) for name in ("max_document", "grain") if name in options}
     sizes = {"most": options.get("batch_size", 5_000), "most_bytes": options.get("batch_bytes", 16 << 20)}
     if within := options.pop("in_batches_of", None):  # smaller than the micro-batches
         options["batch_size"] = within
-    source = FileSource((Place(place.drops, options.pop("feeds", None)),), **named, **sizes)
+    source = FileSource((SourcePath(place.drops, options.pop("feeds", None)),), **named, **sizes)
     checkpoint = place.state / "checkpoint" / "files"
     frame = options.pop("frame", None) or streaming_frame(session, source, place.state, checkpoint)
     lines = open_sink(place.output, engine.position(OUTPUT))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.private import open_like_directory
+from common.whole_file import write_whole
 from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
 
 FORMAT = 2
@@ -156,28 +155,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Writes a manifest, which appears as a whole."""
     tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
-    draft = path.with_suffix(".tmp")
-    with open(draft, "w", opener=open_like_directory) as file:
-        json.dump({**content, "digest": _digest(content)}, file)
-        file.flush()
-        to_disk(file.fileno())
-    draft.replace(path)
-    directory_to_disk(path.parent)
+    write_whole(path, json.dumps({**content, "digest": _digest(content)}))
 
 
 def _digest(content: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(content).encode())
-
-
-def to_disk(handle: int) -> None:
-    """Flushes a file to disk."""
-    os.fsync(handle)
-
-
-def directory_to_disk(path: Path) -> None:
-    """Flushes the names in a directory to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        to_disk(handle)
-    finally:
-        os.close(handle)

@@ -8,7 +8,6 @@ superseded manifest is kept as long as it is the last.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 import time
@@ -22,7 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from common.lock import lock
 from common.private import make_inside, make_lock, make_state, open_like_directory
+from common.whole_file import drafts, sync_directory, sync_file
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.manifests import (
@@ -33,11 +34,9 @@ from join_stage.store.spark.manifests import (
     check_whole,
     damaged,
     digests,
-    directory_to_disk,
     highest_number,
     read_manifest,
     read_rows,
-    to_disk,
     write_manifest,
 )
 from join_stage.store.spark.snapshot import Snapshot
@@ -267,8 +266,8 @@ class ParquetStore:
         self._drafts.append(path)
         with open(path, "wb", opener=open_like_directory) as file:
             file.write(content)
-            to_disk(file.fileno())
-        directory_to_disk(path.parent)
+            sync_file(file.fileno())
+        sync_directory(path.parent)
         self._checked.add((table, path.name))
         return DataFile(path.name, len(rows), len(content), level, first, last, *digests(content))
 
@@ -303,7 +302,8 @@ class ParquetStore:
             for path in (self.directory / name).iterdir():
                 if (name, path.name) not in named:
                     path.unlink()
-        for draft in (self.directory / SPARK_MANIFESTS).glob("*.tmp"):
+        manifests = self.directory / SPARK_MANIFESTS
+        for draft in (*drafts(manifests), *manifests.glob("*.tmp")):  # as older versions called them
             draft.unlink()
 
     def _manifest(self, batch: int) -> Path:
@@ -316,8 +316,9 @@ class ParquetStore:
 def _locked(path: Path) -> int:
     handle = make_lock(path.parent, path.name)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if not lock(handle):
+            raise StoreError(f"the store in {path.parent} is in use by another process")
+    except BaseException:
         os.close(handle)
-        raise StoreError(f"the store in {path.parent} is in use by another process") from None
+        raise
     return handle

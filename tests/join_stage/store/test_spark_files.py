@@ -45,7 +45,7 @@ class Crash(Exception):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("step", ["write_manifest", "directory_to_disk"])
+@pytest.mark.parametrize("step", ["write_manifest", "sync_directory"])
 def test_a_crash_before_the_manifest_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = parquet_store(tmp_path)
     store.append("settings", settings(1))
@@ -76,7 +76,7 @@ def test_a_commit_that_failed_can_be_rolled_back_and_made_again(tmp_path: Path, 
     store = parquet_store(tmp_path)
     store.append("settings", settings(1))
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "to_disk", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(store_module, "sync_file", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             store.commit()
     store.rollback()
@@ -92,10 +92,11 @@ def test_a_draft_of_a_manifest_does_not_count(tmp_path: Path):
     store.append("settings", settings(1))
     store.commit()
     store.close()
-    (tmp_path / "manifests" / "2.tmp").write_text('{"format": 1, "tab')
+    for draft in ("2.tmp", ".2.json.4711.draft"):  # of an older version, and of this one
+        (tmp_path / "manifests" / draft).write_text('{"format": 1, "tab')
     again = parquet_store(tmp_path)
     assert kept(again) == [1]
-    assert not (tmp_path / "manifests" / "2.tmp").exists()
+    assert [path.name for path in (tmp_path / "manifests").iterdir()] == ["1.json"]
     again.close()
 
 

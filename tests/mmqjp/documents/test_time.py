@@ -16,6 +16,7 @@ from feeds.document import Document
 from feeds.history import History
 from feeds.offsets import Offset
 from feeds.tail import Tail, waiting_files
+from feeds.waiting import judged
 from join_stage.store.protocol import whole_batch
 from mmqjp.documents import watermarks
 from mmqjp.session import Session
@@ -150,7 +151,7 @@ def test_a_service_lets_time_pass(tmp_path: Path):
         def later(_: Session) -> None:
             time.now += HOUR
 
-        place.service(engine, drained=later).run(0, StopAfter(12))
+        place.service(engine, on_idle=later).run(0, StopAfter(12))
         assert kept(engine) == 0 and len(place.pairs()) == 3
 
 
@@ -296,12 +297,12 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
         found = {}
         history = History(lateness=DAY)
         history.load(kept)
-        tail = Tail(tmp_path, feeds="item", history=history)
+        tail = Tail(tmp_path, feeds="item")
         for waiting in waiting_files([tail], positions):
-            for piece in waiting.read():
-                positions[piece.offset.source, piece.offset.file] = piece.offset
-                if isinstance(piece.item, Document):
-                    found[piece.item.id.split()[1]] = piece.item.t1
+            for read in judged(waiting.read(), history):
+                positions[read.offset.source, read.offset.file] = read.offset
+                if isinstance(read.item, Document):
+                    found[read.item.id.split()[1]] = read.item.t1
         kept.update(history.changed())
         return found
 

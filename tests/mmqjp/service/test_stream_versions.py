@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
+from feeds.drop_directory import drop_stem
 from feeds.fetch.clock import DAY, HOUR
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
-from feeds.layout import drop_stem
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import HISTORY
@@ -47,9 +47,9 @@ class Reader:
                 engine.subscribe("FROM S//item->a PUBLISH all")
             lines = open_sink(self.output, engine.position(OUTPUT))
             service = Service(
-                engine, [drops.tail("item", history)], lines, CommandQueue(Spool(self.state)),
+                engine, [drops.tail("item")], lines, CommandQueue(Spool(self.state)),
                 Events() if events is None else events,
-                Rules(batch_size=2, history=history, drained=drops.sweep),
+                Rules(batch_size=2, history=history, on_idle=drops.sweep),
             )  # fmt: skip
             try:
                 service.run(None, StopAfter(10**9))

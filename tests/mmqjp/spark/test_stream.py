@@ -211,7 +211,7 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
         engine.subscribe("S//item")
         engine.subscribe(within)
         history = History(lateness=day)
-        tail = Tail(place.drops, feeds="item", history=history)
+        tail = Tail(place.drops, feeds="item")
         lines = Pipe(tmp_path / "lines", Position())
         queue = CommandQueue(Spool(tmp_path / "other"))
         Service(engine, [tail], lines, queue, Events(), Rules(history=history)).run(None, Event())

@@ -1,4 +1,4 @@
-"""Feeds that have moved to one place: it is fetched as one of them, and the others wait."""
+"""Feeds that have moved to the same address: one of them is fetched there, and the others wait."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from feeds.fetch.failures import FetchedAlready
 from feeds.fetch.feed_state import FeedState
 
 
-class Places:
-    """Where feeds are fetched. A place is that of the feed that is subscribed to by its address, else of the one that
-    was fetched there, else of the first; one that fails or is gone for good leaves it to the next."""
+class AddressClaims:
+    """Which feed is fetched at an address: the one that is subscribed to by it, else the one that was fetched there,
+    else the first. A feed that fails or is gone for good leaves the address to the next."""
 
     def __init__(self, feeds: Iterable[FeedState]) -> None:
         self._order: dict[str, int] = {}
@@ -23,16 +23,16 @@ class Places:
             self.update(feed)
 
     def update(self, feed: FeedState) -> None:
-        """Takes note of what a feed has become."""
+        """Takes note of a feed's new state."""
         before = self._feeds.get(feed.url)
         if before is not None:
-            self._at[_place(before)].discard(feed.url)
+            self._at[_address(before)].discard(feed.url)
         self._feeds[feed.url] = feed
         self._order.setdefault(feed.url, len(self._order))
-        self._at.setdefault(_place(feed), set()).add(feed.url)
+        self._at.setdefault(_address(feed), set()).add(feed.url)
 
     def claim(self, feed: FeedState, address: str) -> None:
-        """Takes a place for as long as the feed is visited. FetchedAlready if it is another's."""
+        """Claims an address for as long as the feed is visited. FetchedAlready if it is another feed's."""
         holder = self._claimed.get(address, feed.url)
         if holder == feed.url:
             fit = (url for url in self._at.get(address, ()) if self._is_well(url))
@@ -44,7 +44,7 @@ class Places:
 
     @contextmanager
     def visited(self, feed: FeedState) -> Iterator[None]:
-        """A visit, at the end of which the feed claims no place any more."""
+        """A visit of a feed. The feed's claims end with it."""
         try:
             yield
         finally:
@@ -56,8 +56,8 @@ class Places:
 
     def _rank(self, url: str, address: str) -> tuple[bool, bool, int]:
         feed = self._feeds[url]
-        return url != address, _place(feed) != address or not feed.fetched_at, self._order[url]
+        return url != address, _address(feed) != address or not feed.fetched_at, self._order[url]
 
 
-def _place(feed: FeedState) -> str:
+def _address(feed: FeedState) -> str:
     return feed.address or feed.url

@@ -1,8 +1,8 @@
-"""The drop directory that crawls hand over: `SOURCE/<fetched-at>-<sha256>.xml`, and a `.json` beside it on the fetch.
+"""The drop directory of a crawl: `SOURCE/<fetched-at>-<sha256>.xml`, each with a sidecar `.json` about the fetch.
 
-Both are written under other names first and then renamed, the `.json` before the `.xml`: who sees a feed's file sees
-all of it, and what is known of it. Names sort by the time of the fetch. A JSON Feed is kept in an `.xml` too, because
-readers go by what a file holds.
+Both are written under other names and then renamed, the `.json` before the `.xml`: whoever sees a feed's file sees all
+of it, and its sidecar. Names sort by the time of the fetch. A JSON Feed is kept in an `.xml` too, because readers look
+at the content.
 """
 
 from __future__ import annotations
@@ -19,19 +19,15 @@ from feeds.credentials import without_credentials
 from feeds.dates import EPOCH, from_datetime, iso_utc, parse_iso
 from feeds.files import read_file
 from feeds.json_feed import is_json_feed
+from feeds.kinds import SIDECAR_SUFFIX
 from feeds.text import one_line
-
-FEED_SUFFIX = ".xml"
-SIDECAR_SUFFIX = ".json"
-FEED_SUFFIXES = frozenset({".xml", ".rss", ".atom", ".rdf", ".feed", ".json"})
-"""What a file with a feed may be called when others wrote it."""
 
 _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """What is noted of a fetch: `url` is the feed's address as it is subscribed to, which outlasts its moves, or its
+    """The notes on a fetch: `url` is the feed's address in the subscription, which stays when the feed moves, or its
     name in the crawl; `final_url` is the address that answered; `fetched` is in microseconds. "" and None: not noted.
     """
 
@@ -46,7 +42,7 @@ class Sidecar:
 
 
 def drop_stem(fetched: int, sha256: str) -> str:
-    """The name, without its suffix, of what was fetched at a time (microseconds) and has a hash (hexadecimal).
+    """The name, without suffix, of a version that was fetched at a time (microseconds) and has a hash (hexadecimal).
 
     >>> drop_stem(1778068800000001, "5bac81b4bd80")
     '20260506T120000000001Z-5bac81b4bd80'
@@ -55,7 +51,7 @@ def drop_stem(fetched: int, sha256: str) -> str:
 
 
 def read_stem(stem: str) -> tuple[int, str] | None:
-    """The time and the hash in such a name (the time to a second in those of older crawls); None for any other."""
+    """The time and the hash in such a name; None for any other. Older crawls give the time to the second."""
     match = _STEM.fullmatch(stem)
     if match is None:
         return None
@@ -67,7 +63,7 @@ def read_stem(stem: str) -> tuple[int, str] | None:
 
 
 def sidecar_json(sidecar: Sidecar) -> bytes:
-    """The bytes of a `.json`."""
+    """The content of a sidecar."""
     notes = {
         "url": sidecar.url,
         "final_url": sidecar.final_url,
@@ -82,8 +78,7 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """The notes in a JSON file; None where it is a feed itself. InvalidValue for what is no notes, OSError where it
-    cannot be read."""
+    """The notes in a JSON file; None if it is a feed itself. Raises InvalidValue and OSError if it cannot be read."""
     try:
         notes = json.loads(read_file(path))
     except RecursionError:
@@ -105,6 +100,12 @@ def read_sidecar(path: Path) -> Sidecar | None:
         content_type=_text(notes, "content_type"),
         sha256=_text(notes, "sha256"),
     )
+
+
+def sidecar_of(path: Path) -> Sidecar | None:
+    """The notes beside a feed's file; None if there are none. Raises InvalidValue and OSError if they cannot be read."""
+    beside = path.with_suffix(SIDECAR_SUFFIX)
+    return read_sidecar(beside) if beside != path and beside.is_file() else None
 
 
 def _text(notes: dict[str, Any], key: str) -> str:
