@@ -103,7 +103,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
 
 
 def sidecar_of(path: Path) -> Sidecar | None:
-    """The notes beside a feed's file; None if there are none. Raises InvalidValue and OSError if they cannot be read."""
+    """The notes beside a feed's file; None if there are none. Raises InvalidValue or OSError if they are unreadable."""
     beside = path.with_suffix(SIDECAR_SUFFIX)
     return read_sidecar(beside) if beside != path and beside.is_file() else None
 

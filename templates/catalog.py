@@ -117,7 +117,7 @@ class Catalog:
     def add(self, conjunct: Conjunct, window: int, ordered: bool) -> tuple[Placement, Change]:
         """Registers a conjunctive query with the window of its subscriber, in microseconds; `ordered` if FOLLOWED BY.
 
-        Registering the same object again costs a look-up. Raises TooManyChains if there are too many chains of functions.
+        Registering the same object again costs a look-up. Raises TooManyChains.
         """
         placement, change = self._place(conjunct)
         return placement, replace(change, rows=(self.subscribe(placement.row, window, ordered),))

@@ -23,8 +23,8 @@ from feeds.sources import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
+from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
-from mmqjp.commands.run import open_engine
 from mmqjp.explain.terms import term_text
 from mmqjp.explain.why import Evidence, JoinedValue
 from mmqjp.session import Session

@@ -19,6 +19,7 @@ from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
+from mmqjp.commands.open import open_engine, start_session, subscribe
 from mmqjp.commands.options import (
     bounds_options,
     duration,
@@ -33,7 +34,6 @@ from mmqjp.commands.options import (
     time_xpath_option,
     versions_option,
 )
-from mmqjp.commands.run import open_engine, start_session, subscribe
 from mmqjp.commands.sinks import checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
