@@ -188,7 +188,7 @@ def test_the_jvm_inherits_a_umask_that_keeps_its_files_private(
         seen.append(os.umask(0o077))
         os.umask(seen[-1])
 
-    monkeypatch.setattr(run, "open_session", start)
+    monkeypatch.setattr(opening, "open_session", start)
     with umask(0o022):
         opening.start_session(None, shared=shared)
         after = os.umask(0o022)
