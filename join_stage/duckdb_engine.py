@@ -47,7 +47,7 @@ class DuckDBEngine(DuckDBStore):
 
     `schema` declares the tables beside the join state. `plan` is one of PLANS, and may be another one than the last
     time. `cache_bytes` bounds the cache of the plan `views`. Raises StoreError if the store cannot be opened, and
-    ValueError for an unknown plan.
+    UnknownPlan for an unknown plan.
     """
 
     def __init__(

@@ -51,8 +51,7 @@ class SparkEngine:
 
     The engine makes a session of its own from the given one, with its own views and settings. `schema` declares the
     tables beside the join state. `plan` is one of PLANS, and may be another one than the last time. `cache_bytes`
-    bounds the cache of the plan `views`. Raises StoreError if the store cannot be opened, and ValueError for an unknown
-    plan.
+    bounds the cache of the plan `views`. Raises StoreError if the store cannot be opened, and UnknownPlan.
     """
 
     def __init__(

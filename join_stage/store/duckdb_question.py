@@ -108,8 +108,8 @@ class DuckDBQuestion:
 
 
 def judge(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> None:
-    """Raises Refused for anything but a single SELECT over the relations of a schema, and what DuckDB raises for bad
-    SQL."""
+    """Raises QuestionRefused for anything but a single SELECT over the relations of a schema, and what
+    DuckDB raises for bad SQL."""
     short_enough(sql)
     statements = parser.extract_statements(sql)
     if len(statements) > 1:

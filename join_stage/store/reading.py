@@ -66,7 +66,7 @@ class Question(Protocol):
 
 
 def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:
-    """Raises Refused for the name of a relation that is neither in the schema nor in `made`, the CTEs of the
+    """Raises QuestionRefused for the name of a relation that is neither in the schema nor in `made`, the CTEs of the
     question."""
     lower = name.lower()
     if schema.has(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):

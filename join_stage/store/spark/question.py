@@ -144,8 +144,8 @@ def _beside(session: SparkSession) -> SparkSession:
 
 
 def judge(plan: Any, schema: StoreSchema) -> None:
-    """Raises Refused for a parsed plan, in JSON, that does anything but select from relations of a schema by functions
-    of the list."""
+    """Raises QuestionRefused for a parsed plan, in JSON, that does anything but select from relations of
+    a schema by functions of the list."""
     parts = list(parts_of(plan))
     made = {entry["_1"].lower() for part in parts for entry in part.get("cteRelations", ())}
     for part in parts:
@@ -181,7 +181,7 @@ def _judge_function(name: str, allowed: frozenset[str]) -> None:
 
 
 def judge_analysed(plan: Any) -> None:
-    """Raises Refused for an analysed plan, in JSON, whose rows or expressions reach beyond the relations."""
+    """Raises QuestionRefused for an analysed plan, in JSON, whose rows or expressions reach beyond the relations."""
     for part in parts_of(plan):
         if "class" not in part:
             continue
@@ -196,8 +196,8 @@ def judge_analysed(plan: Any) -> None:
 
 
 def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
-    """Raises Refused for an optimized plan with joins that could not be interrupted: those that compare each of many
-    rows with each of many others. `largest` is the number of rows of the largest table."""
+    """Raises QuestionRefused for an optimized plan with joins that could not be interrupted: those that compare
+    each of many rows with each of many others. `largest` is the number of rows of the largest table."""
     planning = session._jvm.org.apache.spark.sql.catalyst.planning  # type: ignore[union-attr]  # it runs
     by_hash = planning.ExtractEquiJoinKeys, planning.ExtractSingleColumnNullAwareAntiJoin
     repeated = 1
