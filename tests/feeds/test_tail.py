@@ -25,6 +25,19 @@ def line(id: str) -> str:
     return json.dumps({"id": id, "time": 1, "xml": "<a/>"})
 
 
+def archive(path: Path, *titles: str) -> None:
+    """A WARC file with a feed for each title."""
+    out = BytesIO()
+    writer = WARCWriter(out, gzip=False)
+    headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
+    date = {"WARC-Date": "2026-01-01T18:00:00Z"}
+    for title in titles:
+        body, url = BytesIO(FEED.format(title).encode()), f"http://{title}/"
+        record = writer.create_warc_record(url, "response", payload=body, http_headers=headers, warc_headers_dict=date)
+        writer.write_record(record)
+    path.write_bytes(out.getvalue())
+
+
 class Reader:
     """Reads a source as a service does, remembering positions, and what could not be read."""
 
@@ -117,18 +130,19 @@ def test_files_are_read_in_order_of_the_fetch(tmp_path: Path):
     feed(first / "20260102T000000Z-0123456789abcdef.xml", 9_000_000_000)  # by its name
     feed(second / "20260101T120000500000Z-0123456789abcdef.xml", 1)
     feed(second / "m.xml", 1_000_000_000)  # by its time
-    out = BytesIO()
-    writer = WARCWriter(out, gzip=False)
-    headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
-    body = BytesIO(FEED.format("warc").encode())
-    date = {"WARC-Date": "2026-01-01T18:00:00Z"}
-    writer.write_record(
-        writer.create_warc_record("http://w/", "response", payload=body, http_headers=headers, warc_headers_dict=date)
-    )
-    (second / "x.warc").write_bytes(out.getvalue())
+    archive(second / "x.warc", "warc")
     reader = Reader(Tail(first, feeds="item"), Tail(second, feeds="item"))
     got = [id.split()[1] for id in reader.ids()]
     assert got == ["m", "z", "20260101T120000500000Z-0123456789abcdef", "warc", "20260102T000000Z-0123456789abcdef"]
+
+
+def test_an_offset_that_did_not_count_the_ends_of_fetches_repeats_no_entry(tmp_path: Path):
+    archive(tmp_path / "x.warc", *"abc")
+    reader = Reader(Tail(tmp_path, feeds="item"))
+    assert [id.split()[1] for id in reader.ids(2)] == ["a", "b"]
+    source = str(tmp_path)
+    reader.positions[source, "x.warc"] = Offset(source, "x.warc", 2)  # as older stores have it
+    assert [id.split()[1] for id in reader.ids()] == ["c"] and reader.positions[source, "x.warc"].position == ALL_READ
 
 
 def test_a_sidecar_is_no_document_whether_its_feed_is_there_or_not(tmp_path: Path):
