@@ -9,6 +9,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
+from tests.generate.seeds import AT_LENGTH
 from tests.support.feed_server import FeedServer, Fetching, running_server
 
 if TYPE_CHECKING:
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 STARVING = 5
 """With so many processes to a core a machine is said to be starved."""
 
+# A JVM of the tests ends before what it compiles with more care pays: that took a fifth of its time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 settings.register_profile("ci", deadline=None, print_blob=True, max_examples=40)
-settings.register_profile("soak", settings.get_profile("ci"), max_examples=1_000)
+settings.register_profile("soak", settings.get_profile("ci"), max_examples=AT_LENGTH)
 settings.load_profile("ci")
 
 
@@ -59,7 +63,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     from join_stage.store.spark.session import spark_session
 
     session = spark_session(warehouse=tmp_path_factory.mktemp("warehouse"))
-    session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     session.stop()
 

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -22,6 +22,7 @@ from feeds.item import Entry, Origin, item_xml
 from feeds.sightings import EndOfFetch, Fetch, Sighting, sightings
 from feeds.sources import read_documents
 from mmqjp import Engine
+from tests.generate.seeds import examples
 from tests.support.cli import mmqjp, write_queries
 from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Fetching, rss, running_server
@@ -231,7 +232,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("layout", ["drop", "warc"])
 @given(steps=STEPS)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, layout, tmp_path_factory):
     directory = tmp_path_factory.mktemp("fetches")
     archives = {"drop": DropArchive, "warc": WarcArchive}

@@ -41,10 +41,10 @@ def test_cases_are_the_same_for_a_seed() -> None:
 
 
 def test_cases_mostly_have_outputs() -> None:
-    """Of the queries in 300 cases at least 40% have an output, and every construct occurs in one that has."""
+    """Of the queries in 150 cases at least 40% have an output, and every construct occurs in one that has."""
     queries = answered = 0
     seen: set[str] = set()
-    for seed in range(300):
+    for seed in range(150):
         script, documents = random_case(seed)
         names = {row.query for row in evaluate(script, documents)}
         queries += len(script.queries)
@@ -82,6 +82,6 @@ def _constructs(part: object) -> Iterator[str]:
 def test_twenty_queries_over_twelve_documents_are_quick() -> None:
     """The oracle's cost is bounded: random scripts must not have outputs by the hundred thousand."""
     started = time.process_time()
-    rows = [len(evaluate(*random_case(seed, n_queries=20, n_documents=12))) for seed in range(5)]
-    assert time.process_time() - started < 5 * 2
+    rows = [len(evaluate(*random_case(seed, n_queries=20, n_documents=12))) for seed in range(3)]
+    assert time.process_time() - started < 3 * 2
     assert all(0 < count < 20_000 for count in rows)

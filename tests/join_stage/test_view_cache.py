@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from join_stage import duckdb_views
@@ -20,6 +20,7 @@ from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
 from mmqjp.tables.schema import SCHEMA
 from templates.witness import Witnesses
 from tests.generate.joins import SECOND, JoinCase, random_join_case, sorted_rows
+from tests.generate.seeds import examples
 from tests.support.stores import TABLES
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def check_case(opener: Opener, directory: Path, case: JoinCase, steps: list[list
     st.lists(st.lists(STEPS, max_size=3), min_size=5, max_size=5),
     st.sampled_from(BOUNDS),
 )
-@settings(max_examples=20)
+@examples(8, 20)
 def test_slices_stay_complete_whatever_happens(seed: int, in_order: bool, steps: list[list[Step]], bound: int):
     case = random_join_case(seed, templates=3, batches=5, documents=3, in_order=in_order)
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:

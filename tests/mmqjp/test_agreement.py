@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.workload import items, queries
@@ -11,6 +11,7 @@ from feeds.document import Document
 from join_stage.joiner import PLANS
 from join_stage.views import CACHE_BYTES
 from mmqjp.session import Session
+from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import cases, random_case
 from tests.oracle.cases import docs
 from tests.support.agreement import Delivery, assert_agrees
@@ -28,14 +29,14 @@ def _delivery(seed: int) -> Delivery:
     return Delivery(rng.choice([None, seed]), rng.choice([1, 2, 3, 5, 100]))
 
 
-@pytest.mark.parametrize("seed", range(SETS))
+@pytest.mark.parametrize("seed", seeds(16, SETS))
 def test_duckdb_agrees_with_the_oracle(seed: int):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session("duckdb", plan="basic" if seed % 4 == 0 else "signature") as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
-@pytest.mark.parametrize("seed", range(200, 200 + VIEWS))
+@pytest.mark.parametrize("seed", seeds(6, VIEWS, 200))
 def test_duckdb_with_views_agrees_with_the_oracle(seed: int):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session("duckdb", plan="views", cache_bytes=BOUNDS[seed % len(BOUNDS)]) as engine:
@@ -52,7 +53,7 @@ def test_duckdb_agrees_with_the_oracle_at_length(seed: int, plan: str):
 
 
 @given(cases(max_queries=3, max_documents=6), st.integers(0, 99))
-@settings(max_examples=20)
+@examples(12, 20)
 def test_duckdb_agrees_with_the_oracle_on_cases_that_shrink(case: tuple[Script, list[Document]], seed: int):
     script, documents = case
     with Session("duckdb") as engine:

@@ -10,6 +10,7 @@ import pytest
 
 from join_stage.joiner import PLANS
 from mmqjp.session import Session
+from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import Delivery, as_row, assert_agrees
@@ -29,14 +30,14 @@ def _delivery(seed: int) -> Delivery:
     return Delivery(rng.choice([None, seed]), rng.choice([5, 7, 100]))
 
 
-@pytest.mark.parametrize("seed", range(5000, 5000 + SETS))
+@pytest.mark.parametrize("seed", seeds(3, SETS, 5000))
 def test_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session(spark) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
-@pytest.mark.parametrize("seed", range(6000, 6000 + VIEWS))
+@pytest.mark.parametrize("seed", seeds(1, VIEWS, 6000))
 def test_spark_with_views_agrees_with_the_oracle(seed: int, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session(spark, plan="views") as engine:

@@ -23,6 +23,9 @@ from tests.support.places import ROOT
 
 HOST = "127.0.0.1"
 SPARK = Path(pyspark.__file__).parent
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of JVMs that end before what is compiled with more care pays."""
+
 PATIENCE = 300.0
 """Seconds after which what has not come is taken for lost."""
 
@@ -75,6 +78,7 @@ class Cluster:
             "SPARK_HOME": str(SPARK),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
             "PYTHONPATH": str(ROOT),
             "PYSPARK_PYTHON": sys.executable,
         }
@@ -116,7 +120,9 @@ class Cluster:
             "spark.driver.host": HOST,
             "spark.driver.bindAddress": HOST,
             "spark.driver.memory": "1g",
+            "spark.driver.defaultJavaOptions": SHORT_LIVED,
             "spark.executor.memory": "512m",
+            "spark.executor.defaultJavaOptions": SHORT_LIVED,
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.adaptive.enabled": "false",
             "spark.ui.enabled": "false",

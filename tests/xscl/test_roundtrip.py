@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.generate.scripts import scripts
+from tests.generate.seeds import examples
 from xscl import Script, XsclErrors, parse_script, to_xscl
 
 TOKENS = (
@@ -17,7 +18,7 @@ TOKENS = (
 
 
 @given(scripts())
-@settings(max_examples=200, deadline=None)
+@examples(60, 200)
 def test_parsing_a_printed_script_gives_an_equal_tree(script: Script) -> None:
     text = to_xscl(script)
     parsed = parse_script(text)
@@ -27,7 +28,7 @@ def test_parsing_a_printed_script_gives_an_equal_tree(script: Script) -> None:
 
 
 @given(scripts())
-@settings(max_examples=50, deadline=None)
+@examples(20, 50)
 def test_a_query_spans_its_own_text(script: Script) -> None:
     text = to_xscl(script)
     queries = [text[query.span.start : query.span.end] for query in parse_script(text).queries]
@@ -39,13 +40,13 @@ def test_a_query_spans_its_own_text(script: Script) -> None:
         st.text(), st.lists(st.sampled_from(TOKENS)).map(" ".join), st.lists(st.sampled_from(TOKENS)).map("".join)
     )
 )
-@settings(max_examples=400, deadline=None)
+@examples(200, 400)
 def test_any_text_is_a_script_or_has_errors(text: str) -> None:
     _parse_or_render(text)
 
 
 @given(scripts(), st.data())
-@settings(max_examples=200, deadline=None)
+@examples(60, 200)
 def test_a_damaged_script_is_a_script_or_has_errors(script: Script, data: st.DataObject) -> None:
     text = to_xscl(script)
     for _ in range(data.draw(st.integers(1, 3))):

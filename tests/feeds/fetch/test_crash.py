@@ -1,4 +1,4 @@
-"""400 feeds fetched politely and killed again and again: nothing is lost, nothing comes twice, no host is pressed."""
+"""Many feeds fetched politely and killed again and again: nothing is lost, nothing comes twice, no host is pressed."""
 
 import signal
 from collections import Counter
@@ -17,14 +17,12 @@ from tests.support.cli import mmqjp
 from tests.support.feed_server import START, running_server
 from tests.support.many_feeds import QUERY, ManyFeeds, Run, assert_polite, committed, path_of, read_trail
 
-FEEDS, HOSTS = 400, 40
 
-
-@pytest.fixture
-def many(tmp_path: Path) -> Iterator[ManyFeeds]:
+@pytest.fixture(params=[(100, 20), pytest.param((400, 40), marks=pytest.mark.soak)], ids=["100", "400"])
+def many(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ManyFeeds]:
     """The feeds, listed in tmp_path / "feeds.opml"."""
     with running_server() as server:
-        yield ManyFeeds(server, tmp_path / "feeds.opml", FEEDS, HOSTS)
+        yield ManyFeeds(server, tmp_path / "feeds.opml", *request.param)
 
 
 def launch(directory: Path, layout: str, agent: str, start: int, point: str, calls: int) -> int:
@@ -72,7 +70,7 @@ def output(directory: Path) -> str:
 
 
 @pytest.mark.parametrize("layout", ["drop", "warc"])
-def test_400_feeds_killed_and_restarted(layout, many, tmp_path):
+def test_feeds_killed_and_restarted(layout, many, tmp_path):
     keep = "keep" if layout == "drop" else "keep-warc"
     named = ["before exchange", "after exchange", f"before {keep}", f"after {keep}", "before commit", "after commit"]
     named += ["after save-host", *(["after rename", "before rename"] if layout == "drop" else [])]
@@ -81,7 +79,8 @@ def test_400_feeds_killed_and_restarted(layout, many, tmp_path):
     runs: dict[Path, list[Run]] = {disturbed: [], calm: []}
     for version, start in enumerate((START, START + 2 * HOUR)):
         many.publish(version)
-        kills = [("after exchange", random.randrange(100, 200)), *((point, random.randrange(20)) for point in named)]
+        half = random.randrange(many.feeds // 4, many.feeds // 2)
+        kills = [("after exchange", half), *((point, random.randrange(many.feeds // 20)) for point in named)]
         runs[disturbed] += fetch_killed(disturbed, layout, start, kills)
         runs[calm] += fetch_killed(calm, layout, start, [])
     for directory, processes in runs.items():
@@ -90,10 +89,10 @@ def test_400_feeds_killed_and_restarted(layout, many, tmp_path):
     # A new version of every feed, then one of every fifth; of each its entries; and nothing else.
     assert versions(disturbed) == versions(calm)
     if layout == "drop":
-        assert sum(len(hashes) for _, hashes in versions(calm)) == FEEDS + FEEDS // 5
+        assert sum(len(hashes) for _, hashes in versions(calm)) == many.feeds + many.feeds // 5
     assert documents(disturbed) == documents(calm)
     lines = output(disturbed)
-    assert lines.count("\n") >= FEEDS
+    assert lines.count("\n") >= many.feeds
     assert lines == output(calm)
 
 
@@ -104,6 +103,6 @@ def test_an_undisturbed_fetch_asks_for_each_feed_once_and_for_robots_once_a_host
     assert_polite(many, trail(directory), first + second)
     log = many.server.log
     seen = [Counter(r.path for r in log if r.headers["User-Agent"] == run.agent) for run in first + second]
-    once = {path_of(number): 1 for number in range(FEEDS)}
-    assert seen == [once | {"/robots.txt": HOSTS}, once]
-    assert all(request.headers["If-None-Match"] for request in log[FEEDS + HOSTS :])
+    once = {path_of(number): 1 for number in range(many.feeds)}
+    assert seen == [once | {"/robots.txt": many.hosts}, once]
+    assert all(request.headers["If-None-Match"] for request in log[many.feeds + many.hosts :])

@@ -12,6 +12,7 @@ from feeds.document import Document
 from join_stage.joiner import PLANS
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
+from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import evaluate
 from tests.support.agreement import Delivery, arranged
@@ -65,12 +66,13 @@ def assert_late_is_early(engine: Session, seed: int, queries: int, documents: in
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_late_queries_give_what_early_ones_would(plan: str):
+@pytest.mark.parametrize("start", seeds(3, 12, 300)[::3])
+def test_late_queries_give_what_early_ones_would(start: int, plan: str):
     found = 0
-    for seed in range(300, 312):
+    for seed in range(start, start + 3):
         with Session("duckdb", plan=plan) as engine:
             found += assert_late_is_early(engine, seed, 12, 12)
-    assert found > 100
+    assert found > 20
 
 
 @pytest.mark.soak

@@ -13,6 +13,7 @@ from feeds.document import Document
 from join_stage.joiner import PLANS
 from mmqjp.answers.allowance import Steps, TooMuch
 from mmqjp.session import Session
+from tests.generate.seeds import seeds
 from tests.oracle.bounds import Model, Watched
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
@@ -134,7 +135,7 @@ def random_plans(seed: int) -> Iterator[str]:
         yield rng.choice(PLANS)
 
 
-@pytest.mark.parametrize("start", range(0, 40, 4))
+@pytest.mark.parametrize("start", seeds(16, 40)[::4])
 def test_bounds_are_those_of_documents_that_come_one_by_one(start: int, tmp_path: Path, monkeypatch: Any):
     reasons: set[str] = set()
     for seed in range(start, start + 4):
@@ -148,7 +149,7 @@ def test_bounds_are_those_of_documents_that_come_one_by_one_at_length(seed: int,
     assert_is_the_model(on_duckdb(tmp_path, random_plans(seed)), seed, monkeypatch)
 
 
-@pytest.mark.parametrize("seed", [3, 22])
+@pytest.mark.parametrize("seed", [22, pytest.param(3, marks=pytest.mark.soak)])
 def test_bounds_on_spark(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: Any):
     plans = random_plans(seed)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -25,6 +25,7 @@ from mmqjp.service.spool import Spool
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT
 from mmqjp.sinks.jsonl import GrowingFile, open_sink
+from tests.generate.seeds import examples
 from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Fetching, rss, running_server
 from tests.support.service import Events, StopAfter
@@ -106,7 +107,7 @@ and at which call of what the process is killed."""
 
 @pytest.mark.parametrize("layout", ["drop", "warc"])
 @given(steps=STEPS)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(4, 8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fetches_of_any_versions_with_crashes_give_each_version_once(steps, layout, tmp_path_factory):
     reader = Reader(tmp_path_factory.mktemp("versions"))
     versions: set[tuple[str, str]] = set()
