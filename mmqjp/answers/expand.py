@@ -61,28 +61,28 @@ class Expansion:
 
     def _taken(
         self, target: Target, match: Match, inputs: list[Record], arrival: int, takers: list[Account]
-    ) -> Iterator[Expanded]:
+    ) -> list[Expanded]:
         """What a match gives a target, up to where it is too much for all that take it."""
+        found: list[Expanded] = []
+        owner, on_match = target.owner, self._operators.of(target.owner).on_match
         steps = Steps(allowed := max(account.steps(arrival) for account in takers))
         live = takers
         try:
             steps.take()
-            for item in self._target(target, match, inputs, steps):
+            for place in self._bindings.of(target, inputs, match.nodes, steps):
+                item = on_match(owner, self._scope, match.row, inputs, place, steps)
+                if item is None:
+                    continue
                 if not item.again:
                     live = [account for account in live if account.take_output(arrival)]
                     if not live:
                         break
-                yield item
+                found.append(item)
         except TooMuch:
             pass
         for account in takers:
             account.take_steps(arrival, allowed - steps.left)
-
-    def _target(self, target: Target, match: Match, inputs: list[Record], steps: Steps) -> Iterator[Expanded]:
-        """What a match gives a target, without bounds."""
-        operator = self._operators.of(target.owner)
-        for place in self._bindings.of(target, inputs, match.nodes, steps):
-            yield from operator.on_match(target.owner, self._scope, match.row, inputs, place, steps)
+        return found
 
 
 def _in_time(target: Target, inputs: list[Record]) -> bool:

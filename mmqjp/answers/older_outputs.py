@@ -37,7 +37,7 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
         ready = []
         for output in sorted_outputs(map(output_of, found)):
             line = _line(output)
-            ready.append(replace(output, id=digest([line, alike[line]]), seq=ledger.next_seq))
+            ready.append(replace(output, id=digest(f"{line} {alike[line]}"), seq=ledger.next_seq))
             alike[line] += 1
             ledger.next_seq += 1
         table.append("outputs", [output_row(output, batch) for output in ready])

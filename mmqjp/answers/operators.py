@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from lxml import etree
 
 from mmqjp.answers.allowance import CHARACTERS_A_STEP, NEVER, Account, Steps
 from mmqjp.answers.construct import Value, construct
 from mmqjp.answers.joint import Place
-from mmqjp.answers.output import Draft, Output, digest
+from mmqjp.answers.output import Draft, Identity, Output
 from mmqjp.answers.spending import Accounts
 from mmqjp.documents.records import Record, Records, published_record, tuple_record
 from mmqjp.documents.watermarks import Watermarks
@@ -62,8 +63,8 @@ class Operator(Protocol):
 
     def on_match(
         self, node: Any, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
-    ) -> Iterator[Expanded]:
-        """What a joint binding of a match, on a row of R_T, gives a node."""
+    ) -> Expanded | None:
+        """What a joint binding of a match, on a row of R_T, gives a node; None for what this row gave it before."""
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Whether `on_watermark` would give anything once streams from outside have come to these greatest times."""
@@ -102,6 +103,7 @@ class Outputs(Decided):
 
     def __init__(self, registry: Registry, records: Records) -> None:
         self._registry, self._records = registry, records
+        self._identities: WeakKeyDictionary[Subscription, Identity] = WeakKeyDictionary()
 
     def takers(self, node: Subscription, scope: Scope, inputs: Sequence[Record], arrival: int) -> list[Account]:
         """The query's own account, if it sees the documents and has not passed a bound."""
@@ -116,7 +118,7 @@ class Outputs(Decided):
 
     def on_match(
         self, node: Subscription, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
-    ) -> Iterator[Expanded]:
+    ) -> Expanded | None:
         """The output, unless this row of R_T gave it before."""
 
         def value(term: Term | str) -> Value | str:
@@ -129,17 +131,19 @@ class Outputs(Decided):
         key = node.qid, parts, tuple((v.record.docid, v.node) for v in chosen.values())
         if (made := scope.made.get(key)) is not None:
             draft, rows = made
-            if row not in rows:
-                rows.add(row)
-                yield Expanded(draft, node, again=True)
-            return
+            if row in rows:
+                return None
+            rows.add(row)
+            return Expanded(draft, node, again=True)
         t0, t1 = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
         root = construct(normal, node.name, t0, t1, values, [value(hole) for hole in normal.holes])
         xml = etree.tostring(root, encoding="unicode")
         steps.take(len(xml) // CHARACTERS_A_STEP)
         nodes = {key: v.json_id() for key, v in chosen.items()}
-        part_ids = [part for record in inputs for part in record.part_ids]
-        id = digest([node.name, node.text, node.occurrence, part_ids, list(nodes.values())])
+        identity = self._identities.get(node)
+        if identity is None:
+            identity = self._identities[node] = Identity(node.name, node.text, node.occurrence)
+        id = identity.id((part for record in inputs for part in record.part_ids), nodes.values())
         sources = [source for record in inputs for source in record.sources]
         documents, streams = tuple(source[0] for source in sources), tuple(source[1] for source in sources)
         draft = Draft(Output(node.name, t0, t1, documents, streams, nodes, xml, id))
@@ -147,7 +151,7 @@ class Outputs(Decided):
         document = None
         if node.publishes and self._registry.has_readers(node.name):
             document = published_record(node.name, inputs, xml, id, within=scope.only is None)
-        yield Expanded(draft, node, document)
+        return Expanded(draft, node, document)
 
 
 class Tuples(Decided):
@@ -166,14 +170,14 @@ class Tuples(Decided):
 
     def on_match(
         self, node: HiddenStream, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
-    ) -> Iterator[Expanded]:
+    ) -> Expanded | None:
         """The tuple, unless it is there."""
         values = [_value(self._records, place, Term(var)) for var in node.hidden.variables]
         parts = tuple(part for record in inputs for part in record.parts)
         bound = tuple((value.record.docid, value.node) for value in values)
         key = node.stream, parts, bound
         if key in scope.made:
-            return
+            return None
         scope.made[key] = None
         root = etree.Element("tuple")
         for i, value in enumerate(values):
@@ -181,7 +185,7 @@ class Tuples(Decided):
         xml = etree.tostring(root, encoding="unicode")
         steps.take(len(xml) // CHARACTERS_A_STEP)
         # What was there before a query counts as if it had come with it.
-        yield Expanded(document=None if key in scope.known else tuple_record(node.stream, inputs, xml, bound))
+        return Expanded(document=None if key in scope.known else tuple_record(node.stream, inputs, xml, bound))
 
 
 class Operators:

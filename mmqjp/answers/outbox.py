@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from join_stage.joiner import JoinEngine
-from mmqjp.answers.output import Draft, Output, numbered, sorted_outputs
+from mmqjp.answers.output import Draft, Output, json_nodes, number, sorted_outputs
 from mmqjp.tables.answers import outputs_between, outputs_by_time
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.table_rows import Rows
@@ -53,18 +53,18 @@ class Outbox:
         self._append("match_queries", users)
         self._ledger.next_match += len(rows)
 
-    def save_outputs(self, drafts: Sequence[Draft]) -> list[Output]:
+    def save_outputs(self, drafts: list[Draft]) -> list[Output]:
         """Numbers outputs, writes them and which matches they are of, and returns them in the order of their numbers,
         which is that of output lines."""
         ledger = self._ledger
-        ready = numbered(drafts, ledger.next_seq)
-        ledger.next_seq += len(ready)
+        number(drafts, ledger.next_seq)
+        ledger.next_seq += len(drafts)
         # Some after the other: as rows they take far more room than as they are.
-        for start in range(0, len(ready), ROWS_AT_A_TIME):
-            some = ready[start : start + ROWS_AT_A_TIME]
+        for start in range(0, len(drafts), ROWS_AT_A_TIME):
+            some = drafts[start : start + ROWS_AT_A_TIME]
             self._append("outputs", [output_row(draft.output, ledger.batch) for draft in some])
             self._append("output_matches", [(draft.output.seq, match) for draft in some for match in draft.matches])
-        return [draft.output for draft in ready]
+        return [draft.output for draft in drafts]
 
     def outputs(self, after: int) -> Iterator[Output]:
         """The outputs that are kept with numbers greater than `after`, in the order of their numbers."""
@@ -88,8 +88,7 @@ class Outbox:
 def output_row(output: Output, batch: int) -> tuple[object, ...]:
     """An output as a row of the table `outputs`."""
     o = output
-    nodes = json.dumps(o.nodes, ensure_ascii=False)
-    return o.query, o.t0, o.t1, o.documents, o.streams, nodes, o.xml, batch, o.seq, o.id
+    return o.query, o.t0, o.t1, o.documents, o.streams, json_nodes(o.nodes), o.xml, batch, o.seq, o.id
 
 
 def output_of(row: Mapping[str, Any]) -> Output:

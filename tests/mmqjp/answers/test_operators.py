@@ -54,11 +54,12 @@ class Held(Outputs):
 
     def on_match(
         self, node: Subscription, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
-    ) -> Iterator[Expanded]:
-        for item in super().on_match(node, scope, row, inputs, place, steps):
-            if item.draft is not None and not item.again:
-                self._held.append((item.draft.output, node.qid, item.document))
-                yield Expanded()
+    ) -> Expanded | None:
+        item = super().on_match(node, scope, row, inputs, place, steps)
+        if item is None or item.draft is None or item.again:
+            return None
+        self._held.append((item.draft.output, node.qid, item.document))
+        return Expanded()
 
     def _decided(self, greatest: Mapping[str, int]) -> list[tuple[Output, int, Record | None]]:
         watermark = self._watermarks.of(("S",), greatest)
