@@ -33,12 +33,12 @@ import feeds.feed
 from bench.command import file, shown, told
 from bench.feeds_workload import FORMATS, feed_files
 from bench.timing import clocked
+from feeds.bad_input import SourceError
 from feeds.entries import read_entries
-from feeds.errors import SourceError
 from feeds.files import files_below
 from feeds.history import History
 from feeds.item import Origin
-from feeds.layout import FEED_SUFFIXES
+from feeds.kinds import SIDECAR_SUFFIX, is_named_as_feed
 from mmqjp.commands.console import console
 
 ENTRIES, ROUNDS = 2_000, 5
@@ -108,7 +108,7 @@ def read_all(files: Sequence[bytes]) -> list[bytes | str]:
     history = History()
     documents: list[bytes | str] = []
     for number, data in enumerate(files):
-        for item in read_entries(data, Origin(f"{number}", 0, f"https://{number}.example/"), history=history):
+        for item in history.settle(read_entries(data, Origin(f"{number}", 0, f"https://{number}.example/"))):
             documents.append(getattr(item, "xml", b""))
     return documents
 
@@ -207,8 +207,11 @@ def main() -> None:
 
 def crawl_files(paths: Sequence[Path]) -> list[bytes]:
     """The feeds in files and directories; SourceError where there are none."""
-    suffixes = FEED_SUFFIXES - {".json"}
-    found = [file for path in paths for file in (files_below(path, suffixes) if path.is_dir() else [path])]
+
+    def is_wanted(name: str) -> bool:
+        return is_named_as_feed(name) and not name.lower().endswith(SIDECAR_SUFFIX)
+
+    found = [file for path in paths for file in (files_below(path, is_wanted) if path.is_dir() else [path])]
     if not found:
         raise SourceError(", ".join(map(str, paths)), "there are no feeds", "name a directory of them")
     return [path.read_bytes() for path in found]

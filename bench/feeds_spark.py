@@ -15,7 +15,8 @@ from bench.timing import clocked
 from bench.workload import START
 from feeds import read_documents
 from feeds.document import Document
-from feeds.layout import FEED_SUFFIX, SIDECAR_SUFFIX, drop_stem
+from feeds.drop_directory import drop_stem
+from feeds.kinds import FEED_SUFFIX, SIDECAR_SUFFIX
 from feeds.spark.drops import FILES, entries
 from join_stage.store.spark.session import spark_session
 

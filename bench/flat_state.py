@@ -70,7 +70,6 @@ def measure(documents: int) -> Iterator[Sample]:
                 batch = [next(waiting) for _ in range(BATCH)]
                 started = perf_counter()
                 engine.process(batch)
-                engine.mark_delivered()
                 if number % PRUNED == 0:
                     engine.prune(HOUR, HOUR)
                 seconds += perf_counter() - started

@@ -14,7 +14,7 @@ from bench.stage2_engines import timed_join
 from join_stage.joiner import JoinEngine
 from mmqjp.session import Session
 
-PARTS = ("admission and parse", "stage 1", "stage 2", "delivery", "store", "rest")
+PARTS = ("admission and parse", "stage 1", "stage 2", "expansion", "store", "rest")
 _JOIN = "stage 2"
 
 Call = tuple[str, tuple[Any, ...]]
@@ -31,7 +31,7 @@ class Split:
         parts, store = engine._parts, engine._store
         self._wrap(parts.admission, "admission and parse", "admit")
         self._wrap(parts.stage1, "stage 1", "evaluate", "finish_batch")
-        self._wrap(parts.answering, "delivery", "_deliver")
+        self._wrap(parts.answering, "expansion", "_expand_chunk")
         self._wrap(parts.records, "store", "load", "flush")
         self._wrap(parts.outbox, "store", "save_matches", "save_outputs")
         self._wrap(store, "store", "append", "select", "evict", "begin", "commit")

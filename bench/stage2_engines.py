@@ -19,6 +19,7 @@ from bench.stage2_rows import CHUNK
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import PLANS, RESULT, JoinEngine, Scope
 from join_stage.store.protocol import whole_batch
+from mmqjp.tables.schema import SCHEMA
 from templates.catalog import INFINITE
 from templates.witness import Witnesses
 
@@ -36,10 +37,10 @@ NOTHING = Scope(INFINITE, frozenset())
 def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEngine:
     """A new engine with a plan."""
     if engine == "duckdb":
-        return DuckDBEngine(directory, plan)
+        return DuckDBEngine(directory, plan, schema=SCHEMA)
     from join_stage.spark.engine import SparkEngine
 
-    return SparkEngine(session(), directory, plan)
+    return SparkEngine(session(), directory, plan, schema=SCHEMA)
 
 
 def session() -> SparkSession:

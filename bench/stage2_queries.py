@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from join_stage.plan import TemplateTable
+from join_stage.batch_sql import TemplateTable
 from templates.catalog import INFINITE, Catalog, Edge, Placement, Row
 from templates.template import Shape, canonical_shape
 from xscl.algebra.normal import Conjunct, Side, Term

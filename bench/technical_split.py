@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from bench.stage2_engines import Sql
 from bench.stage2_queries import Registered
-from join_stage.plan import TemplateTable
+from join_stage.batch_sql import TemplateTable
 from templates.catalog import Row
 from templates.conjunctive import R_BIN, Atom, ConjunctiveQuery, conjunctive_query
 from templates.template import Shape

@@ -1,1 +1,1 @@
-"""What every room may use and none owns: whole files, modes of files, XML from strangers."""
+"""What every room uses and none owns: the root of errors, whole files, locks, modes of files, batches, XML."""

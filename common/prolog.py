@@ -1,7 +1,7 @@
-"""What stands before a document's root element, read in linear time and before any parser meets it.
+"""Reads what stands before a document's root element, in linear time and before any parser does.
 
-A DOCTYPE may change what a document says: it may give attributes values, and entities from elsewhere. libxml2 tells of
-that only by a copy of the DTD, whose making takes time worse than in the square of its size. So it is read here.
+A DOCTYPE may change what a document says: it may give attributes default values, and take entities from elsewhere.
+libxml2 shows a DTD only as a copy, which takes more than quadratic time to make. So the DOCTYPE is read here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 _SPACE = rb"[ \t\r\n]"
 _LITERAL = rb"""(?:"[^"]*+"|'[^']*+')"""
 
-# Nothing in these is tried twice: quantifiers are possessive, and what is lazy ends the search if it fails.
+# These never backtrack: their quantifiers are possessive, and where a lazy one fails the search is over.
 _MISC = re.compile(rb"(?:%b++|<\?.*?\?>|<!--.*?-->)*+" % _SPACE, re.DOTALL)
 _DOCTYPE = re.compile(
     rb"""<!DOCTYPE%(s)b++[^ \t\r\n\[>"'<&]++%(s)b*+
@@ -53,16 +53,18 @@ _OF_ASCII = frozenset(
     | {f"iso8859-{number}" for number in range(1, 17)}
     | {f"cp{number}" for number in range(1250, 1259)}
 )
-"""Encodings, by Python's names for them, in which all bytes below 128 are ASCII's and mean nothing else."""
+"""Encodings, by Python's names for them, in which every byte below 128 is the ASCII character."""
 
 _SHOWN = 100
-"""Characters of a name or an address in a message."""
+"""How many characters of a name or an address a message shows."""
 
 
 class Prolog(NamedTuple):
-    """What a document begins with: whether that was understood up to the root element, or a parser may find a DOCTYPE
-    all the same; whether it declares entities, and defaults of attributes. `refused` is why the document must not be
-    read, "" if it may be."""
+    """What was found before a document's root element.
+
+    If it was not `understood` up to the root, a parser may still find a DOCTYPE. `entities` and `defaults` (of
+    attributes) say whether the DOCTYPE declares any. `refused` says why the document must not be read, "" if it may be.
+    """
 
     understood: bool = False
     entities: bool = False
@@ -71,10 +73,10 @@ class Prolog(NamedTuple):
 
 
 def read_prolog(xml: bytes) -> Prolog:
-    """The prolog of a document. What is not well-formed is left to the parser to complain of.
+    """The prolog of a document. The parser is left to complain of what is not well-formed.
 
-    Refused are a DOCTYPE's entities from outside, defaults of attributes, references to parameter entities (which could
-    make the others), and what stands in an encoding in which it cannot be looked for.
+    A DOCTYPE is refused if it declares entities from outside or defaults of attributes, or refers to parameter
+    entities, which could do either. So is one in an encoding in which such declarations cannot be found.
 
     >>> read_prolog(b"<!DOCTYPE r [<!ATTLIST r a CDATA 'x'>]><r/>").refused
     "the DOCTYPE gives an attribute of 'r' a default, which is not read: write the attribute where it is meant"
@@ -85,10 +87,10 @@ def read_prolog(xml: bytes) -> Prolog:
             return _UNKNOWN
         xml = xml.decode(encoding, "replace").encode()
     start = 0
-    while xml.startswith(codecs.BOM_UTF8, start):  # libxml2 passes over a second one in wide encodings
+    while xml.startswith(codecs.BOM_UTF8, start):  # libxml2 skips a second one in wide encodings
         start += len(codecs.BOM_UTF8)
     misc = _MISC.match(xml, start)
-    assert misc is not None, "nothing is enough for it"
+    assert misc is not None, "it matches the empty string"
     found = _DOCTYPE.match(xml, misc.end())
     unknown = "" if encoding else _not_of_ascii(xml, start, misc.end())
     if found is None:
@@ -101,7 +103,7 @@ def read_prolog(xml: bytes) -> Prolog:
 
 
 def wide_encoding(xml: bytes) -> str | None:
-    """The encoding of two or four bytes a character that a document is in, as its first bytes show; else None."""
+    """The encoding of a document whose characters have two or four bytes, by its first bytes; None for others."""
     start = xml[:2]
     if start.isascii() and 0 not in start:
         return None
@@ -112,7 +114,7 @@ _UNKNOWN, _UNDERSTOOD = Prolog(), Prolog(understood=True)
 
 
 def _not_of_ascii(xml: bytes, start: int, end: int) -> str:
-    """The encoding that is declared, if it is none of those in which ASCII's characters can be looked for."""
+    """The encoding that is declared, if it is none of those that contain ASCII; else ""."""
     if not xml.startswith(b"<?xml", start):
         return ""
     for name in _DECLARED.findall(xml, start, xml.find(b"?>", start, end)):
@@ -127,12 +129,12 @@ def _not_of_ascii(xml: bytes, start: int, end: int) -> str:
 
 
 def _subset(xml: bytes, place: int) -> Prolog:
-    """What the declarations from a place on amount to."""
+    """The prolog of a document whose DOCTYPE's declarations begin at `place`."""
     entities, defaults, refused = False, False, ""
     while (part := _PART.match(xml, place)) is not None:
         place, kind = part.end(), part["kind"]
         if kind == b"ATTLIST":
-            if not defaults and _QUOTES.search(part["body"]):  # only a default stands in quotes
+            if not defaults and _QUOTES.search(part["body"]):  # nothing but a default is in quotes
                 defaults, name = True, _shown(part["body"].split(None, 1)[0])
                 cause = f"the DOCTYPE gives an attribute of {name!r} a default, which is not read"
                 refused = refused or f"{cause}: write the attribute where it is meant"

@@ -1,4 +1,4 @@
-"""Feeds whose encoding only the header of their answer tells."""
+"""Feeds whose encoding only the header of the answer tells."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def as_told(data: bytes, content_type: str) -> bytes:
-    """The bytes in UTF-8, if they say nothing of their encoding, are not in UTF-8, and the header Content-Type tells.
+    """The bytes in UTF-8, if they declare no encoding, are not UTF-8, and the header Content-Type names one.
 
-    The header is asked last, because servers add charsets that are none of the feed's.
+    The header is used last, because servers add charsets that are not the feed's.
 
     >>> as_told(b"<a>caf\\xe9</a>", "text/xml; charset=iso-8859-1").decode()
     '<a>café</a>'

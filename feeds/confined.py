@@ -1,7 +1,7 @@
-"""Work on what strangers wrote, in a process of its own that the system ends when it has had its time.
+"""Runs work on strangers' input in a process of its own, which the system ends after a time limit.
 
-Some libraries that read feeds, pages and robots.txt take time in the square of what they read, or worse, if that was
-written to hurt them. Neither a thread nor a call can be ended from outside; a process can. One is kept for later calls.
+Some libraries that read feeds, pages and robots.txt take quadratic time or worse if the input is written to hurt them.
+A thread or a call cannot be ended from outside; a process can. Idle processes are kept for later calls.
 """
 
 from __future__ import annotations
@@ -22,39 +22,41 @@ from math import ceil
 from threading import Lock
 from typing import BinaryIO, TypeVar, cast
 
+from common.errors import InputError
+
 _T = TypeVar("_T")
 
 SECONDS, BYTES_A_SECOND = 10, 256 * 1024
-"""What the processor may work on a call, in all, and the bytes that give it another second."""
+"""The seconds of processor time for a call, and the bytes that give it another second."""
 
 MEMORY = 4 << 30
-"""Bytes of address space."""
+"""The most bytes of address space."""
 
 IDLE = 2
-"""So many processes are kept for later calls, and so many calls of event loops run at once."""
+"""The number of processes that are kept for later calls, and of calls of event loops that run at once."""
 
 _LENGTH = struct.Struct("<Q")
 
 
-class ConfinedError(ValueError):
-    """The work came to no end within its limits; the message is what happened."""
+class ConfinedError(InputError, ValueError):
+    """The work did not end within its limits. The message tells what happened."""
 
 
 def seconds_for(size: int) -> int:
-    """What the processor may work on so many bytes."""
+    """The seconds of processor time for work on so many bytes."""
     return SECONDS + size // BYTES_A_SECOND
 
 
 def confined(work: Callable[..., _T], *arguments: object, size: int) -> _T:
-    """What a function of a module returns or raises, given arguments that hold about `size` bytes from a stranger.
+    """Calls a module's function with arguments that hold about `size` bytes from a stranger.
 
-    ConfinedError if it needs more time or memory than that is worth, or ends its process.
+    Returns and raises what the function does, and ConfinedError if it passes the limits or ends its process.
     """
     return cast(_T, _asked(_Call(), work, arguments, size))
 
 
 async def confined_aside(work: Callable[..., _T], *arguments: object, size: int) -> _T:
-    """The same, while the event loop goes on. If that is cancelled, the work ends."""
+    """Like `confined`, while the event loop goes on. The work ends if the call is cancelled."""
     call = _Call()
     try:
         loop = asyncio.get_running_loop()
@@ -65,7 +67,7 @@ async def confined_aside(work: Callable[..., _T], *arguments: object, size: int)
 
 
 class _Worker:
-    """A process that does one piece of work after the other."""
+    """A process that does one call after the other."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -84,7 +86,7 @@ class _Worker:
         return not self._ended and self._process.poll() is None
 
     def ask(self, seconds: int, work: Callable[..., object], arguments: tuple[object, ...]) -> object:
-        """What the work returns or raises."""
+        """Returns or raises what the work does."""
         request = pickle.dumps((seconds, work, arguments), pickle.HIGHEST_PROTOCOL)
         try:
             with suppress(BrokenPipeError):  # its end tells more
@@ -104,30 +106,30 @@ class _Worker:
         return f"reading it ended its process (status {status})"
 
     def end(self) -> None:
-        """Ends it, whatever it is doing."""
+        """Kills the process."""
         self._ended = True
         self._process.kill()
 
     def leave(self) -> None:
-        """Closes this process's ends of the pipes: it ends when all have."""
+        """Closes this process's ends of the pipes. The worker ends when all ends are closed."""
         for pipe in (self._to, self._from):
             with suppress(OSError):
                 pipe.close()
 
     def finish(self) -> None:
-        """Ends it, and waits for that."""
+        """Kills the process and waits for its end."""
         self.end()
         self._process.wait()
         self.leave()
 
     def forget(self) -> None:
-        """For a copy of this process: it is not its child."""
+        """For a fork of this process, whose child the worker is not."""
         self._process.returncode = 0
         self.leave()
 
 
 class _Call:
-    """A piece of work that may be cancelled from another thread; it has a process only while that does it."""
+    """A call that another thread may cancel. It has a worker only while that runs it."""
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
@@ -207,7 +209,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def serve() -> None:
-    """Does what comes in on standard input until that ends."""
+    """Runs the calls that come on standard input until that ends."""
     come, go = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the work prints is no answer
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -228,7 +230,7 @@ def serve() -> None:
 
 
 def _failure(error: Exception) -> bytes:
-    """The error as an answer: itself if it can be made anew from its parts, else what it says."""
+    """The error as an answer: itself if it can be pickled, else its message."""
     try:
         answer = pickle.dumps((False, error))
         pickle.loads(answer)
@@ -249,7 +251,7 @@ def _write(pipe: BinaryIO, data: bytes) -> None:
 
 
 def _read(pipe: BinaryIO) -> bytes:
-    """EOFError where there is less."""
+    """Raises EOFError if there is less."""
     head = pipe.read(_LENGTH.size)
     data = pipe.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
     if not data:

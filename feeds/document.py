@@ -1,4 +1,4 @@
-"""What goes into the system: a timestamped document, or what could not be made one."""
+"""The input of the system: timestamped documents, and rejects."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from common.errors import InvalidValue
 from feeds.dates import from_datetime, iso_utc, parse_iso
 
 DEFAULT_STREAM = "S"
@@ -26,17 +27,17 @@ def now_us() -> int:
 
 
 def parse_time(value: TimeValue) -> tuple[int, int]:
-    """The interval `(t0, t1)` in microseconds of UTC that `value` stands for; ValueError where it is none.
+    """The interval `(t0, t1)` in microseconds of UTC that `value` stands for. Raises InvalidValue if it is no time.
 
-    A point (ISO-8601 text, integer microseconds, a datetime; no zone means UTC) is the interval from it to itself;
-    a pair of points is an interval, in that order.
+    A point (ISO-8601 text, integer microseconds, a datetime; no zone means UTC) is an interval that begins and ends
+    there. A pair of points is an interval in that order.
     """
     if isinstance(value, (tuple, list)):
         if len(value) != 2:
-            raise ValueError(f"a time interval has two ends, not {len(value)}")
+            raise InvalidValue(f"a time interval has two ends, not {len(value)}")
         t0, t1 = _point(value[0]), _point(value[1])
         if t0 > t1:
-            raise ValueError(f"a time interval must not end before it starts: {value[0]!r} > {value[1]!r}")
+            raise InvalidValue(f"a time interval must not end before it starts: {value[0]!r} > {value[1]!r}")
         return t0, t1
     point = _point(value)
     return point, point
@@ -49,9 +50,9 @@ def _point(value: object) -> int:
         return from_datetime(value)
     if isinstance(value, int) and not isinstance(value, bool):
         if value not in _INT64:
-            raise ValueError("a time in microseconds must fit in 64 bits")
+            raise InvalidValue("a time in microseconds must fit in 64 bits")
         return value
-    raise ValueError(f"a time is ISO-8601 text, integer microseconds or a datetime, not {value!r:.80}")
+    raise InvalidValue(f"a time is ISO-8601 text, integer microseconds or a datetime, not {value!r:.80}")
 
 
 _UNIX = {"seconds": 1_000_000, "milliseconds": 1_000}
@@ -60,8 +61,8 @@ _SINCE, _UNTIL = 1_000_000_000, 2_200_000_000
 
 
 def unix_time_refusal(value: object) -> str | None:
-    """What is wrong with a time that a file gives as a number, where that can only be meant as Unix seconds or
-    milliseconds of 2001 to 2039; else None. All other numbers, small ones too, are microseconds."""
+    """Why a number in a file is refused as a time: it can only be meant as Unix seconds or milliseconds of 2001 to
+    2039. None for all other numbers, small ones too: they are microseconds."""
     if isinstance(value, (tuple, list)):
         return next(filter(None, map(unix_time_refusal, value)), None)
     if not isinstance(value, (int, float)):
@@ -90,6 +91,7 @@ class Document:
 
     `time` is anything `parse_time` takes; without it the document's time is `now()`. `xml` is not checked here:
     stage 1 parses it once and says what is wrong with it.
+    Raises InvalidValue for an id or a stream that is no text, and for a time that is none.
     """
 
     id: str
@@ -109,9 +111,9 @@ class Document:
     ) -> None:
         for name, value in (("id", id), ("stream", stream)):
             if not isinstance(value, str) or not value or not is_text(value):
-                raise ValueError(f"a document's {name} is a non-empty text, not {value!r:.80}")
+                raise InvalidValue(f"a document's {name} is a non-empty text, not {value!r:.80}")
         if not isinstance(xml, (bytes, str)):
-            raise ValueError(f"a document's xml is bytes or text, not {type(xml).__name__}")
+            raise InvalidValue(f"a document's xml is bytes or text, not {type(xml).__name__}")
         t0, t1 = parse_time(now() if time is None else time)
         fields: dict[str, object] = {"id": id, "stream": stream, "t0": t0, "t1": t1, "xml": xml}
         for name, content in fields.items():
@@ -130,7 +132,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """What could not be made a document: where it was (`id`, `stream`, `time` as far as known) and why.
+    """Input that could not be made a document: where it was (`id`, `stream`, `time` as far as known) and why.
 
     `reason` names the file (and line) and the cause; `raw` is what was read, or its beginning.
     """
@@ -142,7 +144,7 @@ class Reject:
     raw: bytes | str = field(repr=False)
 
     def __post_init__(self) -> None:
-        """What was rejected may be anything: it is made fit to be stored."""
+        """Makes the fields fit to be stored, since rejected input may be anything."""
         for name in ("id", "stream", "reason"):
             text: str = getattr(self, name)
             if not is_text(text):

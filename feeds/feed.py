@@ -15,6 +15,7 @@ import feedparser
 import nh3
 from feedparser.urls import resolve_relative_uris
 
+from feeds.bad_input import FeedError
 from feeds.dates import from_struct, parse_iso
 from feeds.item import Entry
 from feeds.links import SCHEMES, harmless, is_harmless, is_url
@@ -29,13 +30,9 @@ _ADDRESSES = frozenset({"cite", "href", "src"})
 _ADDRESS = re.compile(r"[^\s()<>@]+@[^\s()<>@]+")
 
 
-class FeedError(ValueError):
-    """The bytes hold no feed that can be read; the message is the cause."""
-
-
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed's title, its site and own address ("" where it gives none) and its entries in its order."""
+    """A feed's title, the addresses of its site and of itself ("" if it gives none), and its entries in order."""
 
     title: str
     site_url: str
@@ -44,10 +41,10 @@ class Feed:
 
 
 def parse_feed(data: bytes, base: str = "", fallback_url: str = "") -> Feed:
-    """The feed that the bytes hold; FeedError where they hold none or nothing of it can be read.
+    """The feed in the bytes. Raises FeedError if there is none, or nothing of it can be read.
 
     Relative addresses are resolved against `base`, the URL that the feed came from, else against the address that it
-    gives for itself or its site. `fallback_url` stands for the channel where the feed names neither.
+    gives for itself or its site. `fallback_url` stands for the channel if the feed names neither.
     """
     # A stream, because feedparser takes bytes for a file name first, and text for an address to fetch.
     # Whatever a stranger's feed does to the parser must stay that feed's failure, hence the broad except.
@@ -95,7 +92,7 @@ def _entry(entry: Any, base: str, channel_url: str, feed_authors: tuple[str, ...
 
 
 def _detail(holder: Any, key: str) -> Any:
-    """The construct `key` with its type; feedparser's bare `summary` may be a copy of the content, this never is."""
+    """The construct `key` with its type. feedparser's bare `summary` may be a copy of the content; this never is."""
     return holder.get(f"{key}_detail") or {}
 
 
@@ -113,7 +110,7 @@ def _unmarked(text: str) -> str:
 
 
 def _content(contents: Iterable[Any], base: str) -> str:
-    """The first HTML content, else the first plain one as HTML; other media types are not text to read."""
+    """The first HTML content, else the first plain text as HTML. Other media types are passed over."""
     plain = ""
     for content in contents:
         value = xml_text(content.get("value") or "").strip()
@@ -133,7 +130,7 @@ def _harmless_value(_tag: str, name: str, value: str) -> str | None:
 
 
 def _dates(entry: Any) -> tuple[int | None, str, int | None]:
-    """The entry's date, published, else updated, and its spelling; and when it was updated."""
+    """The entry's date (published, else updated), its spelling, and when the entry was updated."""
     # feedparser answers `updated` with `published`, and a warning, where only that is there
     told = {key: entry[key] for key in ("published", "updated") if dict.__contains__(entry, key)}
     dates = {key: _moment(text, entry.get(f"{key}_parsed")) for key, text in told.items()}
@@ -144,7 +141,7 @@ def _dates(entry: Any) -> tuple[int | None, str, int | None]:
 
 
 def _moment(text: str, parsed: struct_time | None) -> int | None:
-    """ISO-8601 read by ourselves, because feedparser drops fractions of a second; the rest is feedparser's."""
+    """Reads ISO-8601 here, because feedparser drops fractions of a second; other dates are feedparser's."""
     try:
         return parse_iso(text)
     except ValueError:
@@ -160,7 +157,7 @@ def _links(holder: Any, base: str) -> tuple[tuple[str, str], ...]:
 
 
 def _resolve(base: str, address: str) -> str:
-    """The address, absolute where it can be; "" for one that does more than lead somewhere."""
+    """The address, absolute if possible; "" if it is not harmless."""
     if not is_harmless(address):
         return ""
     try:
@@ -170,7 +167,7 @@ def _resolve(base: str, address: str) -> str:
 
 
 def _link(holder: Any, base: str) -> str:
-    """The address of the page: an alternate link, of HTML if there are several (feedparser's choice)."""
+    """The address of the page: an alternate link, the one of HTML if there are several (feedparser's choice)."""
     alternates = [href for rel, href in _links(holder, base) if rel == "alternate"]
     chosen = _resolve(base, holder.get("link") or "")
     return chosen if chosen in alternates else next(iter(alternates), "")
@@ -189,7 +186,7 @@ def _authors(holder: Any, atom: bool) -> tuple[str, ...]:
 
 
 def _name_without_address(text: str) -> str:
-    """`Ann` of `ann@example.com (Ann)` and `Ann <ann@example.com>`; the address where it stands alone."""
+    """`Ann` of `ann@example.com (Ann)` and `Ann <ann@example.com>`; the address if it stands alone."""
     address = _ADDRESS.search(text)
     if not address:
         return text

@@ -1,28 +1,33 @@
-"""Reading files with care: in a fixed order, within a directory, and never more than fits."""
+"""Reads files with care: in a fixed order, inside a directory, and never too much."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from common.errors import InputError
+
 MAX_BYTES = 64 * 1024 * 1024
-"""The most that one document, one line or one feed may hold."""
+"""The most bytes of a document, a line or a feed."""
 
 RAW_KEPT = 64 * 1024
-"""How much of something too large a Reject keeps."""
+"""The most bytes of bad input that a Reject keeps."""
 
 
-class TooLargeError(ValueError):
-    """More than MAX_BYTES; `head` is how it begins."""
+class TooLargeError(InputError, ValueError):
+    """More than MAX_BYTES. `head` is the beginning."""
 
     def __init__(self, head: bytes) -> None:
-        super().__init__(f"larger than {MAX_BYTES // 1024 // 1024} MiB")
         self.head = head[:RAW_KEPT]
+        super().__init__(self.head)
+
+    def __str__(self) -> str:
+        return f"larger than {MAX_BYTES // 1024 // 1024} MiB"
 
 
 def read_file(path: Path) -> bytes:
-    """The file's bytes; TooLargeError past MAX_BYTES, OSError as usual."""
+    """The file's bytes. Raises TooLargeError if there are more than MAX_BYTES, and OSError."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -35,17 +40,17 @@ def modified_us(path: Path) -> int:
     return path.stat().st_mtime_ns // 1000
 
 
-def files_below(directory: Path, suffixes: frozenset[str]) -> Iterator[Path]:
-    """The regular files with one of the suffixes (lower case, with dot), depth first in order of names.
+def files_below(directory: Path, is_wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """The regular files whose names are wanted, depth first in order of names.
 
-    A symbolic link to a file counts where it leads to a place inside `directory`; links to directories are not
-    followed, since what they hold inside is met anyway. What cannot be looked at (a directory that may not be
-    listed, a file behind it) is among the paths, so that whoever reads it says so.
+    A symbolic link to a file counts if it leads to a place inside `directory`. Links to directories are not followed:
+    what they hold inside is met anyway. A directory that cannot be listed, and a file that cannot be looked at, are
+    among the paths, so that whoever reads them says so.
     """
-    return _below(directory, suffixes, directory.resolve())
+    return _below(directory, is_wanted, directory.resolve())
 
 
-def _below(directory: Path, suffixes: frozenset[str], root: Path) -> Iterator[Path]:
+def _below(directory: Path, is_wanted: Callable[[str], bool], root: Path) -> Iterator[Path]:
     try:
         children = sorted(os.scandir(directory), key=lambda child: child.name)
     except OSError:
@@ -54,8 +59,8 @@ def _below(directory: Path, suffixes: frozenset[str], root: Path) -> Iterator[Pa
     for child in children:
         path = Path(child.path)
         if child.is_dir(follow_symlinks=False):
-            yield from _below(path, suffixes, root)
-        elif path.suffix.lower() in suffixes and _is_file_inside(path, root):
+            yield from _below(path, is_wanted, root)
+        elif is_wanted(child.name) and _is_file_inside(path, root):
             yield path
 
 
@@ -72,5 +77,5 @@ def name_below(path: Path, directory: Path) -> str:
 
 
 def printable(name: str) -> str:
-    """A name as text that can be written anywhere: lone surrogates (undecodable bytes) are replaced."""
+    """A name as text that can be written anywhere, with lone surrogates (undecodable bytes) replaced."""
     return name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

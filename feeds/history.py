@@ -1,27 +1,27 @@
-"""What was met of each entry so far: tells a new entry from a new version of one, and stops what changes for ever."""
+"""The history of each feed's entries: tells new entries from new versions, and stops entries that change endlessly."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from feeds.document import Document, Reject
-from feeds.sightings import Fetch, Listed, SeenEntry, Sighting
+from feeds.document import DEFAULT_STREAM, Document, Reject
+from feeds.sightings import EndOfFetch, Fetch, Item, Sighting
 
 Versions = Literal["keep", "ignore"]
-"""Whether an entry that has changed is a document again."""
+"""Whether a changed entry is a document again."""
 
 MOST_VERSIONS = 20
-"""How many versions of an entry are documents, and how many entries of a feed that differ in their guids alone."""
+"""The most versions of an entry that are documents, and the most entries of a feed that differ only in their guids."""
 
 
 @dataclass(slots=True)
 class _Met:
-    """An entry: the time of its last version that is a document, the hashes of all of them, and the time of the fetch
-    since which its feed has been without it."""
+    """An entry: the time of its last version that is a document, the hashes of all such versions, and the time of the
+    first fetch of its feed that was without it."""
 
     time: int
     versions: list[str]
@@ -30,8 +30,8 @@ class _Met:
 
 @dataclass(slots=True)
 class _Feed:
-    """The entries of a feed that were met, and the time of the last fetch that was read to its end. `alike` counts the
-    entries that have had each version. `left_out` has the last version of each entry that was left out for changing
+    """The known entries of a feed, and the time of the last fetch that was read to its end. `alike` counts the entries
+    that have had each version. `left_out` has the last version of each entry that was left out because it changes
     without end, for as long as the feed lists it."""
 
     listed: int | None = None
@@ -64,10 +64,10 @@ class _Feed:
 
 
 class History:
-    """The entries of feeds, given in the order of their fetches: says which are documents, and of what time.
+    """Judges the entries of feeds, which come in the order of the fetches: which are documents, and at what time.
 
-    `future` counts, for each feed, the entries that are dated after their fetch, whose time the fetch's is; versions
-    once.
+    `future` counts for each feed the versions of entries that are dated after their fetch. They have the time of the
+    fetch.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class History:
         lateness: int | None = None,
         keep: int | None = None,
     ) -> None:
-        """`most` versions of an entry are documents, and as many entries of a feed that differ in their guids alone;
-        others are dead letters. At the first fetch of a feed, entries that are older by more than `lateness`,
-        microseconds, get the time of the fetch: else they would be late. What a feed has been without for `keep`
-        microseconds is forgotten."""
+        """`most` versions of an entry are documents, and as many entries of a feed that differ only in their guids;
+        others are dead letters. At the first fetch of a feed, entries that are older than `lateness` microseconds get
+        the time of the fetch, or they would be late. An entry is forgotten when its feed has been without it for `keep`
+        microseconds."""
         self._versions, self._most, self._lateness, self._keep = versions, most, lateness, keep
         self._feeds: dict[str, _Feed] = {}
         self._files: dict[str, _Feed] = {}
@@ -89,73 +89,82 @@ class History:
         self.future: Counter[str] = Counter()
 
     def load(self, kept: Mapping[str, str]) -> None:
-        """Takes over what `changed` gave of each feed the last time."""
+        """Loads what `changed` returned for each feed."""
         self._feeds |= {source: _Feed.from_json(text) for source, text in kept.items()}
 
     def changed(self) -> dict[str, str]:
-        """What is to be kept, for a later history to load, of each feed of which that has changed since it was asked
-        for."""
+        """What a later history has to load, for each feed that has changed since the last call."""
         texts = {source: self._feeds[source].to_json() for source in sorted(self._changed)}
         self._changed.clear()
         return texts
 
-    def judge(self, item: Document | Reject) -> Document | Reject | None:
-        """What comes of an item, those of a fetch being given in their order. An entry is a document, or nothing, if
-        this version was met before or is not wanted, or a dead letter, if it changes without end.
+    def settle(self, items: Iterable[Item]) -> Iterator[Document | Reject]:
+        """The documents and rejects among items, as `judge` tells them."""
+        for item in items:
+            if (settled := self.judge(item)) is not None:
+                yield settled
 
-        The first version of an entry has its time; a later one that of its change, as far as the feed tells it, else
-        that of the fetch. What is met counts as soon as it is given. What is called by its file's name is met once.
+    def judge(self, item: Item) -> Document | Reject | None:
+        """What an item is; those of a fetch come in their order. A sighting is a document; nothing, if the version is
+        known or not wanted; or a dead letter, if the entry changes without end.
+
+        The first version of an entry has the entry's time. A later one has the time of the change if the feed tells it,
+        else the time of the fetch. An item counts as soon as it is judged. A feed that is known only by its file's name
+        is read once, and not remembered.
         """
-        if isinstance(item, SeenEntry):
-            return self._entry(item)
-        if isinstance(item, Listed):
-            self._listed(item.fetch, item.keys)
-            return None
-        return item
+        match item:
+            case Sighting():
+                return self._entry(item)
+            case EndOfFetch():
+                self._end(item)
+                return None
+            case Document() | Reject():
+                return item
 
     def _feed(self, fetch: Fetch) -> _Feed:
         known = self._files if fetch.is_known_by_file else self._feeds
         return known.setdefault(fetch.feed, _Feed())
 
-    def _entry(self, item: SeenEntry) -> Document | Reject | None:
-        fetch, (key, version, date, _) = item.fetch, item.sighting
+    def _entry(self, seen: Sighting) -> Document | Reject | None:
+        fetch, key, version, date = seen.fetch, seen.key, seen.version, seen.date
         feed = self._feed(fetch)
         met = feed.entries.get(key)
         if met is not None and (version in met.versions or self._versions == "ignore"):
             return None
         changes = len(met.versions if met else ()) >= self._most
         if changes or feed.alike[version] >= self._most:
-            return self._without_end(item, feed, "it changes" if changes else "its guid changes")
+            return self._without_end(seen, feed, "it changes" if changes else "its guid changes")
         if met is None:
             archive = None if self._lateness is None or feed.listed is not None else fetch.time - self._lateness
             time = _first_time(date, fetch, archive)
         else:
-            time = _changed(item.sighting, fetch, met.time)
+            time = _changed(seen, met.time)
         feed.add(key, version, time)
         self._note(fetch)
         if fetch.fetched is not None and date is not None and date > fetch.fetched:
             self.future[fetch.feed] += 1
-        return item.at(time)
+        return seen.at(time)
 
-    def _without_end(self, item: SeenEntry, feed: _Feed, cause: str) -> Reject | None:
-        """The dead letter of a version that is left out; each is told once."""
-        fetch, (key, version, *_) = item.fetch, item.sighting
-        if feed.left_out.get(key) == version:
+    def _without_end(self, seen: Sighting, feed: _Feed, cause: str) -> Reject | None:
+        """The dead letter of a version that is left out, once."""
+        fetch = seen.fetch
+        if feed.left_out.get(seen.key) == seen.version:
             return None
-        feed.left_out[key] = version
+        feed.left_out[seen.key] = seen.version
         self._note(fetch)
-        guid = item.id.removeprefix(f"{fetch.feed} ").rpartition(" ")[0]
+        guid = seen.id.removeprefix(f"{fetch.feed} ").rpartition(" ")[0]
         told = f"the entry {guid} of {fetch.feed} is left out, because {cause} without end"
         advice = f"{self._most} versions are taken, --most-versions takes more"
-        return Reject(item.id, item.stream, fetch.time, f"{fetch.name}: {told}: {advice}", item.xml)
+        return Reject(seen.id, DEFAULT_STREAM, fetch.time, f"{fetch.name}: {told}: {advice}", seen.xml)
 
     def _note(self, fetch: Fetch) -> None:
-        """What is known of the feed has changed."""
+        """Notes that a feed has changed."""
         if not fetch.is_known_by_file:
             self._changed.add(fetch.feed)
 
-    def _listed(self, fetch: Fetch, keys: Collection[str]) -> None:
-        """A fetch is read to its end: notes what the feed is without, and forgets what it has long been without."""
+    def _end(self, end: EndOfFetch) -> None:
+        """Notes which entries the feed is without, and forgets those that it has long been without."""
+        fetch = end.fetch
         if fetch.is_known_by_file:
             self._files.pop(fetch.feed, None)
             return
@@ -164,7 +173,7 @@ class History:
         if feed.listed is not None and fetch.time < feed.listed:
             return  # an older one that was found late tells nothing of what is there now
         feed.listed = fetch.time
-        there = set(keys)
+        there = set(end.keys)
         feed.left_out = {key: version for key, version in feed.left_out.items() if key in there}
         for key, met in list(feed.entries.items()):
             if key in there:
@@ -175,22 +184,15 @@ class History:
                 feed.drop(key)
 
 
-class Unsettled:
-    """In place of a history: leaves all to one that is asked later."""
-
-    def judge(self, item: Document | Reject) -> Document | Reject | None:
-        return item
-
-
 def _first_time(date: int | None, fetch: Fetch, archive: int | None) -> int:
-    """The entry's date, else that of the fetch, and never after that. An entry from before `archive` was old when its
-    feed was met first, and has the time of the fetch."""
+    """The entry's date, but no later than the fetch; the time of the fetch if it has none, or one before `archive`:
+    then the entry was old when its feed was first read."""
     if date is None or (archive is not None and date < archive):
         return fetch.time
     return date if fetch.fetched is None else min(date, fetch.fetched)
 
 
-def _changed(sighting: Sighting, fetch: Fetch, before: int) -> int:
-    """When an entry changed whose last version has the time `before`."""
-    dates = sighting.updated, sighting.date
+def _changed(seen: Sighting, before: int) -> int:
+    """When an entry changed, given the time of its last version."""
+    dates, fetch = (seen.updated, seen.date), seen.fetch
     return max((date for date in dates if date is not None and before < date <= fetch.time), default=fetch.time)

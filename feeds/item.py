@@ -13,10 +13,10 @@ from feeds.text import one_line, xml_text
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What an entry says about itself: plain text, except `content`, which is sanitised HTML. "" means absent.
+    """The fields of an entry: plain text, except `content`, which is sanitised HTML. "" means absent.
 
-    `date` is the entry's own date in microseconds (published, else updated), `date_text` as the feed spells it;
-    `updated` is when the feed says that it was last changed.
+    `date` is the entry's own date in microseconds (published, else updated), and `date_text` its spelling in the feed.
+    `updated` is when the entry was last changed, as the feed tells it.
     """
 
     item_url: str = ""
@@ -37,8 +37,8 @@ class Entry:
 class Origin:
     """Where a feed came from: `source` is the feed's URL or name in a crawl, `name` the file it was read from.
 
-    Times are microseconds: `fetched` when it was fetched, if that is known, `modified` when the file was written.
-    `base` is the address that answered, where that is another than `source`; `content_type` is its header.
+    Times are microseconds: `fetched` is when the feed was fetched, if known, `modified` when the file was written.
+    `base` is the address that answered, if it is not `source`; `content_type` is the answer's header.
     """
 
     name: str
@@ -78,7 +78,7 @@ def _leaf(item: etree._Element, name: str, value: str) -> None:
 def entry_id(entry: Entry, source: str) -> str:
     """`source identity hash`, joined by blanks.
 
-    An entry met again unchanged has the same id, a changed one a new id and the same guid.
+    An unchanged entry has the same id when it comes again; a changed one has a new id and the same guid.
     """
     return one_line(f"{source} {entry_identity(entry)} {entry_version(entry)}")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lxml import etree
 
+from feeds.bad_input import FeedError
 from feeds.text import xml_text
 
 ATOM = "http://www.w3.org/2005/Atom"
@@ -14,27 +15,29 @@ _VERSIONS = ("https://jsonfeed.org/version/", "http://jsonfeed.org/version/")
 
 
 def load_json_feed(data: bytes) -> dict[str, Any]:
-    """The feed's object; ValueError, with the cause, for anything that is not a JSON Feed."""
+    """The feed's object. Raises FeedError with the cause if the bytes are no JSON Feed."""
     try:
         feed = json.loads(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise FeedError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise FeedError(str(error)) from None
     except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
+        raise FeedError("JSON nested too deeply") from None
     if not is_json_feed(feed):
-        raise ValueError("JSON, but not a JSON Feed: its version is not a https://jsonfeed.org/version/ address")
+        raise FeedError("JSON, but not a JSON Feed: its version is not a https://jsonfeed.org/version/ address")
     if not isinstance(feed.get("items"), list):
-        raise ValueError("a JSON Feed without a list of items")
+        raise FeedError("a JSON Feed without a list of items")
     return dict(feed)
 
 
 def is_json_feed(value: object) -> bool:
-    """Whether a JSON value says that it is a JSON Feed."""
+    """Whether a JSON value declares itself a JSON Feed."""
     return isinstance(value, dict) and str(value.get("version", "")).startswith(_VERSIONS)
 
 
 def json_feed_to_atom(feed: dict[str, Any]) -> bytes:
-    """The same feed in Atom 1.0; what has the wrong type is left out, as if it were absent."""
+    """The same feed in Atom 1.0. Values of a wrong type are left out."""
     root = etree.Element(f"{{{ATOM}}}feed")
     _add(root, "title", feed.get("title"))
     _link(root, "alternate", feed.get("home_page_url"))
@@ -68,7 +71,7 @@ def _entry(entry: etree._Element, item: dict[str, Any]) -> None:
 
 
 def _authors(parent: etree._Element, holder: dict[str, Any]) -> None:
-    """Version 1.1 has a list of authors, 1.0 had one; both may stand side by side for old readers."""
+    """Version 1.1 has a list of authors, 1.0 had one author. A feed may have both, for old readers."""
     for author in _list(holder.get("authors")) or [holder.get("author")]:
         if isinstance(author, dict) and (name := _text(author.get("name")) or _text(author.get("url"))):
             _add(etree.SubElement(parent, f"{{{ATOM}}}author"), "name", name)
@@ -87,7 +90,7 @@ def _link(parent: etree._Element, rel: str, href: object) -> None:
 
 
 def _text(value: object) -> str:
-    """Ids are often numbers where the format wants strings."""
+    """The text of a value. Ids are often numbers although the format wants strings."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return xml_text(value).strip() if isinstance(value, str) else ""

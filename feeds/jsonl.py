@@ -1,4 +1,4 @@
-"""Documents from JSON lines, plain or compressed: one a line, a bad line never stops the rest."""
+"""Documents from JSON lines, plain or compressed: one per line. A bad line does not stop the rest."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, BinaryIO, cast
 
 from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, unix_time_refusal
 from feeds.files import MAX_BYTES, RAW_KEPT, TooLargeError, printable
-from feeds.marks import Marker, is_where_it_was
+from feeds.fingerprints import Fingerprinter, has_fingerprint
+from feeds.kinds import is_compressed
 from feeds.unreadable import ReplacedError, is_unreadable
 
 _BLOCK = 1024 * 1024
 
 
 def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Document | Reject]:
-    """The documents of a `.jsonl` or `.jsonl.gz` file, in its order; blank lines are skipped. Raises OSError where it
+    """The documents of a `.jsonl` or `.jsonl.gz` file, in its order; blank lines are skipped. Raises OSError if it
     cannot be read."""
     name = printable(str(path))
     number = 0
-    packed = path.suffix.lower() == ".gz"
-    with path.open("rb") as raw, gzip.open(raw) if packed else nullcontext(raw) as file:
+    with path.open("rb") as raw, gzip.open(raw) if is_compressed(path.name) else nullcontext(raw) as file:
         try:
             for number, line in enumerate(_lines(cast(BinaryIO, file), max_line), 1):
                 where = f"{name}:{number}"
@@ -45,21 +45,21 @@ def follow_jsonl(
     now: Clock,
     max_line: int = MAX_BYTES,
     stop: int | None = None,
-    mark: str = "",
-    seal: str = "",
+    fingerprint: str = "",
+    stop_fingerprint: str = "",
 ) -> Iterator[tuple[Document | Reject | None, int, str]]:
     """The documents of a `.jsonl` file that grows, from byte `start` on, each with the byte behind its line and the
-    mark there.
+    fingerprint there.
 
-    A blank line gives None. A last line that is not ended yet is left for later, unless it is a whole object. No line
-    is read that begins at byte `stop` or behind it. Raises ReplacedError for a file that has not the `mark` at `start`,
-    or not the mark `seal` at `stop`, and OSError where it cannot be read.
+    A blank line gives None. A last line that is not ended yet is left for later, unless it is a whole object. Only
+    lines that begin before byte `stop` are read. Raises ReplacedError for a file that has not the fingerprints at
+    `start` and at `stop`, and OSError if it cannot be read.
     """
     name = printable(str(path))
     with path.open("rb") as file:
-        if stop is not None and not is_where_it_was(file, stop, seal):
+        if stop is not None and not has_fingerprint(file, stop, stop_fingerprint):
             raise ReplacedError(f"{name} was replaced")
-        marker, end = _marker(file, start, mark), start
+        fingerprinter, end = _opened_at(file, start, fingerprint), start
         for line in _lines(file, max_line):
             if stop is not None and end >= stop:
                 return
@@ -67,29 +67,29 @@ def follow_jsonl(
             if isinstance(line, TooLargeError):
                 end = file.tell()
                 refused = Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
-                yield refused, end, marker.mark(None)
+                yield refused, end, fingerprinter.after(None)
                 continue
             item = read_line(line, where, now) if line.strip() else None
             if not line.endswith(b"\n") and not isinstance(item, Document):
                 return
-            yield item, (end := end + len(line)), marker.mark(line)
+            yield item, (end := end + len(line)), fingerprinter.after(line)
 
 
 def line_ends(
-    path: Path, start: int, most: int, most_bytes: int, max_line: int = MAX_BYTES, mark: str = ""
+    path: Path, start: int, most: int, most_bytes: int, max_line: int = MAX_BYTES, fingerprint: str = ""
 ) -> list[tuple[int, str]]:
-    """Where the next lines end that `follow_jsonl` would read of a file, with the marks there: at most `most` lines,
-    and no more once they have `most_bytes`, or cannot be read. Lines are not read further than that. Raises as
-    `follow_jsonl` where none can be."""
+    """Where the next lines end that `follow_jsonl` would read of a file, with the fingerprints there: at most `most`
+    lines, and no more once they have `most_bytes` or cannot be read. Raises as `follow_jsonl` does if not even the
+    first can be read."""
     ends: list[tuple[int, str]] = []
     with path.open("rb") as file:
-        marker = _marker(file, start, mark)
+        fingerprinter = _opened_at(file, start, fingerprint)
         try:
             for line in _lines(file, max_line):
                 if isinstance(line, TooLargeError):
-                    ends.append((file.tell(), marker.mark(None)))
+                    ends.append((file.tell(), fingerprinter.after(None)))
                 elif line.endswith(b"\n") or isinstance(read_line(line, "", lambda: 0), Document):
-                    ends.append((file.tell(), marker.mark(line)))
+                    ends.append((file.tell(), fingerprinter.after(line)))
                 else:
                     break
                 if len(ends) >= most or ends[-1][0] - start >= most_bytes:
@@ -100,13 +100,13 @@ def line_ends(
     return ends
 
 
-def _marker(file: BinaryIO, start: int, mark: str) -> Marker:
-    """What makes the marks of a file that has the `mark` at `start`, from where it is read then."""
-    if not is_where_it_was(file, start, mark):
+def _opened_at(file: BinaryIO, start: int, fingerprint: str) -> Fingerprinter:
+    """Moves a file to byte `start`, where it must have the fingerprint, and returns what makes its next ones."""
+    if not has_fingerprint(file, start, fingerprint):
         raise ReplacedError(f"{printable(file.name)} was replaced")
-    marker = Marker(file, start)
+    fingerprinter = Fingerprinter(file, start)
     file.seek(start)
-    return marker
+    return fingerprinter
 
 
 def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
@@ -120,7 +120,7 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
 
 
 def read_line(line: bytes, where: str, now: Clock) -> Document | Reject:
-    """The document of a line; `where` says in words where that stands, and is the id of what has none."""
+    """The document in a line. `where` names the line in words, and is the id of a reject that has none."""
     found: dict[str, Any] = {}
     try:
         found = _object(line)

@@ -1,4 +1,4 @@
-"""Which addresses of strangers come out: those that do nothing but lead somewhere."""
+"""Which addresses of strangers are passed on: harmless ones, which only lead somewhere."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from urllib.parse import urlsplit
 
 SCHEMES = frozenset({"http", "https", "ftp", "gemini", "gopher", "ipfs", "magnet", "mailto", "news", "tel", "xmpp"})
-"""What an address may begin with. `javascript:`, `data:`, `file:` and the like make a reader's program act."""
+"""The schemes of harmless addresses. `javascript:`, `data:`, `file:` and the like make a reader's program act."""
 
 _SCHEME = re.compile(r"[^:/?#]*+:")
 _PASSED_OVER = re.compile("[\0-\u0020\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202f\u2060-\u2064\ufeff]+")
-"""What one program or another leaves out of an address before it looks at the scheme."""
+"""Characters that some programs drop from an address before they look at its scheme."""
 
 
 def is_harmless(address: str) -> bool:
-    """Whether an address has one of the schemes, or none, as relative ones have.
+    """Whether an address has one of the schemes, or none, as a relative one.
 
     >>> is_harmless("HTTPS://a.example/x:y"), is_harmless("../a?b:c"), is_harmless("java\\nScript:alert(1)")
     (True, True, False)
@@ -24,7 +24,7 @@ def is_harmless(address: str) -> bool:
 
 
 def harmless(address: str) -> str:
-    """The address, "" for one that is not harmless."""
+    """The address if it is harmless, else ""."""
     return address if is_harmless(address) else ""
 
 

@@ -11,14 +11,16 @@ ALL_READ = -1
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a file of a source was read: bytes of JSON lines, else its first so many items; ALL_READ. `mark` tells
-    which file of lines that was (see `feeds.marks`), whatever it is called by now; "" where that is not known."""
+    """How far a file of a source was read: a byte of a JSON lines file, else a number of items, or ALL_READ.
+
+    `fingerprint` tells which JSON lines file that was (see `feeds.fingerprints`); "" if it is not known.
+    """
 
     source: str
     file: str
     position: int
-    mark: str = ""
+    fingerprint: str = ""
 
 
 Positions = Mapping[tuple[str, str], Offset]
-"""How far files were read, by source and name."""
+"""How far files were read, by source and file name."""

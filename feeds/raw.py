@@ -1,4 +1,4 @@
-"""The entries of a feed as they stand in it: each one's own element, with the feed's title and link added."""
+"""The entries of a feed as they stand there: each entry's own element, with the feed's title and link added."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from copy import deepcopy
 
 from lxml import etree
 
+from common.xml_parser import xml_parser
+from feeds.bad_input import FeedError
 from feeds.feed import Feed
 from feeds.text import xml_text
-from feeds.xml_files import safe_parser
 
 _ITEMS = frozenset(
     {
@@ -28,17 +29,17 @@ _ITEMS = frozenset(
 def raw_entries(data: bytes, feed: Feed) -> list[bytes]:
     """The `item` or `entry` elements of the feed's XML, in the order of `feed.entries`, as documents of their own.
 
-    Each gets two children in no namespace, last: `channel_title` and `channel_url`, where the feed has them.
-    ValueError for XML that is not well-formed (nothing is repaired here) or whose entries are not those of `feed`.
+    Each gets two last children in no namespace, `channel_title` and `channel_url`, if the feed has them. Raises
+    FeedError if the XML is not well-formed (nothing is repaired here) or its entries are not those of `feed`.
     """
     try:
         # Blanks before the XML declaration are common and mean nothing.
-        root = etree.fromstring(data.lstrip(), safe_parser())
+        root = etree.fromstring(data.lstrip(), xml_parser())
     except etree.XMLSyntaxError as error:
-        raise ValueError(f"raw entries need well-formed XML: {error.msg}") from None
+        raise FeedError(f"raw entries need well-formed XML: {error.msg}") from None
     found = [element for element in root.iter() if element.tag in _ITEMS]
     if len(found) != len(feed.entries):
-        raise ValueError(f"raw entries cannot be told apart: {len(found)} elements for {len(feed.entries)} entries")
+        raise FeedError(f"raw entries cannot be told apart: {len(found)} elements for {len(feed.entries)} entries")
     return [_document(element, feed) for element in found]
 
 

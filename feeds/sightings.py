@@ -1,22 +1,22 @@
-"""What a fetch of a feed shows: its entries, and then that there are no more; a `History` judges it, also elsewhere."""
+"""The items that reading gives: documents, rejects, and what a fetch of a feed shows, which a `History` judges
+later."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
 
 from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.item import Entry, entry_identity, entry_version
+from feeds.item import Entry, entry_id, entry_identity, entry_version
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A fetch of the feed that is known as `feed`, in a file called `name`. Times are microseconds: `fetched` if that
-    is known, `modified` when the file was written."""
+    """A fetch of a feed, by its address or name, in the file `name`. Times are microseconds: `fetched` if it is known,
+    and `modified`, when the file was written."""
 
     feed: str
     name: str
@@ -29,74 +29,86 @@ class Fetch:
 
     @property
     def is_known_by_file(self) -> bool:
-        """Whether nothing tells that another file is of the same feed."""
+        """Whether the feed has no other name than that of the file."""
         return self.feed == self.name
 
 
-class Sighting(NamedTuple):
-    """An entry: what it is known by within its feed, a hash of what makes it a version, and the dates that it has."""
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """An entry as a fetch shows it. `key` identifies it within its feed; `version` is a hash of the content that makes
+    a version. `date` and `updated` are the entry's own, in microseconds, None if it gives none."""
 
+    id: str
+    xml: bytes | str = field(repr=False)
+    fetch: Fetch
     key: str
     version: str
     date: int | None
     updated: int | None
 
-
-class SeenEntry(Document):
-    """An entry that may be a document, until that is settled with the time of its fetch."""
-
-    __slots__ = ("fetch", "sighting")
-    fetch: Fetch
-    sighting: Sighting
-
-    def __init__(self, id: str, xml: bytes | str, fetch: Fetch, sighting: Sighting) -> None:
-        super().__init__(id, xml, DEFAULT_STREAM, fetch.time)
-        object.__setattr__(self, "fetch", fetch)
-        object.__setattr__(self, "sighting", sighting)
-
     def at(self, time: int) -> Document:
-        """The document, with its time."""
-        return Document(self.id, self.xml, self.stream, time)
+        """The document of the entry, at a time."""
+        return Document(self.id, self.xml, DEFAULT_STREAM, time)
 
 
-class Listed(Reject):
-    """The end of a fetch, with the keys of all its entries: there may be something to be said of it."""
+@dataclass(frozen=True, slots=True)
+class EndOfFetch:
+    """The end of a fetch, with the keys of all its entries."""
 
-    __slots__ = ("fetch", "keys")
     fetch: Fetch
     keys: Collection[str]
 
-    def __init__(self, fetch: Fetch, keys: Collection[str]) -> None:
-        super().__init__(fetch.name, DEFAULT_STREAM, fetch.fetched, "", b"")
-        object.__setattr__(self, "fetch", fetch)
-        object.__setattr__(self, "keys", keys)
+
+Item = Document | Reject | Sighting | EndOfFetch
+"""One of the things that a file holds."""
 
 
-def sightings(entries: Sequence[Entry]) -> list[Sighting]:
-    """The entries of a fetch as they are judged."""
-    return [
-        Sighting(key, _hash(entry_version(entry)), entry.date, entry.updated)
-        for entry, key in zip(entries, _keys(entries), strict=True)
-    ]
+def size_of(item: Item) -> int:
+    """The size of an item in a batch, about in bytes."""
+    match item:
+        case Document() | Sighting():
+            return len(item.xml)
+        case Reject():
+            return len(item.raw)
+        case EndOfFetch():
+            return 0
 
 
-def to_json(seen: SeenEntry | Listed) -> str:
-    """What is to be known of a place of a fetch, besides id and XML."""
-    what = seen.sighting if isinstance(seen, SeenEntry) else [sorted(seen.keys)]
-    return json.dumps([astuple(seen.fetch), what], separators=(",", ":"))
+def sightings(entries: Sequence[Entry], bodies: Sequence[bytes | str], fetch: Fetch) -> Iterator[Sighting | EndOfFetch]:
+    """What a fetch shows, given its entries and the document of each: the sightings, and then the end."""
+    keys = list(_keys(entries))
+    for entry, body, key in zip(entries, bodies, keys, strict=True):
+        version = _hash(entry_version(entry))
+        yield Sighting(entry_id(entry, fetch.feed), body, fetch, key, version, entry.date, entry.updated)
+    yield EndOfFetch(fetch, keys)
 
 
-def from_json(text: str, id: str, xml: bytes | str) -> SeenEntry | Listed:
-    """What `to_json` made a text of; a `Listed` needs no id and XML."""
+def to_json(shown: Sighting | EndOfFetch) -> str:
+    """All of a sighting but its id and XML, or the end of a fetch, as JSON."""
+    match shown:
+        case Sighting():
+            what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
+        case EndOfFetch():
+            what = [sorted(shown.keys)]
+    return json.dumps([astuple(shown.fetch), what], separators=(",", ":"))
+
+
+def from_json(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFetch:
+    """The inverse of `to_json`. The end of a fetch needs no id and XML."""
     fetch, what = json.loads(text)
     if len(what) == 1:
-        return Listed(Fetch(*fetch), what[0])
-    return SeenEntry(id, xml, Fetch(*fetch), Sighting(*what))
+        return EndOfFetch(Fetch(*fetch), what[0])
+    return Sighting(id, xml, Fetch(*fetch), *what)
+
+
+def fetch_in(text: str) -> Fetch:
+    """The fetch in a text of `to_json`."""
+    return Fetch(*json.loads(text)[0])
 
 
 def _keys(entries: Sequence[Entry]) -> Iterator[str]:
-    """What each entry is known by within its feed: its identity; where a feed repeats one, its link too, and then its
-    place among those, counted from the oldest, because feeds grow at the top."""
+    """The key of each entry within its feed: its identity. If a feed repeats an identity, the link too, and then the
+    number among those with the same link, counted from the oldest, because feeds grow at the top."""
     identities = [entry_identity(entry) for entry in entries]
     repeated = Counter(identities)
     left = Counter((identity, entry.item_url) for identity, entry in zip(identities, entries, strict=True))

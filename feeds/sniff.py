@@ -1,4 +1,4 @@
-"""What a body is, whatever its content type says: a feed, a page, or neither."""
+"""Tells feeds and pages by their content, whatever the content type says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def kind_of(body: bytes) -> Kind:
-    """What the body, or its beginning, is: by its first element, else by the first sign of a feed.
+    """The kind of a body, or of its beginning: the first element decides, else the first sign of a feed.
 
     >>> kind_of(b"<?xml version='1.0'?><!-- made --><rss version='2.0'/>"), kind_of(b"<!DOCTYPE html><title>Hi</title>")
     ('feed', 'page')

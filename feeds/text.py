@@ -1,4 +1,4 @@
-"""From markup to plain text, and text that XML can hold."""
+"""Plain text from markup, and text that XML can hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def one_line(text: str) -> str:
 
 
 def looks_like_markup(text: str) -> bool:
-    """Whether text that should be plain holds an HTML tag that writers of feeds put into titles and names."""
+    """Whether text that should be plain has one of the HTML tags that feeds put into titles and names."""
     return bool(_TAG.search(text))
 
 

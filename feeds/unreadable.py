@@ -1,19 +1,21 @@
-"""Files that cannot be read now, which may be read later: told from those whose content is at fault."""
+"""Tells files that cannot be read now, but maybe later, from files with bad content."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from feeds.document import DEFAULT_STREAM, Document, Reject
+from common.errors import OperationalError
+from feeds.document import DEFAULT_STREAM, Reject
+from feeds.sightings import Item
 
 
-class ReplacedError(OSError):
-    """A file is not, or no longer, the one that was to be read: whoever looks again finds out what it is."""
+class ReplacedError(OperationalError, OSError):
+    """The file is not the one that was to be read, or no longer. The next look finds out what it is."""
 
 
 def is_unreadable(error: BaseException) -> bool:
-    """Whether it is the system that refuses (permissions, a bad disk, a file that has gone), not a library that does
-    not understand what it reads: such errors, of which some are OSErrors too, have no number."""
+    """Whether the system refuses to read (permissions, a bad disk, a file that has gone), and not a library that does
+    not understand the content: some of those errors are OSErrors too, but have no number."""
     return isinstance(error, OSError) and (error.errno is not None or isinstance(error, ReplacedError))
 
 
@@ -22,8 +24,8 @@ def cause(error: OSError) -> str:
     return f"cannot be read: {error.strerror or error}"
 
 
-def or_reject(items: Iterable[Document | Reject | None], name: str) -> Iterator[Document | Reject | None]:
-    """The items of a file, and a Reject where it cannot be read further: for those who read it only once."""
+def or_reject(items: Iterable[Item], name: str) -> Iterator[Item]:
+    """The items of a file, and a Reject if it cannot be read further: for readers that do not come back."""
     try:
         yield from items
     except OSError as error:

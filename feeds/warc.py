@@ -1,4 +1,4 @@
-"""Crawls in WARC files: responses and resources that hold XML, or feeds, with the times of their records."""
+"""Reads crawls in WARC files: responses and resources that hold XML or feeds, with the times of their records."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ from warcio.archiveiterator import ArchiveIterator
 from feeds.credentials import without_credentials
 from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.entries import EntryForm, Item, read_entries
+from feeds.entries import EntryForm, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
-from feeds.history import History, Unsettled
 from feeds.item import Origin
+from feeds.sightings import Item
 from feeds.sniff import kind_of
 from feeds.text import one_line
 from feeds.unreadable import is_unreadable
 
 FINAL_URI = "WARC-Final-URI"
-"""A field of ours: the address that answered, where a record's target is the one that is subscribed to."""
+"""A field of our own: the address that answered. The record's target is the address in the subscription."""
 
 _HEAD = 64 * 1024
 
 
-def read_warc(
-    path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES, history: History | Unsettled | None = None
-) -> Iterator[Item]:
-    """The documents of the archive in its order; other records (requests, pages, pictures, failures) are passed over.
+def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[Item]:
+    """The items of the archive in its order. Other records (requests, pages, pictures, failures) are passed over.
 
-    Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it,
-    each feed's entries are: the address is the feed's, the record's date the time of the fetch. Raises OSError where
-    the archive cannot be read.
+    Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it, the
+    entries of feeds are read: the address is the feed's, the record's date the time of the fetch. Raises OSError if the
+    archive cannot be read.
     """
     name = printable(str(path))
     with path.open("rb") as file:
@@ -49,11 +47,11 @@ def read_warc(
                 return
             if body is None:
                 return
-            yield from _documents(body, name, feeds, max_bytes, history)
+            yield from _documents(body, name, feeds, max_bytes)
 
 
 def first_date(path: Path) -> int | None:
-    """The date of the archive's first record, microseconds; None where it has none that can be read. Raises OSError."""
+    """The date of the archive's first record, microseconds; None if it has none that can be read. Raises OSError."""
     with path.open("rb") as file:
         try:
             record = next(iter(ArchiveIterator(file)))
@@ -64,7 +62,8 @@ def first_date(path: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """What a record holds: at most one byte more than is allowed; `cut` where the archive ends before the record."""
+    """The content of a record: at most one byte more than is allowed. `cut`: the archive ends before the record
+    does."""
 
     address: str
     date: str
@@ -100,9 +99,7 @@ def _succeeded(record: Any) -> bool:
     return record.http_headers is None or record.http_headers.get_statuscode() == "200"
 
 
-def _documents(
-    body: _Body, name: str, feeds: EntryForm | None, max_bytes: int, history: History | Unsettled | None
-) -> Iterator[Item]:
+def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) -> Iterator[Item]:
     id = f"{body.address} {body.date}".strip()
     cause = ""
     time = 0
@@ -118,7 +115,7 @@ def _documents(
         yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
     elif feeds:
         origin = Origin(id, time, body.address, time, body.final, body.content_type)
-        yield from read_entries(body.data, origin, feeds, history)
+        yield from read_entries(body.data, origin, feeds)
     else:
         yield Document(id, body.data, DEFAULT_STREAM, time)
 

@@ -1,4 +1,4 @@
-"""One XML file as one document, its time read from the document or from the file."""
+"""Reads an XML file as one document, whose time is in the document or the file's."""
 
 from __future__ import annotations
 
@@ -8,29 +8,21 @@ from typing import Any
 
 from lxml import etree
 
+from common.errors import InvalidValue
+from common.xml_parser import xml_parser
+from feeds.bad_input import SourceError
 from feeds.dates import parse_date
 from feeds.document import Document, Reject
-from feeds.errors import SourceError
 from feeds.files import RAW_KEPT, TooLargeError, modified_us, read_file
 
 TimeReader = Callable[[bytes], int]
 
 
-def safe_parser() -> etree.XMLParser:
-    """A parser that reads nothing but the bytes it is given and gives up on documents that explode."""
-    return etree.XMLParser(
-        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only the older booleans
-        no_network=True,
-        load_dtd=False,
-        huge_tree=False,
-    )
-
-
 def time_reader(expression: str) -> TimeReader:
-    """A function from a document's bytes to the time at `expression`, ValueError where the document has none there.
+    """A function from a document's bytes to the time at `expression`. It raises ValueError if there is none.
 
-    The value of the first node found (or of the string computed) is an ISO-8601 or RFC 822 date.
-    SourceError for an expression that is not XPath.
+    The value of the first node found (or of the string computed) is an ISO-8601 or RFC 822 date. Raises SourceError if
+    the expression is not XPath.
     """
     try:
         xpath = etree.XPath(expression)
@@ -39,17 +31,17 @@ def time_reader(expression: str) -> TimeReader:
 
     def read(xml: bytes) -> int:
         try:
-            found = xpath(etree.fromstring(xml, safe_parser()))
+            found = xpath(etree.fromstring(xml, xml_parser()))
         except etree.XMLSyntaxError as error:
-            raise ValueError(f"not well-formed: {error.msg}") from None
+            raise InvalidValue(f"not well-formed: {error.msg}") from None
         except etree.XPathError as error:
-            raise ValueError(f"{expression} cannot be evaluated: {error}") from None
+            raise InvalidValue(f"{expression} cannot be evaluated: {error}") from None
         text = _first_text(found)
         if text is None:
-            raise ValueError(f"{expression} finds nothing")
+            raise InvalidValue(f"{expression} finds nothing")
         time = parse_date(text)
         if time is None:
-            raise ValueError(f"{expression} finds {text!r:.80}, which is no date")
+            raise InvalidValue(f"{expression} finds {text!r:.80}, which is no date")
         return time
 
     return read
@@ -64,8 +56,8 @@ def _first_text(found: Any) -> str | None:
 
 
 def read_xml_file(path: Path, id: str, stream: str, time: TimeReader | None) -> Document | Reject:
-    """The document that the file is; a Reject where it is too large or its time cannot be told. Raises OSError where it
-    cannot be read."""
+    """The document in the file; a Reject if it is too large or its time cannot be told. Raises OSError if it cannot be
+    read."""
     raw = b""
     try:
         raw = read_file(path)

@@ -1,4 +1,4 @@
-"""What templates cost: measured by the plans while they answer a batch."""
+"""The costs of templates, which the plans measure while they answer a batch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds that a batch's matches of some templates took, these templates, and how many matches there were.
+    """The cost of the matches of some templates in a batch: `seconds`, the number of `matches`, and the `templates`.
 
-    What a plan does once for all templates is not in it.
+    What a plan does once for all templates is not included.
     """
 
     seconds: float
@@ -18,7 +18,7 @@ class Cost:
 
 
 class Costs:
-    """The costs of the last batch that each template was answered in."""
+    """The cost of each template in the last batch in which it was answered."""
 
     def __init__(self) -> None:
         self._of: dict[int, Cost] = {}

@@ -1,4 +1,4 @@
-"""The embedded engine: a DuckDB store, and joins over it by any of the plans."""
+"""The embedded engine: a DuckDB store with the joins of any plan over it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.duckdb_plans import BasicPlan, DuckDBPlan
-from join_stage.duckdb_signature import SignaturePlan
-from join_stage.duckdb_views import ViewsPlan
-from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
-from join_stage.plan import TemplateTable
+from join_stage.duckdb_basic import DuckDBBasicPlan, DuckDBPlan
+from join_stage.duckdb_signature import DuckDBSignaturePlan
+from join_stage.duckdb_views import DuckDBViewsPlan
+from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
+from join_stage.state_tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, STATE
 from join_stage.store.duckdb_damage import telling_damage
 from join_stage.store.duckdb_store import DuckDBStore, columns_of, written
 from join_stage.store.duckdb_tables import registered
-from join_stage.store.tables import BOUND_STATE, STATE
+from join_stage.store.schema import StoreSchema
 from join_stage.views import CACHE_BYTES
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
@@ -26,18 +27,38 @@ _DROP_UNUSED = """
 DELETE FROM bound WHERE grp NOT IN (SELECT grp FROM groups JOIN used USING (var1, var2))
 """
 
+_REGROUP = """
+BEGIN TRANSACTION;
+CREATE TEMP TABLE edges AS
+  SELECT var1, var2, ((SELECT coalesce(max(grp), -1) FROM groups) + row_number() OVER ())::INTEGER AS grp
+  FROM (SELECT DISTINCT var1, var2 FROM r_bin);
+INSERT INTO groups SELECT grp, var1, var2 FROM edges;
+INSERT INTO bound SELECT docid, grp, node1, node2 FROM r_bin JOIN edges USING (var1, var2);
+DROP TABLE edges;
+DROP TABLE r_bin;
+COMMIT;
+"""
+"""Upgrades a store that has R_bin as a table: each of its edges becomes a group."""
+
 
 @telling_damage
 class DuckDBEngine(DuckDBStore):
-    """A `JoinEngine` on DuckDB: a store with the joins over it.
+    """A `JoinEngine` on DuckDB, in memory if there is no `directory`.
 
-    A store may be opened with another `plan` than the last time. `cache_bytes` bounds what the plan `views` caches.
+    `schema` declares the tables beside the join state. `plan` is one of PLANS, and may be another one than the last
+    time. `cache_bytes` bounds the cache of the plan `views`. Raises StoreError if the store cannot be opened, and
+    UnknownPlan for an unknown plan.
     """
 
     def __init__(
-        self, directory: Path | None = None, plan: str = DEFAULT_PLAN, *, cache_bytes: int = CACHE_BYTES
+        self,
+        directory: Path | None = None,
+        plan: str = DEFAULT_PLAN,
+        *,
+        schema: StoreSchema = NOTHING_ELSE,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        super().__init__(directory)
+        super().__init__(BOUND_STORE | schema, directory)
         try:
             for name, schema in STATE.items():
                 self._connection.execute(f"CREATE TEMP TABLE {name}_w ({columns_of(schema)})")
@@ -45,15 +66,15 @@ class DuckDBEngine(DuckDBStore):
         except BaseException:
             self.close()
             raise
-        self._viewed: set[int] = set()
         self._older = False
+
+    def _upgrade(self) -> None:
+        if self._connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
+            self._connection.execute(_REGROUP)
 
     # ------------------------------------------------------------ R_T
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        if template.number not in self._viewed:
-            self._connection.execute(_row_view(template))
-            self._viewed.add(template.number)
         self._plan.put_rows(template, rows)
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
@@ -72,7 +93,7 @@ class DuckDBEngine(DuckDBStore):
         self._add(batch)
         if self._plan.in_sql:
             self._split_state(first_docid)
-        # Once there were older documents it is taken that there are: a join with none finds none.
+        # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
         self._older = self._older or self._has_documents_before(first_docid)
         with written():
             return self._plan.join(Batch(batch, first_docid, self._older, scope))
@@ -82,7 +103,7 @@ class DuckDBEngine(DuckDBStore):
         self._plan.extended()
 
     def _add(self, batch: Witnesses) -> None:
-        """Adds witnesses to the join state."""
+        """Appends witnesses to the join state."""
         self.append("groups", batch.r_group)
         self.append("bound", batch.r_bin)
         self.append("r_doc", batch.r_doc)
@@ -92,7 +113,7 @@ class DuckDBEngine(DuckDBStore):
         return self._connection.execute(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
 
     def _split_state(self, first_docid: int) -> None:
-        """Makes of the join state the batch's part (r_bin_w and so on), and the part from before it (r_bin_old ...)."""
+        """Splits the join state into the part of the batch (r_bin_w ...) and the part before it (r_bin_old ...)."""
         for name in STATE:
             self._connection.execute(f"DELETE FROM {name}_w")
             self._connection.execute(f"INSERT INTO {name}_w SELECT * FROM {name} WHERE docid >= {first_docid}")
@@ -127,18 +148,11 @@ class DuckDBEngine(DuckDBStore):
 
 
 def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> DuckDBPlan:
-    """The plan of a name. Raises ValueError if there is none."""
+    """The plan of a name. Raises UnknownPlan if there is none."""
     if name == "basic":
-        return BasicPlan(connection)
+        return DuckDBBasicPlan(connection)
     if name == "views":
-        return ViewsPlan(connection, cache_bytes)
+        return DuckDBViewsPlan(connection, cache_bytes)
     if name == "signature":
-        return SignaturePlan(connection)
-    raise unknown_plan(name)
-
-
-def _row_view(template: TemplateTable) -> str:
-    """R_T as in Table 6.4(a): a row for each conjunctive query of each query."""
-    variables = ", ".join(f"variables[{i + 1}] AS var{i + 1}" for i in range(len(template.shape.parents)))
-    return f"""CREATE OR REPLACE VIEW r_t_{template.number} AS SELECT qid, {variables}, window_us AS wl
-FROM placements WHERE template = {template.number} AND qid NOT IN (SELECT qid FROM removed_queries)"""
+        return DuckDBSignaturePlan(connection)
+    raise UnknownPlan(name)

@@ -1,4 +1,4 @@
-"""A store in a DuckDB file that is only read: the file, and the directory it is in, may be anybody's."""
+"""A DuckDB store that is opened to be read only. The file and its directory may belong to anybody."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from pathlib import Path
 import duckdb
 
 from join_stage.only_read import OnlyRead
+from join_stage.state_tables import BOUND_STORE
 from join_stage.store.duckdb_damage import ADVICE, telling_damage
 from join_stage.store.duckdb_question import seclude
 from join_stage.store.duckdb_tables import DuckDBTables, set_up
 from join_stage.store.protocol import DUCKDB_FILE, Outdated, StoreError
-from join_stage.store.reading import VIEWS
-from join_stage.store.tables import BOUND_STATE, RECORDS
+from join_stage.store.schema import StoreSchema
 
 
 @telling_damage
 class DuckDBReader(OnlyRead, DuckDBTables):
-    """A `JoinEngine` that only reads. What a killed process has left in the log beside the file is read, too."""
+    """A `JoinEngine` that only reads. It also reads what a killed process left in the log beside the file."""
 
-    def __init__(self, directory: Path) -> None:
-        """StoreError if there is no store that can be read, Outdated if it is of an older format."""
+    def __init__(self, schema: StoreSchema, directory: Path) -> None:
+        """Opens the store in a directory; `schema` has what it holds beside the join state.
+
+        Raises StoreError if there is no store that can be read, Outdated if it is of an older format.
+        """
+        self.schema = BOUND_STORE | schema
         file = directory / DUCKDB_FILE
         if not file.exists():
             raise StoreError(f"{directory} holds no store of the engine duckdb")
@@ -45,9 +49,9 @@ class DuckDBReader(OnlyRead, DuckDBTables):
 
     def _check(self, directory: Path) -> None:
         made = set(self._connection.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
-        wanted = {(name, field.name) for name, schema in (BOUND_STATE | RECORDS).items() for field in schema}
+        needed = {(name, field.name) for name, schema in self.schema.tables.items() for field in schema}
         views = {name for name, _ in made}
-        if not wanted <= made or not set(VIEWS) <= views:
+        if not needed <= made or not self.schema.views.keys() <= views:
             raise Outdated(
                 f"the store in {directory} is of an older format: let who may write it open it once, "
                 "with mmqjp list or any other command"

@@ -1,8 +1,8 @@
 """The `views` plan on DuckDB (thesis 6.5, Algorithms 4 and 5), with the view cache in temporary tables.
 
-`cached_slices` holds the rows of the slices, `cached_values` the string values and the numbers that stand for them;
-`view_cache` is the view of both that the thesis calls VC. The tables belong to a batch's transaction, so that a batch
-that is rolled back leaves the cache as it was.
+`cached_slices` holds the rows of the slices, `cached_values` the string values and their numbers. `view_cache` is the
+view of both that the thesis calls VC. The tables change in the transaction of a batch: if it is rolled back, the cache
+is as it was.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
-from join_stage.duckdb_plans import BasicPlan
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable
+from join_stage.duckdb_basic import DuckDBBasicPlan
 from join_stage.joiner import Batch
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable
 from join_stage.store.duckdb_tables import registered
 from join_stage.views import ROW_BYTES, VALUE_BYTES, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import Row
@@ -30,7 +30,7 @@ CREATE OR REPLACE TEMP TABLE cached_values (value BIGINT, strval VARCHAR, overhe
 CREATE OR REPLACE TEMP VIEW view_cache AS
   SELECT strval, docid, var1, var2, node1, node2 FROM cached_slices JOIN cached_values USING (value);
 """
-"""`n` counts a value's rows, `used` is the number of the last batch that held it, `overhead` what it takes besides."""
+"""`n` is the number of rows of a value, `used` the last batch that held it, `overhead` its bytes beside the rows."""
 
 _BATCH_VALUES = """CREATE OR REPLACE TEMP TABLE batch_values AS
 SELECT w.strval, coalesce(c.value, nextval('value_numbers')) AS value, c.value IS NOT NULL AS cached
@@ -40,27 +40,27 @@ _OLD_SLICES = f"""CREATE OR REPLACE TEMP TABLE slices_old AS
 SELECT s.* FROM cached_slices s WHERE s.value IN (SELECT value FROM batch_values WHERE cached)
 UNION ALL
 {slices_statement("(SELECT strval, value FROM batch_values WHERE NOT cached)", "_old")}"""
-"""R_L of the state from before the batch: what is cached, and what is computed for the other values, at once."""
+"""R_L of the state before the batch: the cached slices, and those computed now for the other values."""
 
 _TOUCHED = f"""CREATE OR REPLACE TEMP TABLE touched_values AS
 SELECT v.value, v.strval, v.cached, {VALUE_BYTES} + strlen(v.strval) AS overhead, o.n + coalesce(w.n, 0) AS n
 FROM batch_values v JOIN (SELECT value, count(*) AS n FROM slices_old GROUP BY value) o ON o.value = v.value
 LEFT JOIN (SELECT value, count(*) AS n FROM slices_w GROUP BY value) w ON w.value = v.value"""
-"""STR: the values that the batch has in common with the state, and how many rows their slices have with the batch's."""
+"""STR: the values that the batch shares with the state, and the number of rows of their slices, batch included."""
 
 _DOOMED = f"""CREATE OR REPLACE TEMP TABLE doomed_values AS
 SELECT value, n FROM (
   SELECT value, n, overhead + n * {ROW_BYTES} AS bytes, sum(CASE WHEN bytes <= $bound THEN bytes END)
     OVER (ORDER BY used DESC, bytes, value ROWS UNBOUNDED PRECEDING) AS upto FROM cached_values
 ) WHERE bytes > $bound OR upto > $bound"""
-"""The least recently used values past the bound, and those that do not fit into it at all."""
+"""The values to evict: the least recently used past the bound, and those larger than the bound."""
 
 STALE_ROWS = 100_000
-"""Deleted rows, at the least, before the table is written anew: DuckDB keeps them until then."""
+"""The number of deleted rows from which a table is rewritten. DuckDB keeps them until then."""
 
 
-class ViewsPlan(BasicPlan):
-    """The templates' queries over R_LR, which joins slices; `cache_bytes` bounds what is kept of them."""
+class DuckDBViewsPlan(DuckDBBasicPlan):
+    """The plan `views`: the queries of the templates over R_LR, which joins slices. `cache_bytes` bounds the cache."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> None:
         super().__init__(connection)
@@ -97,7 +97,7 @@ class ViewsPlan(BasicPlan):
         return found
 
     def _maintain(self) -> None:
-        """Algorithm 5: adds the batch's slices to those that it touched, and keeps what fits."""
+        """Algorithm 5: adds the slices of the batch to those that it touched, and evicts what exceeds the bound."""
         run = self._connection.execute
         self._batches += 1
         run(_TOUCHED)
@@ -116,7 +116,7 @@ SELECT * FROM slices_old WHERE value IN (SELECT value FROM kept WHERE NOT cached
 UNION ALL SELECT * FROM slices_w WHERE value IN (SELECT value FROM kept)""")
 
     def _shrink(self) -> None:
-        """Drops slices until the rest keeps to the bound."""
+        """Evicts slices until the rest is within the bound."""
         self._connection.execute(_DOOMED, {"bound": self.bound})
         values = self._delete("cached_values", "value IN (SELECT value FROM doomed_values)")
         self._evictions += values
@@ -128,7 +128,7 @@ UNION ALL SELECT * FROM slices_w WHERE value IN (SELECT value FROM kept)""")
         return int(deleted)
 
     def _tidy(self) -> None:
-        """Writes the tables anew when more of them has been deleted than is there."""
+        """Rewrites the tables when more rows are deleted than are left."""
         if self._deleted > max(STALE_ROWS, self._bytes() // ROW_BYTES):
             for table in ("cached_slices", "cached_values"):
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT * FROM {table}")
@@ -146,7 +146,7 @@ WHERE e.value = cached_values.value""")
             self._tidy()
 
     def extended(self) -> None:
-        """The slices that are cached lack what was added."""
+        """Drops all cached slices: they lack what was added."""
         for table in ("cached_slices", "cached_values"):
             self._connection.execute(f"DELETE FROM {table}")
 
@@ -165,7 +165,7 @@ WHERE e.value = cached_values.value""")
         }
 
     def view_cache(self) -> pa.Table:
-        """The cached slices, to look at."""
+        """The rows of the cached slices, for inspection."""
         return self._connection.sql("SELECT * FROM view_cache").to_arrow_table()
 
     def _bytes(self) -> int:

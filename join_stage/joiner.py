@@ -1,4 +1,4 @@
-"""The protocol of stage 2: what joiners do for the rest of the system, on Spark and on DuckDB, by any plan."""
+"""The protocol of stage 2: a joiner, on Spark or DuckDB and by any plan, and the store that keeps its state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from common.errors import InputError
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.plan import TemplateTable
 from join_stage.store.protocol import TableStore
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
@@ -17,12 +18,12 @@ from templates.witness import Witnesses
 RESULT = pa.schema(
     [("qid", pa.int64()), ("docid1", pa.int64()), ("docid2", pa.int64()), ("nodes", pa.list_(pa.int64()))]
 )
-"""What a join gives: the id of a row of R_T, its documents (docid2 is null for a filter's), and the nodes by the
-template's numbering."""
+"""The result of a join: the id of a row of R_T, its documents (docid2 is null for a filter), and its nodes in the order
+of the template."""
 
 
 PLANS = ("basic", "views", "signature")
-"""How the joins can be done."""
+"""The names of the plans."""
 
 DEFAULT_PLAN = "signature"
 
@@ -32,8 +33,8 @@ JOINED_STREAMS = pa.schema([("stream1", pa.string()), ("stream2", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What any query joins at the most: documents of these pairs of streams, left and right, no further apart than
-    `window` microseconds."""
+    """A bound on what any query joins: documents of these pairs of streams, left and right, that together cover no more
+    than `window` microseconds."""
 
     window: int
     streams: frozenset[tuple[str, str]]
@@ -45,21 +46,21 @@ class Scope:
 
 
 class Matches(Protocol):
-    """What a join found. A plan need not hold all of it at once; a table of RESULT will do."""
+    """The matches of a join. A plan need not hold all of them at once; a table of RESULT will do."""
 
     @property
     def num_rows(self) -> int:
-        """How many matches there are."""
+        """The number of matches."""
 
     def to_batches(self, max_chunksize: int = ...) -> Iterable[pa.RecordBatch]:
-        """The matches as rows of RESULT, no more than so many at a time."""
+        """The matches as batches of RESULT, of at most `max_chunksize` rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a plan answers: witnesses that the join state already holds, of documents with ids from `first_docid` on.
+    """The batch that a plan answers: witnesses, already in the join state, of documents from id `first_docid` on.
 
-    `older` tells whether the state holds documents from before them.
+    `older` says whether the state also holds earlier documents.
     """
 
     witnesses: Witnesses
@@ -68,53 +69,57 @@ class Batch:
     scope: Scope
 
 
-def unknown_plan(name: str) -> ValueError:
-    """The error for a plan that an engine cannot make."""
-    return ValueError(f"a plan is one of {', '.join(PLANS)}, not {name!r}")
+class UnknownPlan(InputError, ValueError):
+    """No plan has the name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"a plan is one of {', '.join(PLANS)}, not {self.name!r}"
 
 
 class Joiner(Protocol):
-    """Join state, and the joins of a batch's documents with it. What changes the state belongs to the running batch of
-    the store that it is kept in.
+    """Joins the documents of batches with the join state. Its changes belong to the running batch of the store.
 
     **R_T**: `put_rows` and `drop_rows` take effect at the next `join`. They are not part of a batch: R_T follows from
     the registered queries, and is filled anew when a store is opened.
     """
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        """Adds rows to the template's R_T; a row with a known id replaces it."""
+        """Adds rows to the R_T of a template. A row replaces the one with its id."""
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        """Takes rows out of the template's R_T."""
+        """Removes rows from the R_T of a template."""
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
-        """Adds the witnesses to the join state and answers all templates for them.
+        """Adds witnesses to the join state, and answers all templates for them.
 
-        The batch's documents have ids from `first_docid` on, greater than all earlier ones. What it returns is read
-        before the next call.
+        Their documents have ids from `first_docid` on, which are greater than all earlier ones. The matches must be
+        read before the next call.
         """
 
     def extend(self, witnesses: Witnesses) -> None:
-        """Adds to the join state what it lacks of documents that came before, and answers nothing. A document that it
-        has is not among those of `r_docts` again."""
+        """Adds witnesses of earlier documents that the join state lacks. Finds no matches. `r_docts` has only
+        documents that the state does not have."""
 
     def evict(self, before: int) -> None:
-        """Drops the join state of documents that begin before the time `before`, as far as it is practical."""
+        """Drops the join state of documents that begin before a time, in microseconds, as far as it is practical."""
 
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
-        """Drops the groups that no row of the join state is of, and with their rows those that have none of some
-        `edges`; the numbers of those that are kept."""
+        """Drops the groups that no row of the join state has, and those with none of `edges`, with their rows. Returns
+        the numbers of the groups that are left."""
 
     def drop_derived(self, node: int) -> None:
-        """Drops the rows of the join state about nodes with ids from `node` on: those of derived values, which are to
-        be found anew."""
+        """Drops the rows of the join state with node ids from `node` on: those of derived values."""
 
     def costs(self) -> dict[int, Cost]:
-        """What templates cost in the last batch that each of them was answered in, by the templates' numbers."""
+        """The cost of each template, by number, in the last batch in which it was answered."""
 
     def counters(self) -> dict[str, int]:
-        """What the plan counts, since the engine was opened; nothing, for a plan that counts nothing."""
+        """The counters of the plan, since the engine was opened. Which there are depends on the plan."""
 
 
 class JoinEngine(TableStore, Joiner, Protocol):
-    """A store and the joiner whose state it keeps."""
+    """A store and a joiner whose state the store keeps."""

@@ -1,4 +1,4 @@
-"""What stores that are only read have in common: they take nothing in, and answer no batch."""
+"""The writing half of a `JoinEngine` that is opened to be read only."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import Scope
-from join_stage.plan import TemplateTable
 from join_stage.store.protocol import StoreError
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 
 
 class OnlyRead:
-    """The part of a `JoinEngine` that would write: R_T, which nobody needs then, is passed over, all else refused."""
+    """Ignores rows of R_T, which no batch will need, and refuses all other changes with StoreError."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        """Nothing: no batch is answered."""
+        """Does nothing: no batch is answered."""
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        """Nothing: no batch is answered."""
+        """Does nothing: no batch is answered."""
 
     def begin(self) -> NoReturn:
         raise StoreError("the store was opened to be read only")
@@ -31,7 +31,7 @@ class OnlyRead:
         self.begin()
 
     def rollback(self) -> None:
-        """Nothing: nothing was begun."""
+        """Does nothing: no batch was begun."""
 
     def append(self, table: str, rows: pa.Table) -> NoReturn:
         self.begin()

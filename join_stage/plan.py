@@ -1,131 +1,74 @@
-"""The SQL of a batch: the conjunctive queries of all templates as one union-all statement (thesis, Algorithm 1).
-
-A batch joins the state, which already holds it, with the batch on the right; then the batch on the left with the state
-as it was before. So each pair of documents with a new one in it is met exactly once, whichever arrived first.
-"""
+"""What the plans of both engines have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from typing import ClassVar, Protocol
 
-from templates.catalog import INFINITE
-from templates.conjunctive import Atom, ConjunctiveQuery, executable_query
-from templates.template import Shape
-
-
-@dataclass(frozen=True, slots=True)
-class Orientation:
-    """Which tables stand left and right of the joins: their common suffixes, and the names of R_vj and R_LR."""
-
-    left: str
-    right: str
-    pairs: str
-    edges: str
+from join_stage.batch_sql import TemplateTable
+from join_stage.costs import Cost, Costs
+from templates.catalog import Edge, Row
 
 
-NEW_RIGHT = Orientation("", "_w", "r_vj", "r_lr")
-"""The state, batch included, followed by or joined with the batch."""
+class Plan(Protocol):
+    """A way to answer batches over the join state. The protocol of each engine adds how a plan reads it.
 
-NEW_LEFT = Orientation("_w", "_old", "r_vj_old", "r_lr_old")
-"""The batch with the state from before it."""
-
-QueryForm = Callable[[Shape, str], ConjunctiveQuery]
-"""How CQ_T is put, by a template's shape and name: `executable_query` or `executable_views_query`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateTable:
-    """A template whose relation R_T has rows: its number and shape."""
-
-    number: int
-    shape: Shape
-
-    @property
-    def name(self) -> str:
-        """The table of its shared rows; `r_t_...` is the view of it in which each query has a row of its own."""
-        return f"rows_t_{self.number}"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Its attributes: qid (of the shared row), var1, ..., wl, and `ordered`: all subscribers are FOLLOWED BY."""
-        return ("qid", *(f"var{i + 1}" for i in range(len(self.shape.parents))), "wl", "ordered")
-
-
-SPAN = "greatest(l.t1, r.t1) - least(l.t0, r.t0)"
-APART = "l.t1 < r.t0"
-
-
-def value_pairs_statement(side: Orientation, window: int) -> str:
-    """R_vj: the pairs of nodes with equal string values of two documents that some query may join: their streams are
-    a pair of `joined_streams`, and they are no further apart than the largest `window`.
-
-    `span` is the time that both documents cover, `apart` tells that the left one ends before the right one begins.
+    What a plan keeps of documents is committed and rolled back with the batches of the store.
     """
-    within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
-    return f"""SELECT a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2,
-  {SPAN} AS span, {APART} AS apart
-FROM r_doc{side.left} a JOIN joined_streams s ON s.stream1 = a.stream
-JOIN r_doc{side.right} b ON b.strval = a.strval AND b.stream = s.stream2
-JOIN r_docts{side.left} l ON l.docid = a.docid JOIN r_docts{side.right} r ON r.docid = b.docid
-WHERE a.docid <> b.docid{within}"""
+
+    in_sql: ClassVar[bool]
+    """Whether it reads the batch from the relations r_bin_w, r_doc_w and r_docts_w."""
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        """Adds rows to the R_T of a template. A row replaces the one with its id."""
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+        """Removes rows from the R_T of a template."""
+
+    def extended(self) -> None:
+        """Is told that witnesses of earlier documents were added to the join state."""
+
+    def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
+        """Is told that groups were dropped: all but those with numbers in `kept` and those that documents have. What
+        the state had of groups with none of `edges` is gone, or is asked for no more."""
+
+    def committed(self) -> None:
+        """Is told that the batch is committed."""
+
+    def rolled_back(self, *, whole: bool) -> None:
+        """Is told that the batch is rolled back. If not `whole`, its commit failed, and only
+        part of it may be undone."""
+
+    def counters(self) -> dict[str, int]:
+        """The counters of the plan, since the engine was opened."""
+
+    def costs(self) -> dict[int, Cost]:
+        """The cost of each template, by number, in the last batch in which it was answered."""
 
 
-def timed_query(template: TemplateTable, form: QueryForm) -> tuple[ConjunctiveQuery, tuple[str, ...]]:
-    """CQ_T as it is run, and the conditions of Algorithm 3, line 4, under the row's largest window."""
-    query = form(template.shape, f"T{template.number}")
-    rows = Atom(f"R_T{template.number}", template.columns, (*template.columns[:-1], "ordered"))
-    body = [rows if atom.relation == rows.relation else atom for atom in query.body]
-    if not template.shape.joins:
-        return ConjunctiveQuery(query.head, tuple(body)), ()
-    pairs = body[0]
-    body[0] = Atom(pairs.relation, (*pairs.attributes, "span", "apart"), (*pairs.args, "span", "apart"))
-    return ConjunctiveQuery(query.head, tuple(body)), ("{span} <= {wl}", "({apart} OR NOT {ordered})")
+class SQLPlan:
+    """The part of a plan in SQL that both engines share. It keeps nothing about documents or groups."""
 
+    in_sql: ClassVar[bool] = True
 
-def template_statement(
-    template: TemplateTable, side: Orientation, array: str, form: QueryForm = executable_query
-) -> str:
-    """CQ_T in SQL, its result as rows (qid, docid1, docid2, nodes); `array` is the engine's array constructor."""
-    query, conditions = timed_query(template, form)
-    tables = {
-        "R_vj": side.pairs,
-        "R_LR": side.edges,
-        "R_bin": f"r_bin{side.left}",
-        "R_binW": f"r_bin{side.right}",
-        f"R_T{template.number}": template.name,
-    }
-    nodes = array.format(", ".join(f"{{node{i + 1}}}" for i in range(len(template.shape.parents))))
-    docid2 = "{docid2}" if template.shape.joins else "CAST(NULL AS BIGINT)"
-    select = f"{{qid}} AS qid, {{docid1}} AS docid1, {docid2} AS docid2, {nodes} AS nodes"
-    return query.sql(tables, select, conditions)
+    def __init__(self) -> None:
+        self._templates: dict[int, TemplateTable] = {}
+        self._costs = Costs()
 
+    def extended(self) -> None:
+        """Does nothing: the plan keeps nothing about documents."""
 
-def batch_statements(
-    templates: Sequence[TemplateTable],
-    array: str,
-    *,
-    with_old: bool,
-    joins: int | None = None,
-    form: QueryForm = executable_query,
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The union-all statement that answers all templates for a batch, and their numbers; `with_old` asks for the second
-    orientation too.
+    def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
+        """Does nothing: the plan keeps nothing about groups."""
 
-    An engine that runs all branches of a union at once bounds the `joins` of a statement, and gets a second one for
-    what is past it.
-    """
-    selects: list[str] = []
-    numbers: list[int] = []
-    count = 0
-    for template in templates:
-        more = len(timed_query(template, form)[0].body) - 1
-        for side in (NEW_RIGHT, NEW_LEFT) if with_old and template.shape.joins else (NEW_RIGHT,):
-            if selects and joins is not None and count + more > joins:
-                yield "\nUNION ALL\n".join(selects), tuple(dict.fromkeys(numbers))
-                selects, numbers, count = [], [], 0
-            selects.append(template_statement(template, side, array, form))
-            numbers.append(template.number)
-            count += more
-    if selects:
-        yield "\nUNION ALL\n".join(selects), tuple(dict.fromkeys(numbers))
+    def committed(self) -> None:
+        """Does nothing: the plan keeps nothing from batch to batch."""
+
+    def rolled_back(self, *, whole: bool) -> None:
+        """Does nothing: the plan keeps nothing from batch to batch."""
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def costs(self) -> dict[int, Cost]:
+        return self._costs.of_templates()

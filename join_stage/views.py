@@ -1,8 +1,8 @@
-"""What the `views` plan does on both engines (thesis 6.5): the SQL of slices and of their joins; the cache's bound.
+"""What both engines share of the `views` plan (thesis 6.5): the SQL of slices and their joins, and the cache bound.
 
-A slice is what section 6.5 calls R_L,s: the rows of R_doc with one string value, joined with R_bin on node = node2. Its
-rows carry their document's stream and times too, which decide what joins with what. The view cache keeps slices, each
-of them complete: whatever R_doc and R_bin hold for its value is in it.
+A slice is R_L,s of section 6.5: the rows of R_doc with one string value, joined with R_bin on node = node2. Its rows
+also have the stream and the times of their document, which decide what joins with what. The view cache keeps complete
+slices: a slice has all rows that R_doc and R_bin hold for its value.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from join_stage.plan import APART, SPAN, Orientation, TemplateTable
+from join_stage.batch_sql import APART, SPAN, Orientation, TemplateTable
 from templates.catalog import INFINITE, Row
 from templates.template import Shape
 
 CACHE_BYTES = 256 << 20
-"""What the cached slices may take between batches. A batch takes what it needs beyond that."""
+"""The bytes that cached slices may take between batches. A batch takes what it needs beyond that."""
 
 ROW_BYTES = 72
-"""What a row of a slice takes: its nine columns, as a column store holds them without compressing."""
+"""The bytes of a row of a slice: its nine columns, uncompressed."""
 
 VALUE_BYTES = 64
-"""What a value in the cache takes besides its text and its slice, about."""
+"""The approximate bytes of a cached value, beside its text and its slice."""
 
 SLICE = pa.schema(
     [
@@ -38,13 +38,13 @@ SLICE = pa.schema(
         ("t1", pa.int64()),
     ]
 )
-"""Rows of slices. `value` is a number that stands for the string value, in the cache and in a batch."""
+"""Rows of slices. `value` is the number of the string value, in the cache and in a batch."""
 
 JOINED_EDGES = pa.schema([(name, pa.int32()) for name in ("var1", "var2", "var3", "var4")])
 
 
 class JoinedEdges:
-    """Which pairs of edges, left and right, the value joins of the rows of R_T are about."""
+    """The pairs of edges, left and right, that the value joins of the rows of R_T join."""
 
     def __init__(self) -> None:
         self._variables: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -52,14 +52,14 @@ class JoinedEdges:
         self._table: pa.Table | None = None
 
     def put(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        """Notes rows of a template; one with a known id replaces it."""
+        """Adds rows of a template. A row replaces the one with its id."""
         self.drop(template, rows)
         for row in rows:
             self._variables[template.number, row.id] = row.variables
             self._users.update(_edge_pairs(template.shape, row.variables))
 
     def drop(self, template: TemplateTable, rows: Sequence[Row]) -> None:
-        """Forgets rows of a template."""
+        """Removes rows of a template."""
         self._table = None
         for row in rows:
             variables = self._variables.pop((template.number, row.id), None)
@@ -69,7 +69,7 @@ class JoinedEdges:
                     del self._users[pair]
 
     def table(self) -> pa.Table:
-        """The pairs as a relation."""
+        """The pairs as rows of JOINED_EDGES."""
         if self._table is None:
             columns = list(zip(*self._users, strict=True)) or [()] * len(JOINED_EDGES)
             self._table = pa.table([pa.array(column, pa.int32()) for column in columns], schema=JOINED_EDGES)
@@ -77,7 +77,7 @@ class JoinedEdges:
 
 
 def _edge_pairs(shape: Shape, variables: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The edges (parent, leaf) that each value join of a row joins; a side of one node has its self row."""
+    """The two edges (parent, leaf) of each value join of a row. A side with a single node has its self row."""
     for join in shape.joins:
         yield tuple(variables[node] for leaf in join for node in (_parent(shape, leaf), leaf))
 
@@ -88,8 +88,9 @@ def _parent(shape: Shape, leaf: int) -> int:
 
 
 def slices_statement(values: str, suffix: str) -> str:
-    """The slices of the relation `values` (strval, value) over R_doc, R_bin and R_docTS, their names with a suffix."""
-    # The hint, a comment to DuckDB, spares Spark a shuffle of R_bin: it cannot know that few rows have these values.
+    """The slices of the values in the relation `values` (strval, value). The names of R_doc, R_bin and R_docTS end with
+    `suffix`."""
+    # The hint, which is a comment to DuckDB, spares Spark a shuffle of R_bin: few rows have these values.
     return f"""SELECT /*+ BROADCAST(n) */ n.value, n.docid, b.var1, b.var2, b.node1, b.node2, n.stream, n.t0, n.t1
 FROM r_bin{suffix} b JOIN (
   SELECT m.value, m.docid, m.node, m.stream, t.t0, t.t1 FROM r_docts{suffix} t JOIN (
@@ -99,13 +100,12 @@ FROM r_bin{suffix} b JOIN (
 
 
 def joined_slices_statement(side: Orientation, window: int) -> str:
-    """R_LR: the pairs of rows of `slices` left and right with one value, of edges that some row of R_T joins, of two
-    documents that some query may join: their streams are a pair of `joined_streams`, and they are no further apart
-    than the largest `window`.
+    """R_LR: the pairs of rows of `slices`, left and right, with one value, edges that some row of R_T joins, and two
+    documents that some query may join.
 
-    `span` and `apart` are as in R_vj.
+    The documents, `span` and `apart` are as in R_vj.
     """
-    # All that a row of the left side must meet is known before the right side is joined: the pairs are the many.
+    # All conditions on the left side come before the join with the right side, which makes the many pairs.
     within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
     return f"""SELECT l.docid AS docid1, l.var1, l.var2, l.node1, l.node2,
   r.docid AS docid2, r.var1 AS var3, r.var2 AS var4, r.node1 AS node3, r.node2 AS node4,

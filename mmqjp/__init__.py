@@ -6,19 +6,69 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
+    from feeds.bad_input import SourceError
     from feeds.document import Document
+    from join_stage.joiner import UnknownPlan
+    from join_stage.store.protocol import OtherSession, Outdated, OutOfMemory, StoreError
+    from join_stage.store.reading import QuestionInterrupted, QuestionRefused
+    from join_stage.store.spark.java import JavaNotFound
     from mmqjp.answers.output import Output
     from mmqjp.engine import Engine
+    from mmqjp.queries.changes import PublishCycle, UnknownQuery
+    from mmqjp.state.ownership import InUse
+    from templates.catalog import TooManyChains
     from xpath_stage.limits import Limits
     from xscl import XsclError, XsclErrors
 
-__all__ = ["Document", "Engine", "Limits", "Output", "XsclError", "XsclErrors"]
+__all__ = [
+    "Document",
+    "Engine",
+    "InUse",
+    "InputError",
+    "InvalidValue",
+    "JavaNotFound",
+    "Limits",
+    "MmqjpError",
+    "OperationalError",
+    "OtherSession",
+    "OutOfMemory",
+    "Outdated",
+    "Output",
+    "PublishCycle",
+    "QuestionInterrupted",
+    "QuestionRefused",
+    "SourceError",
+    "StoreError",
+    "TooManyChains",
+    "UnknownPlan",
+    "UnknownQuery",
+    "XsclError",
+    "XsclErrors",
+]
 
 _MODULES = {
     "Document": "feeds.document",
     "Engine": "mmqjp.engine",
+    "InUse": "mmqjp.state.ownership",
+    "InputError": "common.errors",
+    "InvalidValue": "common.errors",
+    "JavaNotFound": "join_stage.store.spark.java",
     "Limits": "xpath_stage.limits",
+    "MmqjpError": "common.errors",
+    "OperationalError": "common.errors",
+    "OtherSession": "join_stage.store.protocol",
+    "OutOfMemory": "join_stage.store.protocol",
+    "Outdated": "join_stage.store.protocol",
     "Output": "mmqjp.answers.output",
+    "PublishCycle": "mmqjp.queries.changes",
+    "QuestionInterrupted": "join_stage.store.reading",
+    "QuestionRefused": "join_stage.store.reading",
+    "SourceError": "feeds.bad_input",
+    "StoreError": "join_stage.store.protocol",
+    "TooManyChains": "templates.catalog",
+    "UnknownPlan": "join_stage.joiner",
+    "UnknownQuery": "mmqjp.queries.changes",
     "XsclError": "xscl",
     "XsclErrors": "xscl",
 }

@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from common.private import share
 from feeds.document import Clock, Document, Reject, now_us
-from join_stage.joiner import DEFAULT_PLAN, PLANS, JoinEngine, unknown_plan
+from join_stage.joiner import DEFAULT_PLAN, PLANS, JoinEngine, UnknownPlan
+from join_stage.state_tables import groups
 from join_stage.store.protocol import Outdated
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.allowance import MATCHES, OUTPUTS, WORK, Allowance
 from mmqjp.answers.batch import Batches, Processed
+from mmqjp.answers.operators import MakeOperators, make_operators
 from mmqjp.answers.output import Output
 from mmqjp.answers.parts import assemble
 from mmqjp.documents.admission import Found, warn_of
@@ -71,8 +73,10 @@ class Engine:
     also by who may not write it, and nothing can be processed or changed. What is made in a state directory is its
     owner's alone, unless it was opened as `shared` once: then the umask tells.
 
-    Raises StoreError if the state cannot be opened (InUse if another process holds it, Outdated if one that is only
-    read is of an older format), JavaNotFound if Spark cannot start, ValueError for an unknown plan.
+    Raises UnknownPlan; InvalidValue for what is no engine, and if there is no `state` that could be only read;
+    StoreError if the state cannot be opened (InUse if another process holds it, Outdated if one that is only read is of
+    an older format); OSError if it cannot be made `shared`; JavaNotFound if Spark cannot start; OtherSession if a Spark
+    session of another master runs. On Spark, methods that raise StoreError may raise Spark's own errors, too.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class Engine:
         shared: bool = False,
     ) -> None:
         if plan not in PLANS:
-            raise unknown_plan(plan)
+            raise UnknownPlan(plan)
         self._plan, self._quiet = plan, quiet
         session = None if engine == "duckdb" else open_session(engine, master)
         self._directory = directory = None if state is None else Path(state)
@@ -118,10 +122,12 @@ class Engine:
             ledger = Ledger(self._store, now)
             if read_only and not ledger.is_current:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
-            stage1 = _stage1(session, ledger, limits, max_nodes)
+            stage1 = _stage1(session, self._store, limits, max_nodes)
             timing = Timing(lateness, idle_after, max_ahead)
             allowance = Allowance(max_matches, max_outputs, max_work)
-            self._parts = assemble(self._store, ledger, stage1, timing, allowance, max_document, max_nodes, now)
+            self._parts = assemble(
+                self._store, ledger, stage1, timing, allowance, max_document, max_nodes, self._make_operators, now
+            )
         except BaseException:
             self._store.close()
             self._disown()
@@ -130,6 +136,9 @@ class Engine:
         self._counters = Counters()
         self._paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
+
+    _make_operators: MakeOperators = staticmethod(make_operators)
+    """What the nodes of the plan do; tests have operators of their own."""
 
     def _open_store(
         self, session: SparkSession | None, directory: Path | None, plan: str, cache_bytes: int, read_only: bool
@@ -149,7 +158,7 @@ class Engine:
             self._close()  # in trouble nothing more is written
 
     def close(self) -> None:
-        """Closes the store. What was processed is kept if there is a state directory."""
+        """Closes the store. What was processed is kept if there is a state directory. Raises StoreError."""
         try:
             if self._directory is not None and self._counters.documents and (costs := self._store.costs()):
                 self._parts.ledger.save_costs(costs, self._plan)
@@ -172,12 +181,13 @@ class Engine:
 
     def subscribe(self, text: str, *, add: bool = False, backfill: bool = False) -> list[str]:
         """Registers the queries of a script and returns their names. They see documents that arrive from now on; with
-        `backfill` all that are kept too, and what these give is in `undelivered` at once.
+        `backfill` all that are kept too, and what these give is among `outputs` at once.
 
         They take the place of the queries that are registered under the names they PUBLISH, of which those with the
         same text stay as they are; with `add` all of these stay.
-        Raises XsclErrors with every mistake in the text, and PublishCycle for one with queries
-        registered earlier; then nothing is registered.
+        Raises XsclErrors with every mistake in the text, PublishCycle if a stream would be made of itself through
+        queries registered earlier, TooManyChains if the store has no number left for a chain of functions, and
+        StoreError. Then nothing is registered.
         """
         return self._subscribe(text, "add" if add else "replace", nothing_noted, backfill=backfill)
 
@@ -190,26 +200,26 @@ class Engine:
         return names
 
     def unsubscribe(self, name: str) -> None:
-        """Removes all queries of a name. Raises UnknownQuery if there is none."""
+        """Removes all queries of a name. Raises UnknownQuery if there is none, and StoreError."""
         with self._batches.whole():
             self._parts.changes.unsubscribe(name)
 
     def pause(self, name: str, reason: str = "asked to") -> None:
         """Lets all queries of a name rest: they give nothing, and will never see documents that arrive meanwhile.
 
-        Raises UnknownQuery if there is none."""
+        Raises UnknownQuery if there is none, and StoreError."""
         with self._batches.whole():
             self._parts.changes.pause(name, reason)
 
     def resume(self, name: str) -> None:
         """Lets all queries of a name go on, also with the documents from before they were paused that are still kept.
 
-        Raises UnknownQuery if there is none."""
+        Raises UnknownQuery if there is none, and StoreError."""
         with self._batches.whole():
             self._parts.changes.resume(name)
 
     def queries(self) -> dict[str, list[str]]:
-        """The texts of the registered queries by name."""
+        """The texts of the registered queries by name. Raises nothing."""
         found: dict[str, list[str]] = {}
         for subscription in self._parts.registry.subscriptions.values():
             found.setdefault(subscription.name, []).append(subscription.text)
@@ -222,6 +232,7 @@ class Engine:
 
         A document that cannot be taken in becomes a dead letter: `last_dead_letters` has those of the batch, and the
         logger "mmqjp" is warned of them. The batch is committed whole or not at all.
+        Raises StoreError, OutOfMemory if the batch is too large, and what `documents` raises as it is gone through.
         """
         return self._process(documents)
 
@@ -230,46 +241,53 @@ class Engine:
     ) -> list[Output]:
         with collector_paused():
             batch = self._batches.process(documents, notes, found)
+        self._take(batch)
+        return batch.outputs
+
+    def _take(self, batch: Processed) -> None:
+        """Takes note of what a batch brought, and warns of its dead letters."""
         self._paused |= batch.paused
         self._last_dead_letters = batch.dead_letters
         if not self._quiet:
             warn_of(self._last_dead_letters)
         self._counters = self._counters.after(batch)
-        return batch.outputs
 
     # ------------------------------------------------------------ what was done
 
-    def undelivered(self) -> Iterator[Output]:
-        """The outputs that were committed but not yet marked as delivered, in the order of output lines."""
-        return self._parts.outbox.undelivered()
+    def outputs(self, after: int = -1) -> Iterator[Output]:
+        """The outputs that are kept whose `seq` is greater than `after`, in the order of `seq`. Who notes the last one
+        that it has got goes on from there, also after a restart. Raises StoreError."""
+        return self._parts.outbox.outputs(after)
 
-    def mark_delivered(self) -> None:
-        """Notes that all outputs so far have reached their reader."""
-        self._parts.outbox.mark_delivered()
+    @property
+    def last_seq(self) -> int:
+        """The `seq` of the last output that is committed; -1 if there is none."""
+        return self._parts.ledger.next_seq - 1
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
-        """All dead letters of the store, in no particular order."""
+        """All dead letters of the store, in no particular order. Raises StoreError."""
         return self._parts.ledger.dead_letters()
 
     def last_dead_letters(self) -> list[dict[str, Any]]:
-        """The dead letters of the last batch that was processed."""
+        """The dead letters of the last batch that was processed. Raises nothing."""
         return self._last_dead_letters
 
     def sql(self, query: str, *, trusted: bool = False) -> pa.Table:
         """Answers an SQL query over the engine's tables, in the words of its engine.
 
-        It only reads them: what would write, read files, or tell of the process is refused with a ValueError, by DuckDB
-        and by the plan that Spark makes of it. With `trusted` the query may do whatever the engine can.
+        It only reads them: what would write, read files, or tell of the process is refused, by DuckDB and by the plan
+        that Spark makes of it. With `trusted` the query may do whatever the engine can.
+        Raises QuestionRefused, also for bad SQL; with `trusted` what the engine raises; and StoreError.
         """
         return self._store.select(query) if trusted else self._store.question(query).answer()
 
 
 def _stage1(
-    session: SparkSession | None, ledger: Ledger, limits: Limits, max_nodes: int | None
+    session: SparkSession | None, store: JoinEngine, limits: Limits, max_nodes: int | None
 ) -> XPathStage | SparkStage:
     """Stage 1 with the groups of edges that the store knows."""
     with collector_passes_over():
-        groups = ledger.groups()
+        known = groups(store)
         if session is None:
-            return XPathStage(groups, limits=limits)
-        return SparkStage(session, groups, spread=spread_past(session), limits=limits, max_nodes=max_nodes)
+            return XPathStage(known, limits=limits)
+        return SparkStage(session, known, spread=spread_past(session), limits=limits, max_nodes=max_nodes)

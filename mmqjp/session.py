@@ -6,16 +6,19 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from common.errors import InputError
 from feeds.document import Document, Reject
 from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
+from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.documents.admission import Found
 from mmqjp.documents.evaluated import EvaluatedRows
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import EARLIEST, by_stream, is_bounded, noted_watermarks
 from mmqjp.engine import Counters, Engine
+from mmqjp.garbage import collector_paused
 from mmqjp.queries.changes import How, Noting, nothing_noted
 from mmqjp.queries.registry import Registry
 from mmqjp.state.open_store import directory_bytes
@@ -29,35 +32,44 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+class NotOnSpark(InputError, TypeError):
+    """Something was asked of an engine that only one on Spark can do."""
+
+
 class Session(Engine):
     """An engine whose changes and batches can have notes committed along: offsets of sources, settings, answers to
-    commands. It tells what it has registered and keeps, lets time pass, and drops what is kept no longer."""
+    commands. It tells what it has registered and keeps, lets time pass, and drops what is kept no longer.
+
+    Whatever goes to the store may raise StoreError, as for `Engine`: that is all where nothing else is said. What tells
+    of the process alone (`registry`, `catalog`, `records`, `take_paused`, `counters`, `lag`, `batch`) raises nothing.
+    """
 
     # ------------------------------------------------------------ queries
 
     def subscribe(
         self, text: str, *, add: bool = False, backfill: bool = False, noting: Noting = nothing_noted
     ) -> list[str]:
-        """See `Engine.subscribe`; what `noting` gives for the names is committed along."""
+        """See `Engine.subscribe`; what `noting` gives for the names is committed along. It raises the same."""
         return self._subscribe(text, "add" if add else "replace", noting, backfill=backfill)
 
     def ensure(self, script: Script, how: How = "ensure") -> list[str]:
         """Registers the queries of a script that are not registered yet under the same name with the same text. With
-        "renew" these take the place of others under the names that it PUBLISHes, with "exact" of all others."""
+        "renew" these take the place of others under the names that it PUBLISHes, with "exact" of all others.
+        Raises PublishCycle, TooManyChains, StoreError."""
         return self._subscribe(script, how, nothing_noted)
 
     def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
-        """See `Engine.unsubscribe`."""
+        """See `Engine.unsubscribe`. Raises UnknownQuery, StoreError."""
         with self._batches.whole():
             self._parts.changes.unsubscribe(name, noting)
 
     def pause(self, name: str, reason: str = "asked to", *, noting: Noting = nothing_noted) -> None:
-        """See `Engine.pause`."""
+        """See `Engine.pause`. Raises UnknownQuery, StoreError."""
         with self._batches.whole():
             self._parts.changes.pause(name, reason, noting)
 
     def resume(self, name: str, *, noting: Noting = nothing_noted) -> None:
-        """See `Engine.resume`."""
+        """See `Engine.resume`. Raises UnknownQuery, StoreError."""
         with self._batches.whole():
             self._parts.changes.resume(name, noting)
 
@@ -77,7 +89,7 @@ class Session(Engine):
         return self._parts.records
 
     def added_at(self, qid: int) -> int:
-        """When a query was registered, microseconds."""
+        """When a query was registered, microseconds. Raises StoreError."""
         return self._parts.saved.added_at(qid)
 
     def take_paused(self) -> dict[str, str]:
@@ -91,14 +103,14 @@ class Session(Engine):
         self, documents: Iterable[Document | Reject], notes: Notes = NOTHING, found: Found | None = None
     ) -> list[Output]:
         """See `Engine.process`; `notes` are committed along. `found` has what `evaluated` found in the documents, since
-        when no query has come or gone."""
+        when no query has come or gone. It raises the same."""
         return self._process(documents, notes, found)
 
     def evaluated(self, documents: DataFrame) -> EvaluatedRows:
         """What stage 1 finds in the documents of a data frame, on Spark's executors: rows of `stream` and `xml` (none
-        is no document) and any other columns. Raises TypeError if the engine is not on Spark."""
+        is no document) and any other columns. Raises NotOnSpark if the engine is on DuckDB."""
         if not isinstance(self._parts.stage1, SparkStage):
-            raise TypeError("data frames are evaluated by an engine on Spark")
+            raise NotOnSpark("data frames are evaluated by an engine on Spark")
         return EvaluatedRows(self._parts.stage1, documents)
 
     def note(self, notes: Notes) -> None:
@@ -106,9 +118,13 @@ class Session(Engine):
         self._batches.note(notes)
 
     def pass_time(self) -> bool:
-        """Lets silent streams go on with the clock although no document comes. What nothing can meet any more for that
-        leaves the join state, in a batch of its own; whether there was anything."""
-        return self._batches.pass_time()
+        """Lets silent streams go on with the clock although no document comes. What is decided by that is answered, and
+        what nothing can meet any more leaves the join state, in a batch of its own; whether there was anything."""
+        with collector_paused():
+            batch = self._batches.pass_time()
+        if batch is not None:
+            self._take(batch)
+        return batch is not None
 
     def prune(
         self,
@@ -152,9 +168,13 @@ class Session(Engine):
         numbers; None before any batch. Of an earlier run they are known if it was closed."""
         return (self._plan, costs) if (costs := self._store.costs()) else self._parts.ledger.costs()
 
-    def outputs_after(self, batch: int) -> Iterator[list[Output]]:
-        """The outputs of the batches after one, each list as `process` returned it, oldest first."""
-        return self._parts.outbox.outputs_after(batch)
+    def lines(self, after: int = -1) -> Iterator[Output]:
+        """Like `outputs`, in the order of the output lines of a run: by t1, query, documents, nodes."""
+        return self._parts.outbox.lines(after)
+
+    def position(self, sink: str) -> Position:
+        """How far a sink is, as noted last."""
+        return self._parts.outbox.position(sink)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
         """How far each file of each source was read, as noted along with the batches: by source and file."""
@@ -198,7 +218,7 @@ class Session(Engine):
         return None if self._parts.watermarks.newest is None else self._parts.now() - self._parts.watermarks.newest
 
     def state_bytes(self) -> int | None:
-        """How large the files of the state are; None without a state directory."""
+        """How large the files of the state are; None without a state directory. Raises OSError."""
         return None if self._directory is None else directory_bytes(self._directory)
 
     @property
@@ -208,5 +228,6 @@ class Session(Engine):
 
     def question(self, query: str, bounds: Bounds = UNBOUNDED) -> Question:
         """A query like those of `sql` that is not `trusted`, to be answered in any thread while this one goes on: it
-        sees the batches that are committed when it begins. `bounds` say how large the answer may be."""
+        sees the batches that are committed when it begins. `bounds` say how large the answer may be.
+        Raises StoreError; what is wrong with the query its `answer` says."""
         return self._store.question(query, bounds)

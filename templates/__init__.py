@@ -1,1 +1,1 @@
-"""From conjunctive queries to the few templates that they share, and the rows of R_T that tell them apart."""
+"""Templates of conjunctive queries: join graph, minor, canonical template, row of R_T, and the shared catalog."""

@@ -1,7 +1,7 @@
-"""The catalog: hands out the shared ids of variables and templates, and keeps the rows of R_T that queries share.
+"""The catalog of the ids of variables and templates, and of the rows of R_T that queries share.
 
-Adding or removing a conjunctive query takes time in its own size only. What a query adds to stage 1 (steps, edges,
-nodes whose string values are wanted) and to stage 2 (rows of R_T) comes back as a `Change`, to be applied by them.
+Adding or removing a conjunctive query takes time in the size of that query only. What it adds to stage 1 (steps, edges,
+nodes whose string values are needed) and to stage 2 (rows of R_T) is returned as a `Change`, for them to apply.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
 
+from common.errors import OperationalError
 from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
-from templates.template import Shape, bound, canonical_shape, shape_of
+from templates.template import Shape, bindings_of, canonical_shape, shape_of
 from templates.witness import MOST_CHAINS
 from xscl.algebra.normal import Conjunct
 from xscl.algebra.pattern import PatternNode
@@ -22,21 +23,25 @@ from xscl.algebra.pattern import PatternNode
 __all__ = ["INFINITE", "Catalog", "Change", "Edge", "Placement", "Row", "Step"]
 
 MAX_PLACED = 20_000
-"""Most conjunctive queries whose places are remembered; past it they are forgotten."""
+"""The largest number of conjunctive queries whose placements are cached; past it the cache is cleared."""
 
 T = TypeVar("T")
 
 Edge = tuple[int, int]
 
 Functions = tuple[str, ...]
-"""A chain of functions, the first to be applied first."""
+"""The names of a chain of functions, in the order of application."""
+
+
+class TooManyChains(OperationalError, ValueError):
+    """A store has given out all numbers that it has for chains of functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A shared variable: one step of a definition. `parent` is the step above it, None for a step from the document;
-    `node` carries axis, test, conditions, functions, and as children the branches that must be there; `chain` is the
-    number of its functions, 0 for none."""
+    """A shared variable, which is a step of a definition. `parent` is the step above it, None for a step from the
+    document. `node` has axis, test, conditions and functions, and as children the branches that must exist. `chain` is
+    the number of its chain of functions, 0 if it has none."""
 
     id: int
     stream: str
@@ -51,7 +56,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What stages 1 and 2 have to add or drop."""
+    """What stages 1 and 2 must add or drop: steps, edges, variables whose values are needed; and rows of R_T."""
 
     steps: tuple[Step, ...] = ()
     edges: tuple[Edge, ...] = ()
@@ -61,9 +66,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a conjunctive query stands: its row, and for each side the minor's nodes with their slots in the template.
+    """The row of a conjunctive query, its template, and the minors of its sides.
 
-    `slots[side][i]` is the place, in the template's numbering, of node i of that side's minor.
+    `slots[side][i]` is the node of the template that stands for node i of the minor of that side.
     """
 
     row: int
@@ -74,7 +79,7 @@ class Placement:
 
 @dataclass(slots=True)
 class _Uses:
-    """How many rows need each step, edge and value; a row that needs one twice counts twice."""
+    """The number of rows that need each step, edge and value. A row that needs one twice counts twice."""
 
     steps: Counter[int] = field(default_factory=Counter)
     edges: Counter[Edge] = field(default_factory=Counter)
@@ -83,8 +88,11 @@ class _Uses:
 
 @dataclass(slots=True)
 class Catalog:
-    """Shared variables, templates and rows, and the numbers of chains of functions. `known_steps` (Step.key -> id),
-    `known_templates` and `known_chains` restore the ids of an earlier run; new steps are numbered from `next_step`."""
+    """Shared variables, templates and rows, and the numbers of chains of functions.
+
+    `known_steps` (Step.key to id), `known_templates` and `known_chains` restore the ids of an earlier run. New steps
+    are numbered from `next_step`.
+    """
 
     known_steps: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
     next_step: int = 0
@@ -97,7 +105,7 @@ class Catalog:
     _uses: _Uses = field(default_factory=_Uses, init=False)
     _template_of: dict[tuple[object, ...], int] = field(default_factory=dict, init=False)
     _rows: SharedRows = field(default_factory=SharedRows, init=False)
-    # By identity: two that are equal but not the same have places of their own, with the same row.
+    # By identity: two equal but distinct queries have a placement each, with the same row.
     _placed: dict[int, tuple[Conjunct, Placement]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -107,39 +115,39 @@ class Catalog:
             self.chain(functions)
 
     def add(self, conjunct: Conjunct, window: int, ordered: bool) -> tuple[Placement, Change]:
-        """Registers a conjunctive query with its subscriber's window (microseconds) and whether it is FOLLOWED BY.
+        """Registers a conjunctive query with the window of its subscriber, in microseconds; `ordered` if FOLLOWED BY.
 
-        The same object registered again costs a look-up.
+        Registering the same object again costs a look-up. Raises TooManyChains.
         """
         placement, change = self._place(conjunct)
         return placement, replace(change, rows=(self.subscribe(placement.row, window, ordered),))
 
     def subscribe(self, row: int, window: int, ordered: bool) -> Row:
-        """Gives a row that there is one more subscriber: the row as it now is."""
+        """Adds a subscriber to a row, and returns the row as it is now."""
         shared = self._rows[row]
         shared.subscribe(window, ordered)
         return shared.row()
 
     def chain(self, functions: Functions) -> int:
         """The number of a chain of functions, from 1; 0 if it is empty. It is the same for as long as the store lasts:
-        ids of nodes that are kept have it. Raises ValueError if there are more chains than numbers."""
+        ids of nodes that are kept have it. Raises TooManyChains if there are more chains than numbers."""
         if not functions:
             return 0
         number = self.chains.setdefault(functions, len(self.chains) + 1)
         if number > MOST_CHAINS:
             del self.chains[functions]
-            raise ValueError(f"more than {MOST_CHAINS:,} different chains of functions; begin a new state")
+            raise TooManyChains(f"more than {MOST_CHAINS:,} different chains of functions; begin a new state")
         return number
 
     def place(self, conjunct: Conjunct) -> Placement:
-        """Where a conjunctive query stands that is registered."""
+        """The placement of a conjunctive query that is registered."""
         return self._place(conjunct)[0]
 
     def restore(self, steps: Iterable[tuple[str, Step]], rows: Iterable[RowKey]) -> tuple[dict[RowKey, int], Change]:
-        """Takes up rows of an earlier run, before anything is added: their numbers, and what they need of stage 1.
+        """Restores rows of an earlier run, before anything is added. Returns their ids and what they need of stage 1.
 
-        `steps` are those that the rows need, each with the text of its node, parents before children. The rows have no
-        subscribers yet.
+        `steps` are the steps that the rows need, each with the text of its node, parents before children. The rows have
+        no subscribers yet.
         """
         for definition, step in steps:
             self.steps[step.id] = step
@@ -152,7 +160,7 @@ class Catalog:
         uses.steps.update(chain.from_iterable(variables for _, variables in numbers))
         uses.edges.update(chain.from_iterable(edges for edges, _ in needs))
         uses.values.update(chain.from_iterable(leaves for _, leaves in needs))
-        # A row needs all steps above its variables; ids rise from parents to children.
+        # A row needs all steps above its variables. Ids increase from parents to children.
         for number in sorted(self.steps, reverse=True):
             parent = self.steps[number].parent
             if parent is not None:
@@ -160,13 +168,13 @@ class Catalog:
         return numbers, Change(tuple(self.steps.values()), tuple(uses.edges), tuple(uses.values))
 
     def _place(self, conjunct: Conjunct) -> tuple[Placement, Change]:
-        """Finds a conjunctive query its place; what is new with it, but for its row."""
+        """The placement of a conjunctive query, and what it adds, except for its row."""
         known = self._placed.get(id(conjunct))
         if known is not None and known[1].row in self._rows:
             return known[1], Change()
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
         for term in (*terms[0], *terms[1]):
-            self.chain(term.functions)  # numbers it, or refuses it before anything is changed
+            self.chain(term.functions)  # fails, if it does, before anything is changed
         minors = tuple(minor(side.pattern, terms[i]) for i, side in enumerate(conjunct.sides()))
         shape = shape_of(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
         fresh: list[Step] = []
@@ -183,12 +191,12 @@ class Catalog:
         placement = Placement(found.row.id, template, minors, tuple(by_side))
         if len(self._placed) >= MAX_PLACED:
             self._placed.clear()
-        # What is kept holds the conjunctive query, whose identity no other can have meanwhile.
+        # The entry holds the conjunctive query, so that no other object can get its identity.
         self._placed[id(conjunct)] = conjunct, placement
         return placement, self._acquire(found.row, tuple(fresh)) if found.is_new else Change()
 
     def _acquire(self, shared: SharedRow, fresh: tuple[Step, ...]) -> Change:
-        """Counts what a new row needs: what of it nothing else does."""
+        """Counts what a new row needs, and returns what no other row needed before."""
         uses = self._uses
         edges, leaves = self._needs(shared.template, shared.variables)
         change = Change(
@@ -202,7 +210,7 @@ class Catalog:
         return change
 
     def remove(self, row: int, window: int, ordered: bool) -> tuple[Change, Change]:
-        """Takes a subscriber of a row away: what has to be dropped, and the row as it now is if others share it."""
+        """Removes a subscriber of a row. Returns what must be dropped, and the row as it is now if others share it."""
         shared = self._rows[row]
         if shared.unsubscribe(window, ordered):
             return Change(), Change(rows=(shared.row(),))
@@ -218,7 +226,7 @@ class Catalog:
         return gone, Change()
 
     def row(self, row: int) -> Row:
-        """A shared row as its subscribers make it now."""
+        """A shared row as it is now."""
         return self._rows[row].row()
 
     def edges(self) -> Collection[Edge]:
@@ -230,7 +238,7 @@ class Catalog:
         return self._rows[row].variables
 
     def needs_of(self, rows: Iterable[int]) -> Change:
-        """All that rows need of stage 1, parents before children, and the rows."""
+        """The rows, and all that they need of stage 1, parents before children."""
         shared = [self._rows[row] for row in dict.fromkeys(rows)]
         needs = [self._needs(row.template, row.variables) for row in shared]
         steps = dict.fromkeys(step for row in shared for step in self._ways(row.variables))
@@ -242,7 +250,7 @@ class Catalog:
         )
 
     def derived(self) -> Change:
-        """What is needed of stage 1 for derived values alone, of all rows, parents before children."""
+        """What all rows need of stage 1 for derived values only, parents before children."""
         of_chains = {step.id for step in self.steps.values() if step.chain}
         values = tuple(value for value in self._uses.values if value in of_chains)
         edges = tuple(edge for edge in self._uses.edges if not of_chains.isdisjoint(edge))
@@ -250,12 +258,12 @@ class Catalog:
         return Change(tuple(self.steps[step] for step in needed), edges, values)
 
     def _needs(self, template: int, variables: Sequence[int]) -> tuple[list[Edge], list[int]]:
-        """The edges and values that a row needs, with repetitions."""
-        edges, leaves = bound(self.templates[template])
+        """The edges and values that a row needs. May have duplicates."""
+        edges, leaves = bindings_of(self.templates[template])
         return [(variables[a], variables[b]) for a, b in edges], [variables[leaf] for leaf in leaves]
 
     def _ways(self, variables: Iterable[int]) -> list[int]:
-        """The steps down to each of some variables, with repetitions, parents before children."""
+        """The steps down to each variable, parents before children. May have duplicates."""
         steps: list[int] = []
         for variable in variables:
             above: list[int] = []
@@ -267,7 +275,7 @@ class Catalog:
         return steps
 
     def _variable(self, stream: str, definition: tuple[PatternNode, ...], fresh: list[Step]) -> int:
-        """The id of a definition's last step; steps that are new are appended to `fresh`."""
+        """The id of the last step of a definition. Appends the steps that are new to `fresh`."""
         last: int | None = None
         for node in definition:
             key = (stream, last, str(node))
@@ -295,7 +303,7 @@ class Catalog:
 
 
 def _released(uses: Counter[T], given_back: Sequence[T]) -> list[T]:
-    """Counts some uses less: what nothing uses any more, and is forgotten."""
+    """Decreases some counts. Returns what is not used any more."""
     uses.subtract(given_back)
     gone = [use for use in dict.fromkeys(given_back) if not uses[use]]
     for use in gone:

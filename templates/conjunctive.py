@@ -1,4 +1,4 @@
-"""The conjunctive query of a template (thesis 6.4.4), as a relational tree that prints as Datalog and as SQL."""
+"""The conjunctive query CQ_T of a template (thesis 6.4.4), which prints as Datalog and as SQL."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from templates.template import Shape
 R_DOC = ("docid", "node", "strval")
 R_BIN = ("docid", "var1", "var2", "node1", "node2")
 R_VJ = ("docid1", "node1", "docid2", "node2")
-"""Attributes of the witness relations. The W relations hold a batch, so they carry docid too; R_vj is the join of
+"""The attributes of the witness relations. The W relations hold a batch, and so have docid too. R_vj is the join of
 R_doc and R_docW on strval, which all templates share."""
 
 R_L = (*R_BIN, "strval")
 R_LR = ("docid1", "var1", "var2", "node1", "node2", "docid2", "var3", "var4", "node3", "node4")
-"""Attributes of the views of section 6.5: R_L (and R_R) is the join of R_doc and R_bin (of the batch) on node = node2;
+"""The attributes of the views of section 6.5. R_L joins R_doc and R_bin on node = node2, and R_R does so for the batch.
 R_LR is the join of R_L and R_R on strval, which all templates share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A relation with a variable name for each of its attributes: equal names join."""
+    """A relation with a variable for each attribute. Equal variables join."""
 
     relation: str
     attributes: tuple[str, ...]
@@ -33,19 +33,19 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class ConjunctiveQuery:
-    """`head :- body`; the SQL joins the body's atoms in their order."""
+    """`head :- body`. The SQL joins the atoms of the body in their order."""
 
     head: Atom
     body: tuple[Atom, ...]
 
     def datalog(self) -> str:
-        """The query in Datalog, an atom a line."""
+        """The query in Datalog, one atom a line."""
         return f"{self.head} :-\n  " + ",\n  ".join(map(str, self.body))
 
     def sql(self, tables: Mapping[str, str], select: str | None = None, conditions: tuple[str, ...] = ()) -> str:
-        """The query in SQL over `tables` (relation name -> table, the name itself by default).
+        """The query in SQL. `tables` maps relations to tables; a relation that it lacks is a table of that name.
 
-        `select` replaces the head; it and the `conditions` name the body's arguments in braces.
+        `select` replaces the head. It and the `conditions` have variables of the body in braces.
         """
         place: dict[str, str] = {}
         lines, where = [], []
@@ -71,8 +71,8 @@ class ConjunctiveQuery:
 
 
 def conjunctive_query(shape: Shape, template: str) -> ConjunctiveQuery:
-    """CQ_T of the thesis: for each value join a copy of R_doc and of R_docW joined on strval, for each structural edge
-    one of R_bin or R_binW, and R_T. A filter's template reads the batch alone."""
+    """CQ_T of the thesis: R_T, for each value join a copy of R_doc and of R_docW joined on strval, and for each
+    structural edge a copy of R_bin or R_binW. The template of a filter reads the batch only."""
     if not shape.joins:
         body = [_binary(shape, 0, "R_binW", "docid1")]
     else:
@@ -86,9 +86,9 @@ def conjunctive_query(shape: Shape, template: str) -> ConjunctiveQuery:
 
 
 def executable_query(shape: Shape, template: str) -> ConjunctiveQuery:
-    """CQ_T in the order in which it is run: R_doc and R_docW folded into R_vj, R_T as soon as a left edge is known.
+    """CQ_T in the order of execution: R_vj instead of R_doc and R_docW, and R_T as soon as a left edge is known.
 
-    An optimizer without statistics gets the order of these joins wrong by orders of magnitude.
+    An optimizer without statistics chooses orders that are slower by orders of magnitude.
     """
     if not shape.joins:
         return conjunctive_query(shape, template)
@@ -120,7 +120,7 @@ def views_query(shape: Shape, template: str) -> ConjunctiveQuery:
 
 
 def executable_views_query(shape: Shape, template: str) -> ConjunctiveQuery:
-    """CQ_T over the views in the order in which it is run: R_L and R_R folded into R_LR, R_T after the first of it."""
+    """CQ_T over the views in the order of execution: R_LR instead of R_L and R_R, and R_T after the first R_LR."""
     if not shape.joins:
         return conjunctive_query(shape, template)
     body: list[Atom] = []
@@ -136,18 +136,18 @@ def executable_views_query(shape: Shape, template: str) -> ConjunctiveQuery:
 
 
 def _above(shape: Shape, leaf: int, relation: str, docid: str, bound: set[int]) -> list[Atom]:
-    """The atoms that bind the ancestors of a leaf's parent, less those already bound."""
+    """The atoms that bind the parent of a leaf and its ancestors, without nodes that are already bound."""
     parent = shape.parents[leaf]
     return [] if parent is None else _path(shape, parent, relation, docid, bound)
 
 
 def _path(shape: Shape, node: int, relation: str, docid: str, bound: set[int]) -> list[Atom]:
-    """The atoms that bind a node and its ancestors, less those already bound."""
+    """The atoms that bind a node and its ancestors, without nodes that are already bound."""
     atoms = []
     place: int | None = node
     while place is not None and place not in bound:
         bound.add(place)
-        # The top of a tree is bound by its children's rows; a side of one node by its self row.
+        # The rows of its children bind the top of a side; its self row binds a side of one node.
         if shape.parents[place] is not None or place not in shape.parents:
             atoms.append(_binary(shape, place, relation, docid))
         place = shape.parents[place]
@@ -155,7 +155,7 @@ def _path(shape: Shape, node: int, relation: str, docid: str, bound: set[int]) -
 
 
 def _binary(shape: Shape, node: int, relation: str, docid: str) -> Atom:
-    """The row of R_bin for a node and its parent, or the self row of a side with a single node."""
+    """The atom of R_bin for a node and its parent, or for the self row of a side with a single node."""
     parent = shape.parents[node]
     above = node if parent is None else parent
     return Atom(relation, R_BIN, (docid, f"var{above + 1}", f"var{node + 1}", f"node{above + 1}", f"node{node + 1}"))

@@ -1,4 +1,4 @@
-"""All templates with a given number of value joins (thesis, Table 6.3), by enumeration of their shapes."""
+"""Enumerates all templates with a given number of value joins (thesis, Table 6.3)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from itertools import product
 
 from templates.template import Shape, canonical_shape
 
-Edges = tuple[tuple[int, int], ...]
+ValueJoins = tuple[tuple[int, int], ...]
 Tree = int | tuple["Tree", ...]
-"""A leaf's number, or an inner node's children, of which there are at least two."""
+"""The number of a leaf, or the children of an inner node, which are at least two."""
 
 
 def count_templates(joins: int, *, flat: bool) -> int:
-    """How many templates queries with that many value joins can have; a template and its mirror image are two.
+    """The number of templates that queries with `joins` value joins can have. A template and its mirror image are two.
 
     On a flat schema all leaves of a side are children of its root: 1, 3, 6, 16 for 1 to 4 joins. On a complex schema
-    they may stand under any inner nodes: 1, 3, 16, 215, where the thesis bounds the last by 230.
+    they may be below any inner nodes: 1, 3, 16, 215, where the thesis bounds the last by 230.
 
     >>> count_templates(3, flat=True), count_templates(3, flat=False)
     (6, 16)
@@ -25,7 +25,7 @@ def count_templates(joins: int, *, flat: bool) -> int:
 
 
 def templates(joins: int, *, flat: bool) -> list[Shape]:
-    """One shape of each template with that many value joins."""
+    """One shape of each template with `joins` value joins."""
     found: dict[object, Shape] = {}
     for edges in _value_joins(joins):
         left, right = (tuple(sorted(set(side))) for side in zip(*edges, strict=True))
@@ -35,11 +35,11 @@ def templates(joins: int, *, flat: bool) -> list[Shape]:
     return list(found.values())
 
 
-def _value_joins(count: int) -> list[Edges]:
-    """The sets of `count` edges between left and right leaves, one of each kind: grown edge by edge, as far as new."""
-    grown: list[Edges] = [((0, 0),)]
+def _value_joins(count: int) -> list[ValueJoins]:
+    """The sets of `count` edges between left and right leaves, one of each isomorphism class, grown edge by edge."""
+    grown: list[ValueJoins] = [((0, 0),)]
     for _ in range(count - 1):
-        found: dict[object, Edges] = {}
+        found: dict[object, ValueJoins] = {}
         for edges in grown:
             lefts, rights = (len(set(side)) for side in zip(*edges, strict=True))
             for edge in product(range(lefts + 1), range(rights + 1)):
@@ -64,7 +64,7 @@ def _trees(leaves: tuple[int, ...], flat: bool) -> Iterator[Tree]:
 
 
 def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """The ways to split the items into parts."""
+    """The partitions of the items."""
     if not items:
         yield ()
         return
@@ -75,7 +75,7 @@ def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]
             yield (*parts[:i], (first, *part), *parts[i + 1 :])
 
 
-def _shape(left: Tree, right: Tree, edges: Edges) -> Shape:
+def _shape(left: Tree, right: Tree, edges: ValueJoins) -> Shape:
     parents: list[int | None] = []
     places: list[dict[int, int]] = []
 

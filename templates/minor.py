@@ -1,7 +1,8 @@
 """The minor of one side of a join graph (thesis 6.4.2): the value-join nodes and their least common ancestors.
 
-A variable's definition is the chain of pattern nodes from the document root to it, each with its filters and with the
-branches that hold no node of K; equal definitions over one stream are one variable, whatever the queries call it.
+K is the set of nodes of the minor. The definition of a variable is the chain of pattern nodes from the document root to
+it, each with its filters and with the branches that have no node of K. Equal definitions over one stream are one
+variable, whatever queries call it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _SELF = Test("element", "*", "*")
 
 @dataclass(frozen=True, slots=True)
 class MinorNode:
-    """A node of K. `parent` is its nearest proper ancestor in K as an index into the minor, None at the top. `path`
-    leads to it in the side's pattern, child by child; a self-axis leaf has the path of the node it stands for."""
+    """A node of K. `parent` is the index of its nearest proper ancestor in K, None at the top. `path` leads to it in
+    the pattern of the side, child by child. A leaf on the self axis has the path of the node that it stands for."""
 
     parent: int | None
     definition: tuple[PatternNode, ...]
@@ -27,7 +28,7 @@ class MinorNode:
 
 @dataclass(frozen=True, slots=True)
 class Minor:
-    """The minor's nodes in pre-order, and the node that carries each value-join term."""
+    """The nodes of the minor in pre-order, and the node of each value-join term, as an index."""
 
     nodes: tuple[MinorNode, ...]
     node_of: dict[Term, int]
@@ -36,8 +37,8 @@ class Minor:
 def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
     """The minor of `pattern` for the value-join `terms`.
 
-    A term on an inner node of the minor, or with functions, gets a leaf on the self axis, so that value joins are
-    between leaves only. Without terms (a filter) the minor is the pattern's top node, with all the rest as branches.
+    A term on an inner node of the minor, or with functions, gets a leaf on the self axis. So value joins are between
+    leaves only. Without terms (a filter) the minor is the top node of the pattern, with all the rest as branches.
     """
     by_var: dict[str, list[Term]] = {}
     for term in dict.fromkeys(terms):
@@ -51,10 +52,10 @@ def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
 
 
 @dataclass(slots=True)
-class _Marked:
+class _MarkedNode:
     node: PatternNode
     path: tuple[int, ...]
-    children: list[_Marked]
+    children: list[_MarkedNode]
     leaves: list[Term]
     kept: bool = False
     holds: bool = False
@@ -66,19 +67,19 @@ class _MinorBuilder:
         self.nodes: list[MinorNode] = []
         self.node_of: dict[Term, int] = {}
 
-    def mark(self, node: PatternNode, path: tuple[int, ...]) -> _Marked:
+    def mark(self, node: PatternNode, path: tuple[int, ...]) -> _MarkedNode:
         children = [self.mark(child, (*path, i)) for i, child in enumerate(node.children)]
         terms = self._by_var.get(node.var, []) if node.var else []
         below = sum(child.holds for child in children)
         if terms and (below or any(term.functions for term in terms)):
             leaves = [
-                _Marked(PatternNode(".", _SELF, functions=t.functions), path, [], [t], kept=True, holds=True)
+                _MarkedNode(PatternNode(".", _SELF, functions=t.functions), path, [], [t], kept=True, holds=True)
                 for t in terms
             ]
             children, terms, below = [*children, *leaves], [], below + len(leaves)
-        return _Marked(node, path, children, terms, kept=bool(terms) or below >= 2, holds=bool(terms) or below > 0)
+        return _MarkedNode(node, path, children, terms, kept=bool(terms) or below >= 2, holds=bool(terms) or below > 0)
 
-    def collect(self, tree: _Marked, parent: int | None, above: tuple[PatternNode, ...]) -> None:
+    def collect(self, tree: _MarkedNode, parent: int | None, above: tuple[PatternNode, ...]) -> None:
         branches = tuple(child.node for child in tree.children if not child.holds)
         definition = (*above, _canonical(replace(tree.node, children=branches)))
         if tree.kept:
@@ -92,7 +93,7 @@ class _MinorBuilder:
 
 
 def _canonical(node: PatternNode) -> PatternNode:
-    """The node without variable names, its conditions and branches sorted, none twice."""
+    """The node without variable names, with its conditions and branches sorted and distinct."""
     children = {str(child): child for child in map(_canonical, node.children)}
     return replace(
         node,

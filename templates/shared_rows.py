@@ -1,4 +1,4 @@
-"""The rows of R_T that queries share, found by what they say: identical conjunctive queries have one row."""
+"""The rows of R_T that queries share: identical conjunctive queries have one row."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import NamedTuple
 from templates.template import Canonical, Shape, canonical_row, canonical_shape
 
 INFINITE = 2**63 - 1
-"""The window `INF` as it stands in `wl`, in microseconds."""
+"""The window `INF` in column `wl`, in microseconds."""
 
 RowKey = tuple[int, tuple[int, ...]]
-"""A row as it is written down: its template, and the variables in the order of the template's nodes."""
+"""A row as it is stored: its template, and its variables in the order of the nodes of the template."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of R_T: the variables of a template's nodes and the largest window of its subscribers.
-
-    `ordered` tells that all of them are FOLLOWED BY.
+    """A row of R_T: the variables of the nodes of a template, and the largest window of its subscribers, in
+    microseconds. `ordered` says that all of them are FOLLOWED BY.
     """
 
     id: int
@@ -32,18 +31,18 @@ class Row:
 
 
 class SharedRow:
-    """A row of R_T with what its subscribers need: their windows and operators, counted."""
+    """A row of R_T with the windows and operators of its subscribers, counted."""
 
     __slots__ = ("_heap", "_unordered", "_windows", "id", "key", "slot_at", "subscribers", "template", "variables")
 
     def __init__(self, row_id: int, template: int, variables: tuple[int, ...]) -> None:
         self.id, self.template, self.variables = row_id, template, variables
         self.key: tuple[object, ...] = ()
-        """What all identical conjunctive queries have, by which a row is found; empty if it was not looked for."""
+        """The key of all identical conjunctive queries; empty if the row was restored and not looked for yet."""
         self.slot_at: tuple[int, ...] = ()
-        """The template's node at each place of the canonical order."""
+        """The node of the template at each position of the canonical order."""
         self._windows: Counter[int] = Counter()
-        # The windows that are keys of the counter, negated: one whose last subscriber goes stays till it is on top.
+        # The windows in the counter, negated. One without subscribers is removed when it gets to the top.
         self._heap: list[int] = []
         self._unordered = 0
         self.subscribers = 0
@@ -56,7 +55,7 @@ class SharedRow:
         self.subscribers += 1
 
     def unsubscribe(self, window: int, ordered: bool) -> bool:
-        """Takes one subscriber away; whether any is left."""
+        """Removes a subscriber. True if any is left."""
         self._windows[window] -= 1
         self._unordered -= not ordered
         self.subscribers -= 1
@@ -68,8 +67,8 @@ class SharedRow:
         return Row(self.id, self.template, self.variables, -self._heap[0] if self._heap else 0, not self._unordered)
 
 
-class Found(NamedTuple):
-    """The row of a conjunctive query, whether it is new, and the slot of each of the query's nodes in the template."""
+class FoundRow(NamedTuple):
+    """The row of a conjunctive query, whether it is new, and the node of the template for each node of the query."""
 
     row: SharedRow
     is_new: bool
@@ -77,7 +76,7 @@ class Found(NamedTuple):
 
 
 class SharedRows:
-    """The rows by number. Those of an earlier run get their keys when one of the same variables is looked for."""
+    """The rows by id. A row of an earlier run gets its key when a row with the same variables is looked for."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, SharedRow] = {}
@@ -92,14 +91,14 @@ class SharedRows:
         return number in self._by_number
 
     def restore(self, template: int, variables: tuple[int, ...]) -> int:
-        """Takes up a row of an earlier run: its number."""
+        """Restores a row of an earlier run, and returns its id."""
         shared = self._new(template, variables)
         self._restored.setdefault(_same_variables(template, variables), []).append(shared)
         return shared.id
 
-    def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> Found:
-        """The row of a conjunctive query of a shape, whose template has a number and may have its nodes in another
-        order; it is made if there is none."""
+    def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> FoundRow:
+        """Finds or makes the row of a conjunctive query. `shape` is that of the query; `template` is the shape of its
+        template, which has the number `number` and may have its nodes in another order."""
         for restored in self._restored.pop(_same_variables(number, variables), ()):
             self._index(restored, canonical_row(template, restored.variables), range(len(variables)))
         canonical = canonical_row(shape, variables)
@@ -116,10 +115,10 @@ class SharedRows:
                 by_slot[slot] = variables[node]
             shared = self._new(number, tuple(by_slot))
             self._index(shared, canonical, slots)
-        return Found(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
+        return FoundRow(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
 
     def remove(self, number: int) -> None:
-        """Forgets a row."""
+        """Removes a row."""
         shared = self._by_number.pop(number)
         if shared.key:
             del self._by_key[shared.key]
@@ -135,7 +134,7 @@ class SharedRows:
         return shared
 
     def _index(self, shared: SharedRow, canonical: Canonical, slots: Sequence[int]) -> None:
-        """Lets a row be found by its canonical form; `slots` are those of the nodes that the form is of."""
+        """Indexes a row by its canonical form. `slots` has the node of the template for each node of the form."""
         slot_at = [0] * len(slots)
         for node, slot in enumerate(slots):
             slot_at[canonical.position[node]] = slot
@@ -144,5 +143,5 @@ class SharedRows:
 
 
 def _same_variables(template: int, variables: tuple[int, ...]) -> RowKey:
-    """What rows have in common that may be identical."""
+    """A key that is equal for rows that may be identical."""
     return template, tuple(sorted(variables))

@@ -1,4 +1,4 @@
-"""Query templates (thesis 6.4.1): the shape of a join graph's minor, and its canonical labelling."""
+"""Query templates (thesis 6.4.1): the shape of the minor of a join graph, and its canonical labelling."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from xscl.algebra.normal import Term
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A reduced join graph with numbered nodes: left ones first, each side in pre-order.
+    """A reduced join graph with numbered nodes: the left side first, each side in pre-order.
 
-    `parents` has each node's parent, None at the top of a side; `left` counts the left side's nodes;
-    `joins` are the value-join edges, as pairs (left leaf, right leaf).
+    `parents` has the parent of each node, None at the top of a side. `left` is the number of nodes of the left side.
+    `joins` are the value joins, as pairs (left leaf, right leaf).
     """
 
     left: int
@@ -37,14 +37,14 @@ class Shape:
 
 
 @lru_cache(maxsize=65536)
-def bound(shape: Shape) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """What a row of a template needs to be found in documents: the rows of R_bin that bind its nodes, and the leaves
-    whose values are joined, one for each end of a join."""
+def bindings_of(shape: Shape) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """What a row of a template needs of stage 1: the rows of R_bin that bind its nodes, and the leaves whose values are
+    joined, one for each end of a join."""
     return tuple(shape.binary_rows()), tuple(leaf for join in shape.joins for leaf in join)
 
 
 def shape_of(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Term]]) -> Shape:
-    """The shape of a conjunctive query's join graph, its nodes numbered as they stand in the minors."""
+    """The shape of the join graph of a conjunctive query. Its nodes are those of the minors, in their order."""
     count = len(left.nodes)
     parents = [node.parent for node in left.nodes]
     if right is None:
@@ -56,7 +56,8 @@ def shape_of(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Term]
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """A canonical form: `key` is equal for isomorphic graphs, `position[i]` is node i's place in the common order."""
+    """A canonical form: `key` is equal for isomorphic graphs, and `position[i]` is the position of node i in the
+    canonical order."""
 
     key: tuple[object, ...]
     position: tuple[int, ...]
@@ -64,19 +65,19 @@ class Canonical:
 
 @lru_cache(maxsize=65536)
 def canonical_shape(shape: Shape) -> Canonical:
-    """The canonical form of a template: isomorphic join graphs, sides kept apart, have one key."""
+    """The canonical form of a shape. Isomorphic join graphs have one key; an isomorphism keeps the sides."""
     return canonical_row(shape, (0,) * len(shape.parents))
 
 
 def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
-    """The canonical form of a template with its variables: equal for identical conjunctive queries."""
+    """The canonical form of a shape with variables. Identical conjunctive queries have one key."""
     colours = [(node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)]
     ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
     edges = shape.edges()
-    import igraph  # not before it is needed: that takes longer than all that the processes of Spark import else
+    import igraph  # it takes longer than all other imports of a Spark worker, which does not need it
 
     graph = igraph.Graph(n=len(colours), edges=edges, vertex_attrs={"node": range(len(colours))})
-    # Whether the permutation leads to the new numbers or from them depends on igraph's version: igraph applies it.
+    # The direction of the permutation depends on the version of igraph, so igraph applies it.
     permutation = graph.canonical_permutation(color=[ranks[colour] for colour in colours])
     order = sorted(graph.permute_vertices(permutation).vs["node"], key=lambda node: colours[node])
     position = [0] * len(order)

@@ -1,8 +1,8 @@
 """The witness relations that stage 1 hands to stage 2, as Arrow schemas (thesis 6.3.1).
 
-`node` ids are 64-bit: an element's number in document order in the low 32 bits; for an attribute also its place among
-its owner's attributes, counted from 1, in the next 12; for a derived value also the number of its chain of functions,
-from 1, on top. The catalog hands out the numbers of chains, and a store keeps them.
+Node ids are 64-bit. The low 32 bits have the number of an element in document order. For an attribute, the next 12
+bits have its position among the attributes of that element, from 1. For a derived value, the bits above have the number
+of its chain of functions, from 1. The catalog numbers chains, and a store keeps the numbers.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 R_BIN = pa.schema([("docid", pa.int64()), ("grp", pa.int32()), ("node1", pa.int64()), ("node2", pa.int64())])
-"""Factorised R_binW: a row stands for (docid, var1, var2, node1, node2) with every edge (var1, var2) of its group."""
+"""Factorised R_binW: a row stands for one row (docid, var1, var2, node1, node2) for each edge of its group."""
 
 R_GROUP = pa.schema([("grp", pa.int32()), ("var1", pa.int32()), ("var2", pa.int32())])
-"""The edges of each group of edges that always bind together."""
+"""The edges of each group. The edges of a group always bind together."""
 
 R_DOC = pa.schema([("docid", pa.int64()), ("node", pa.int64()), ("strval", pa.string()), ("stream", pa.string())])
-"""String values of the nodes that some value join reads, with the document's stream: only some streams are joined."""
+"""The string values of the nodes that some value join reads, and the stream of the document: not all streams join."""
 
 R_DOCTS = pa.schema([("docid", pa.int64()), ("t0", pa.int64()), ("t1", pa.int64())])
-"""Interval timestamps of the documents, UTC microseconds."""
+"""The interval timestamps of the documents, in UTC microseconds."""
 
 ATTRIBUTE_SHIFT = 32
-"""How far an attribute's place is shifted in its node id."""
+"""The shift of the position of an attribute in a node id."""
 
 CHAIN_SHIFT = 44
-"""How far the number of a chain of functions is shifted in a node id."""
+"""The shift of the number of a chain of functions in a node id."""
 
 MOST_CHAINS = (1 << 63 - CHAIN_SHIFT) - 1
 """The greatest number of a chain of functions."""
 
 PLAIN = (1 << CHAIN_SHIFT) - 1
-"""The bits of a node id that do not tell by which functions a value is derived."""
+"""The bits of a node id without the chain of functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """The witnesses of a batch of documents."""
+    """The witnesses of a batch of documents, as tables of R_BIN, R_GROUP, R_DOC and R_DOCTS."""
 
     r_bin: pa.Table
     r_group: pa.Table
@@ -47,12 +47,12 @@ class Witnesses:
 
 
 NO_WITNESSES = Witnesses(*(schema.empty_table() for schema in (R_BIN, R_GROUP, R_DOC, R_DOCTS)))
-"""Those of no documents."""
+"""The witnesses of no documents."""
 
 
 def node_id(element: int, attribute: int = 0, chain: int = 0) -> int:
-    """The id of a node: `attribute` counts from 1, 0 is the element itself; so does `chain`, the number of a chain of
-    functions, 0 if the value is the node's own."""
+    """The id of a node. `attribute` is a position from 1, 0 for the element itself. `chain` is the number of a chain of
+    functions from 1, 0 for the value of the node itself."""
     return element | attribute << ATTRIBUTE_SHIFT | chain << CHAIN_SHIFT
 
 

@@ -1,1 +1,1 @@
-"""Stage 1: one automaton for the tree patterns of all queries; witness relations of the documents it walks."""
+"""Stage 1: evaluates the tree patterns of all queries on documents, and returns their witness relations."""

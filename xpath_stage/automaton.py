@@ -1,8 +1,8 @@
-"""The shared automaton: all registered steps of all streams, made deterministic lazily over (name, satisfied filters).
+"""The shared automaton of all registered steps of all streams. It is determinised lazily, over name and filters.
 
-A state stands for the path of labels from the document to a node. It knows which steps (shared variables) the node
-matches, and so which groups of edges bind there; a node costs a dictionary look-up, however many patterns are
-registered. States are made on demand and thrown away past a limit.
+A state stands for the path of labels from the document to a node. It knows the steps (shared variables) that the node
+matches, and so the groups of edges that bind there. A node costs one dictionary look-up, however many patterns are
+registered. States are made on demand, and dropped past a limit.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from xpath_stage.groups import Groups
 from xpath_stage.limits import Limits
 from xpath_stage.masks import Bits
 from xpath_stage.names import Memo, Tags, Vocabulary
-from xpath_stage.parts import Parts, walk_over
 from xpath_stage.states import DOCUMENT, Approach, Approaches, Context, Label, Outcome, State, Way
-from xpath_stage.steps import Above, Below, StepIndex
+from xpath_stage.steps import Above, StepIndex, StepsBelow
+from xpath_stage.walks import PartWalks, walk_over
 from xscl.algebra.expressions import NodeKind
 
 MOST_PARTS = 8
-"""Parts that begin at one node: steps with more different filters on values are one part."""
+"""The largest number of parts that begin at one node. If there were more, all steps are one part."""
 
 _Outline = tuple[NodeKind, str, int, int, frozenset[Approach]]
-"""(kind, name, depth, satisfied filters that matter, approaches): what all of a state follows from but its path."""
+"""(kind, name, depth, relevant satisfied filters, approaches): they determine a state, except for its path."""
 
 _Reached = tuple[NodeKind, int, frozenset[tuple[int, Way]]]
-"""(kind, depth, (step, way)): the steps that match at a node, and how they came to."""
+"""(kind, depth, (step, way)): the steps that match at a node, and the ways in which they do."""
 
 
 class Automaton:
-    """Steps, edges and wanted values, and the states made of them so far."""
+    """The registered steps, edges and values, and the states made so far."""
 
     def __init__(self, groups: Groups, limits: Limits) -> None:
         self._vocabulary = Vocabulary()
@@ -57,7 +57,7 @@ class Automaton:
     # ------------------------------------------------------------ registration
 
     def add(self, change: Change) -> None:
-        """Adds steps (parents before children), edges and wanted values."""
+        """Registers steps (parents before children), edges, and variables whose values are needed."""
         for step in change.steps:
             required = () if step.node.axis == "." else self._filters.require(step.node)
             self._note_filters(step, required)
@@ -73,7 +73,7 @@ class Automaton:
         self.reset()
 
     def remove(self, change: Change) -> None:
-        """Drops what `add` added."""
+        """Unregisters what `add` registered."""
         self._groups.remove(change.edges)
         for edge in change.edges:
             self._edges_to[edge[1]].discard(edge)
@@ -93,20 +93,20 @@ class Automaton:
         self.reset()
 
     def _note_filters(self, step: Step, required: Bits) -> None:
-        """Notes the filters on values that a match of a step, or of one above it, depends on."""
+        """Notes the value filters on which a match of a step, or of a step above it, depends."""
         above = () if step.parent is None else self._selects.get(step.parent, ())
         own = self._filters.selective.intersection(required)
         if own or above:
             self._selects[step.id] = tuple(sorted({*above, *own})) if own else above
 
     def reset(self) -> None:
-        """Forgets all states, classes and emissions: for what is registered has changed."""
+        """Drops all states, classes and emissions, because what is registered has changed."""
         self._forget_states()
         self._classes.forget()
         self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
         self._of_values: Memo[str, bool] = Memo(self._reads_value, self._limits.classes)
         self._interned: Memo[str, str] = Memo(str, self._limits.classes)
-        self._below: Memo[tuple[str, NodeKind, str, bool], Below] = Memo(
+        self._below: Memo[tuple[str, NodeKind, str, bool], StepsBelow] = Memo(
             lambda key: self._steps.below(*key[:3], selective=key[3]), self._limits.classes
         )
         self._outcomes: dict[_Outline, Outcome] = {}
@@ -121,12 +121,12 @@ class Automaton:
     # ------------------------------------------------------------ walks
 
     def columns(self) -> Columns:
-        """Empty columns for documents that are to be walked."""
+        """Empty columns for documents to walk."""
         owners = self._of_attributes if self._owners or self._filters.owners else None
         return Columns(owners, self._of_values, self._interned, keeps_trees=self._filters.reads_trees)
 
     def walk(self, streams: Iterable[str], columns: Columns) -> Walk:
-        """What binds at each node of some documents, each of a stream."""
+        """Walks the documents in `columns`, whose streams are `streams`: what binds at each node."""
         self._bound_memory()
         attributes = self._classes.of_attributes(columns)
         labels: Sequence[Label] = self._classes.of_elements(columns, attributes) if self._filters else columns.tags
@@ -138,13 +138,13 @@ class Automaton:
         if states is None:
             return Walk(elements, (), (), ())
         if self._steps.selective:
-            return Parts(self, columns, labels, attributes).walk(elements, states)
+            return PartWalks(self, columns, labels, attributes).walk(elements, states)
         owners = zip(map(states.__getitem__, columns.owners), attributes, strict=True)
         found = [state[node].emission if state.reads_attributes else 0 for state, node in owners]
         return Walk(elements, found, columns.owners, columns.places)
 
     def looks_at(self, tag: str) -> Tests:
-        """What is looked at in elements with this tag, beside their children."""
+        """What is tested at elements with this tag, beside their children."""
         tests = self._classes.tests_of(tag)
         return replace(tests, attributes=tests.attributes or tag in self._owners)
 
@@ -152,7 +152,8 @@ class Automaton:
         return tag in self._valued or bool(self._classes.tests_of(tag).literals)
 
     def bound_emissions(self) -> bool:
-        """Starts the emissions anew if there are too many, and tells so: those of earlier walks mean nothing then."""
+        """Drops all emissions if there are too many. True if it did: the emissions of earlier walks are invalid
+        then."""
         if len(self.emissions) <= self._limits.emissions:
             return False
         self.flushes += 1
@@ -172,7 +173,7 @@ class Automaton:
         self._contexts.clear()
 
     def root(self, stream: str, *, whole: bool = False) -> State:
-        """The state of a document of `stream`, above its root element."""
+        """The state of a document of a stream, above its root element. A `whole` one knows of all steps."""
         state = self._roots.get((stream, whole))
         if state is None:
             within = self._steps.leads_to_attributes((stream, "//", None))
@@ -181,7 +182,7 @@ class Automaton:
         return state
 
     def enter(self, above: State, label: Label) -> State:
-        """The state of a child that `above` does not lead to yet."""
+        """The state of a child with a label to which `above` has no transition yet."""
         if isinstance(label, NodeClass):
             kind, name, mask = label.kind, label.name, label.mask
         else:
@@ -199,7 +200,7 @@ class Automaton:
             outcome = self._outcomes.get(outline)
             if outcome is None:
                 outcome = self._outcomes[outline] = self._outcome(above.stream, outline)
-            # Most filters tell apart documents, and few what matches in them: what follows is the same then.
+            # Most filters distinguish documents, but few of them what matches: then the outcome is the same.
             found = above.by_outcome.get(outcome)
             if found is None:
                 found = State(self, above.stream, above, outcome, above.depth + 1, whole=above.whole)
@@ -211,11 +212,11 @@ class Automaton:
         return found
 
     def parts(self, above: State, node: NodeClass) -> tuple[State, ...]:
-        """The states of an element below `above` in which its selective steps are: of those with the same filters on
-        values together, or of all if there are many."""
-        known = above.apart.get(node.name)
+        """The states of the parts that begin at an element below `above`: one for each set of value filters of the
+        selective steps that match there, or one for all if there are more than MOST_PARTS."""
+        known = above.selective_approaches.get(node.name)
         if known is None:
-            known = above.apart[node.name] = self._approaches(above, "element", node.name, (True,))
+            known = above.selective_approaches[node.name] = self._approaches(above, "element", node.name, (True,))
         need, approaches = known
         if not approaches:
             return ()
@@ -250,7 +251,7 @@ class Automaton:
         return tuple(found)
 
     def _flush_below(self, state: State) -> None:
-        """Forgets all states but those on the way to `state`, in the middle of a document."""
+        """Drops all states except those on the path to `state`, in the middle of a document."""
         self.flushes += 1
         self._forget_states()
         self._forget_outcomes()
@@ -259,7 +260,7 @@ class Automaton:
         self.states = state.depth + 1
 
     def _approaches(self, above: State, kind: NodeKind, name: str, sorts: tuple[bool, ...]) -> Approaches:
-        """What may lead to a match of a node of this name below `above`: of steps that are selective or not."""
+        """The approaches of nodes of this kind and name below `above`, by steps of these sorts (selective or not)."""
         need, found = 0, []
         for selective in sorts:
             for axis, by_parent in self._below[above.stream, kind, name, selective]:
@@ -271,7 +272,7 @@ class Automaton:
         return need, frozenset(found)
 
     def _outcome(self, stream: str, outline: _Outline) -> Outcome:
-        """What follows for a node."""
+        """The outcome for nodes with this outline."""
         kind, _, own_depth, mask, approaches = outline
         reached = {
             (step, (depth, above, context))
@@ -287,7 +288,7 @@ class Automaton:
         return outcome
 
     def _follows(self, stream: str, found: _Reached) -> Outcome:
-        """What follows for a node from the steps that match there."""
+        """The outcome for nodes at which these steps match."""
         kind, own_depth, reached = found
         places: dict[int, set[Way]] = {}
         for step, way in reached:
@@ -303,7 +304,7 @@ class Automaton:
         return Outcome(contexts, emission, binds, reads and kind == "element", within and kind == "element")
 
     def _context(self, step: int, reached: frozenset[Way]) -> Context:
-        """The context of a step below steps at these depths."""
+        """The context of a step that was reached in these ways."""
         key = (step, reached)
         context = self._contexts.get(key)
         if context is None:
@@ -318,7 +319,7 @@ class Automaton:
         return context
 
     def _emission(self, kind: NodeKind, own_depth: int, contexts: dict[Above, Context]) -> tuple[int, bool]:
-        """The number of the emission, and whether something binds or is wanted."""
+        """The number of the emission, and whether anything binds or any value is needed."""
         bound: dict[tuple[int, int, int], set[Edge]] = {}
         values = set()
         for step, context in contexts.items():

@@ -1,10 +1,10 @@
-"""Exact matching of one tree pattern in one document: the meaning of a block, and bindings extended after the join.
+"""Exact matching of one tree pattern in one document. It defines what a block means, and extends bindings after joins.
 
-Stage 2 knows the nodes of the value-join variables only; SELECT and residual predicates may name others. Here the
-pattern is matched again in the one document concerned, with the known nodes held fixed.
+Stage 2 only knows the nodes of value-join variables, but SELECT and residual predicates may name others. So the pattern
+is matched again in the document, with the known nodes fixed.
 
-Bindings are found one by one: what is asked for no more costs nothing, and a pattern that binds in very many ways takes
-no room for them. A node is only entered if something below it binds, so no way is tried in vain twice.
+Bindings are generated one by one: those that are not asked for cost no time, and a pattern with very many bindings
+takes no memory for them. A node is entered only if something below it binds, so no search fails twice.
 """
 
 from __future__ import annotations
@@ -17,58 +17,60 @@ from xpath_stage.parse import ParsedDocument
 from xscl.algebra.pattern import PatternNode
 
 Node = tuple[int, int]
-"""(element, place of the attribute or 0)"""
+"""(number of the element, position of the attribute from 1, or 0 for the element itself)"""
 
 Binding = tuple[tuple[str, Node], ...]
-"""Pairs of a variable and its node."""
+"""Pairs of a variable and the node that it is bound to."""
 
 Path = tuple[int, ...]
-"""Positions of children, from a pattern's top."""
+"""The positions of children on the way from the top of a pattern."""
 
 Take = Callable[[int], object]
-"""Is told of steps before they are taken, and may raise."""
+"""Is told the number of steps before they are taken. May raise to end the search."""
 
 DOCUMENT: Node = (-1, 0)
 
 HELD = 10
-"""How many steps a binding that has to be held counts for."""
+"""The number of steps for which a binding counts that must be stored."""
 
 
-def untold(steps: int) -> None:
-    """Nobody counts."""
+def uncounted(steps: int) -> None:
+    """Does not count steps."""
 
 
 def bindings(pattern: PatternNode, document: ParsedDocument, fixed: Mapping[Path, Node] | None = None) -> set[Binding]:
-    """The distinct bindings of the pattern's variables over all its matches in the document, sorted by variable.
+    """The distinct bindings of the variables of a pattern, over all its matches in a document, each sorted by variable.
 
-    `fixed` holds pattern nodes, by their paths of child positions from the pattern's top, to given nodes.
+    `fixed` maps nodes of the pattern, by path, to the nodes of the document that they must match.
     """
     return {tuple(sorted(binding)) for binding in each_binding(Part(pattern), document, fixed or {})}
 
 
 def each_binding(
-    pattern: Part, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take = untold
+    pattern: Part, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take = uncounted
 ) -> Iterator[Binding]:
-    """The same bindings one by one, in the order of the pattern's variables. `take` is told of steps: a node of the
-    document that is looked at is one, a binding that is held is HELD. How many there are in all depends on nothing but
-    the pattern, the document and what is fixed."""
+    """The same bindings one by one, each in the order of the variables of the pattern.
+
+    `take` is told of steps: visiting a node of the document is one step, storing a binding is HELD. Their number
+    depends only on the pattern, the document and `fixed`.
+    """
     return _Binder(document, fixed, take).below(pattern, (DOCUMENT,))
 
 
 class Part:
-    """A node of a pattern made ready to be bound, with its path; made for the top, it makes those below."""
+    """A prepared node of a pattern, with its path. Making one for the top also makes those below."""
 
     __slots__ = ("attribute", "binding", "children", "conditions", "deep", "met_again", "path", "test", "var")
 
     def __init__(
         self, pattern: PatternNode, path: Path = (), *, merged: bool = False, above_merges: bool = False
     ) -> None:
-        """`above_merges` tells whether several images of the node above may bind the same, `merged` whether those of
-        some node above that may."""
+        """`above_merges` says that several images of the node above may have the same bindings, `merged` that those of
+        some node further up may."""
         self.path, self.var, self.test, self.conditions = path, pattern.var, pattern.test, pattern.conditions
         self.deep, self.attribute = pattern.axis == "//", pattern.test.kind == "attribute"
         self.met_again = merged
-        """Whether the same may be asked for below one node again and again, on ways down that bind the same."""
+        """Whether bindings below one node may be asked for repeatedly, by ways down that bind the same."""
         binds = [any(node.var for node in child.walk()) for child in pattern.children]
         merges = self.var is None and sum(binds) > 1 and (bool(path) or self.deep)
         self.children = [
@@ -88,7 +90,7 @@ class _Binder:
     # ------------------------------------------------------------ what binds
 
     def below(self, part: Part, contexts: Sequence[Node]) -> Iterator[Binding]:
-        """The bindings of the pattern's subtree for all its images below any of these nodes."""
+        """The bindings of a subtree of the pattern, for all images of its top below any of these nodes."""
         images = self._images(part, contexts)
         binding = part.binding
         if part.var is not None:
@@ -102,7 +104,7 @@ class _Binder:
             if any(True for _ in images):
                 yield ()
         elif len(binding) == 1:
-            # Only where it leads to counts, and it may lead to one node from many.
+            # The image itself does not matter, and many images may lead to one node.
             yield from self.below(binding[0], list(images))
         else:
             seen: set[Binding] = set()
@@ -114,7 +116,7 @@ class _Binder:
                         yield found
 
     def _at(self, part: Part, node: Node) -> Iterator[Binding]:
-        """The bindings for one image of the pattern's top, which is possible."""
+        """The bindings for one image of the top of a subtree, at which the subtree matches."""
         own: Binding = ((part.var, node),) if part.var is not None else ()
         first, *others = part.binding
         pools: list[list[Binding]] | None = None
@@ -130,7 +132,7 @@ class _Binder:
                 yield tuple(chain(own, binding, *rest))
 
     def _all(self, part: Part, context: Node) -> list[Binding]:
-        """The bindings below a context, held."""
+        """The bindings below a context, stored."""
         key = part.path, context
         found = self._held.get(key)
         if found is None:
@@ -144,7 +146,7 @@ class _Binder:
     # ------------------------------------------------------------ whether anything does
 
     def _images(self, part: Part, contexts: Sequence[Node]) -> Iterator[Node]:
-        """The images of the pattern's top below any of these nodes, each once."""
+        """The distinct images of the top of a subtree below any of these nodes."""
         met: set[Node] | None = set() if len(contexts) > 1 else None
         for context in contexts:
             for node in self._near(part, context):
@@ -157,7 +159,7 @@ class _Binder:
                     yield node
 
     def _is_possible(self, part: Part, node: Node) -> bool:
-        """Whether the pattern's subtree has an image with its top there."""
+        """Whether a subtree of the pattern matches with its top at a node."""
         if not part.children and not part.conditions:
             return self._passes(part, node)
         key = part.path, node
@@ -201,7 +203,8 @@ class _Binder:
         return [node for node in given if self._on_axis(part, context, node)]
 
     def _possible_at(self, path: Path) -> Sequence[Node] | None:
-        """Where nodes at or below a path are fixed: there is no need to look at the rest of the document."""
+        """The candidates for a path, if a node at or below it is fixed: the rest of the document need not be
+        searched."""
         own = self._fixed.get(path)
         if own is not None:
             return (own,)
@@ -209,7 +212,7 @@ class _Binder:
         return next((list(self._above(node)) for node in below), None)
 
     def _above(self, node: Node) -> Iterator[Node]:
-        """The elements that the node lies in, itself included if it is one."""
+        """The elements that contain a node, and the node itself if it is an element."""
         number: int | None = node[0]
         while number is not None:
             yield number, 0

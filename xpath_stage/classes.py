@@ -1,8 +1,8 @@
-"""Filters evaluated bottom-up: which of the registered branches and conditions hold at each node.
+"""Bottom-up evaluation of filters: the class of a node says which registered branches and conditions hold there.
 
-What matters of a node is its class: its name, and what its children satisfy. Classes are made once and found again by
-identity, one look-up for a child and one for its parent, so that a node costs the same whatever the number of filters
-(the bottom-up states of XPush).
+The class of a node follows from its name and from what its children satisfy. Classes are interned, and found by one
+look-up for each child and one for the node. So a node costs the same whatever the number of filters (the bottom-up
+states of XPush).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from xscl.algebra.expressions import NodeKind
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """What is looked at in an element, beside its children: its attributes' names, whether its value is one of
-    `literals`, and `elsewhere` anything else."""
+    """What is tested at an element, beside its children: the names of its `attributes`, whether its value is one of
+    `literals`, and anything `elsewhere`."""
 
     attributes: bool
     literals: dict[str, int]
@@ -34,7 +34,8 @@ class Tests:
 
 
 class _Upward:
-    """What a node satisfies for those above it: filters on the child axis, and on the descendant axis."""
+    """The filters that a node satisfies for nodes above it, as masks: on the `child` axis, and on the descendant axis
+    (`any`). `some` says that there are any."""
 
     __slots__ = ("any", "child", "some")
 
@@ -43,7 +44,8 @@ class _Upward:
 
 
 class NodeClass:
-    """Nodes of one name at which the same filters hold: those in `mask`; `selective` if some depend on values."""
+    """The class of nodes of one name at which the filters in `mask` hold. `selective` says that some depend on
+    values."""
 
     __slots__ = ("kind", "mask", "name", "selective", "upward")
 
@@ -51,9 +53,9 @@ class NodeClass:
         self.kind, self.name, self.mask, self.upward, self.selective = kind, name, mask, upward, selective
 
 
-class _Marked:
-    """An element that is told apart from others of its tag by its own value, which equals the literal of the bit `own`,
-    or by what its attributes satisfy."""
+class _MarkedElement:
+    """The label of an element that differs from others of its tag: by its value, which equals the literal of the bit
+    `own`, or by what its attributes satisfy."""
 
     __slots__ = ("attributes", "own", "tag")
 
@@ -62,8 +64,8 @@ class _Marked:
 
 
 class _Attribute:
-    """Attributes of one name: their classes by the bits of literals that their values equal, `plain` if they equal
-    none."""
+    """The classes of attributes of one name, by the bit of the literal that their value equals. `plain` is the class of
+    those that equal none."""
 
     __slots__ = ("by_literal", "literals", "name", "plain", "xpaths")
 
@@ -73,58 +75,60 @@ class _Attribute:
         self.by_literal: dict[int | None, NodeClass] = {}
 
 
-class _Below(dict[_Upward, "_Below"]):
-    """What some children satisfy for their parent; leads on to what one more child makes of it."""
+class _Siblings(dict[_Upward, "_Siblings"]):
+    """What the first children of a node satisfy together. Maps what the next child satisfies to the result."""
 
     __slots__ = ("by_label", "classes", "upward")
 
     def __init__(self, classes: Classes, upward: _Upward) -> None:
         super().__init__()
         self.classes, self.upward = classes, upward
-        self.by_label: dict[str | _Marked, NodeClass] = {}
+        self.by_label: dict[str | _MarkedElement, NodeClass] = {}
 
-    def __missing__(self, child: _Upward) -> _Below:
+    def __missing__(self, child: _Upward) -> _Siblings:
         return self.classes.joined(self, child)
 
 
 class Classes:
-    """The classes of nodes that were met, as many as `limit`."""
+    """The classes of the nodes that were met. At most `limit` are cached."""
 
     def __init__(self, bank: FilterBank, vocabulary: Vocabulary, limit: int) -> None:
         self._bank, self._vocabulary, self._limit = bank, vocabulary, limit
         self.forget()
 
     def forget(self) -> None:
-        """Forgets all classes."""
+        """Drops all classes."""
         self.made = 0
         canonical = self._vocabulary.canonical
-        # No more of these than the registered tests can tell apart.
+        # There are no more of these than the registered tests distinguish.
         elements: Memo[str, AtName] = Memo(lambda name: self._bank.at("element", name), maxsize)
         attributes: Memo[str, _Attribute] = Memo(self._attribute, maxsize)
         self._elements: Memo[str, AtName] = Memo(lambda tag: elements[canonical(tag)], self._limit)
         self._attributes: Memo[str, _Attribute] = Memo(lambda name: attributes[canonical(name)], self._limit)
-        self._marked: Memo[tuple[str, int | None, _Upward], _Marked] = Memo(lambda marks: _Marked(*marks), self._limit)
+        self._marked: Memo[tuple[str, int | None, _Upward], _MarkedElement] = Memo(
+            lambda marks: _MarkedElement(*marks), self._limit
+        )
         self._upward: dict[tuple[int, int], _Upward] = {}
-        self._by_upward: dict[tuple[int, int], _Below] = {}
+        self._by_upward: dict[tuple[int, int], _Siblings] = {}
         self._interned: dict[tuple[NodeKind, str, int, _Upward], NodeClass] = {}
         self._leaf = self._below(0, 0)
 
     def tests_of(self, tag: str) -> Tests:
-        """What is looked at in elements with this tag, beside their children."""
+        """What is tested at elements with this tag, beside their children."""
         name = self._elements[tag]
-        # Which attributes there are is not known: any of them may have conditions.
+        # The attributes are not known here, and any of them may have conditions.
         elsewhere = bool(name.xpaths) or (name.reads_attributes and self._bank.tests_attributes)
         return Tests(name.reads_attributes, name.literals, elsewhere)
 
     # ------------------------------------------------------------ elements
 
     def of_elements(self, columns: Columns, attributes: Sequence[NodeClass]) -> list[NodeClass]:
-        """The class of each element; `attributes` are those of the attributes in the columns."""
+        """The class of each element. `attributes` are the classes of the attributes in the columns."""
         labels, counts = self._labels(columns, attributes), columns.counts
         found: list[NodeClass] = []
         waiting: list[_Upward] = []
         leaf, leaves = self._leaf, self._leaf.by_label
-        # Backwards, so that a node's children come before it.
+        # Backwards, so that children come before their parents.
         for label, children in zip(reversed(labels), reversed(counts), strict=True):
             if children:
                 below = leaf
@@ -140,24 +144,24 @@ class Classes:
         found.reverse()
         return found
 
-    def _labels(self, columns: Columns, attributes: Sequence[NodeClass]) -> Sequence[str | _Marked]:
-        """What tells the elements apart beside their children."""
+    def _labels(self, columns: Columns, attributes: Sequence[NodeClass]) -> Sequence[str | _MarkedElement]:
+        """What distinguishes elements, beside their children: tags, or labels where those do not suffice."""
         tags, names, nothing = columns.tags, self._elements, self._leaf.upward
         own = self._satisfied_literals(columns) if self._bank.element_literals else {}
-        below: dict[int, _Below] = {}
+        below: dict[int, _Siblings] = {}
         for owner, node in zip(columns.owners, attributes, strict=True):
             if node.upward.some and names[tags[owner]].reads_attributes:
                 below[owner] = below.get(owner, self._leaf)[node.upward]
         if not (own or below):
             return tags
-        labels: list[str | _Marked] = list(tags)
+        labels: list[str | _MarkedElement] = list(tags)
         for number in own.keys() | below.keys():
             upward = below[number].upward if number in below else nothing
             labels[number] = self._marked[tags[number], own.get(number), upward]
         return labels
 
     def _satisfied_literals(self, columns: Columns) -> dict[int, int]:
-        """The bits of the literals that the values of elements equal, where they do."""
+        """The bits of the literals that the values of elements equal, by the number of the element."""
         tags, texts, names, literals = columns.tags, columns.texts, self._elements, self._bank.element_literals
         columns.string_values(number for number in tuple(columns.unread) if names[tags[number]].literals)
         found: dict[int, int] = {}
@@ -170,8 +174,8 @@ class Classes:
                     found[number] = bit
         return found
 
-    def joined(self, below: _Below, child: _Upward) -> _Below:
-        """What `child` makes of `below`; remembered there."""
+    def joined(self, below: _Siblings, child: _Upward) -> _Siblings:
+        """What the children `below` and one more satisfy together. The result is cached in `below`."""
         upward = below.upward
         found = self._below(upward.child | child.child, upward.any | child.any)
         if self.made < self._limit:
@@ -179,8 +183,8 @@ class Classes:
             self.made += 1
         return found
 
-    def _class_of(self, label: str | _Marked, below: _Below, columns: Columns, number: int) -> NodeClass:
-        if isinstance(label, _Marked):
+    def _class_of(self, label: str | _MarkedElement, below: _Siblings, columns: Columns, number: int) -> NodeClass:
+        if isinstance(label, _MarkedElement):
             name, own, joined = self._elements[label.tag], label.own, below[label.attributes]
         else:
             name, own, joined = self._elements[label], None, below
@@ -224,7 +228,7 @@ class Classes:
     # ------------------------------------------------------------ both
 
     def _own(self, name: AtName, mask: int, element: etree._Element, place: int) -> int:
-        """The filters that hold at a node: those in `mask` and its conditions in XPath."""
+        """The filters that hold at a node: those in `mask`, and those of its XPath conditions that do."""
         for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
             if holds(xpath, element, place):
                 mask |= 1 << self._bank.bit_of_xpath(xpath)
@@ -253,10 +257,10 @@ class Classes:
                 self.made += 1
         return found
 
-    def _below(self, child: int, any_: int) -> _Below:
+    def _below(self, child: int, any_: int) -> _Siblings:
         found = self._by_upward.get((child, any_))
         if found is None:
-            found = _Below(self, _Upward(child, any_))
+            found = _Siblings(self, _Upward(child, any_))
             if self.made < self._limit:
                 self._by_upward[child, any_] = found
                 self.made += 1

@@ -1,4 +1,4 @@
-"""Conditions that are not worth compiling, evaluated by lxml's XPath on one node."""
+"""Conditions that are not compiled into the automaton: lxml evaluates their XPath on one node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _compare(_context: object, left: _Value, op: CompareOp, right: _Value) -> bo
 
 
 def _atoms(value: _Value) -> list[str | float]:
-    """What a comparison ranges over: the string value of each node, or the one string or number."""
+    """The operands of a comparison: the string value of each node, or the one string or number."""
     if not isinstance(value, list):
         return [value]
     return [text_of(node) if isinstance(node, etree._Element) else str(node) for node in value]
@@ -50,8 +50,8 @@ _EXACT_DIGITS = 15
 
 
 def _exact(xpath: str) -> str:
-    """The condition with our number() for each number that libxml2 may read otherwise than XPath: to it 1.64 is the
-    double after the nearest. Short integers it reads as they are. (Not in the condition's text, by which it is known.)
+    """The condition with our number() around each number that libxml2 may read inexactly: it reads 1.64 as the double
+    after the nearest one. It reads short integers exactly.
 
     >>> _exact('count(./a1.5) = 2 and string(.) != "0.5" or number(.) > -1.64')
     'count(./a1.5) = 2 and string(.) != "0.5" or number(.) > -mmqjp:number("1.64")'
@@ -68,16 +68,16 @@ def _exact(xpath: str) -> str:
 
 @lru_cache(maxsize=65536)
 def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
-    # An attribute cannot be lxml's context node: it is found from its owner by its place.
+    # lxml cannot take an attribute as the context node. It is selected from its element by position.
     xpath = _exact(xpath)
     text = f"boolean(@*[$place][{xpath}])" if on_attribute else f"boolean({xpath})"
     return etree.XPath(text, namespaces={EXTENSION_PREFIX: _NAMESPACE}, smart_strings=False)
 
 
 def holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
-    """Whether a condition's XPath is true at an element, or at its attribute with that place (from 1).
+    """Whether a condition in XPath is true at an element, or at its attribute at a position from 1.
 
-    One whose pattern takes too long, or that runs out of what libxml2 allows an evaluation, does not hold.
+    A condition is false if its regular expression takes too long, or if libxml2 runs out of resources.
     """
     try:
         if attribute:

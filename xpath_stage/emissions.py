@@ -1,8 +1,8 @@
-"""What a node contributes to the witness relations, as numbers, and those of many nodes as columns.
+"""Emissions: what a node contributes to the witness relations, as a number; and the rows of many nodes, as columns.
 
-The automaton gives a node one number, its emission: the groups that bind there, each with the depth of the ancestor
-that it binds, and the values wanted of it. The columns are computed for many documents at once, without a Python object
-a row.
+The automaton gives a node the number of its emission: the groups that bind there, each with the depth of the ancestor
+that it binds, and the values that are needed of the node. Columns are computed for many documents at once, without a
+Python object for each row.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from templates.witness import ATTRIBUTE_SHIFT
 Ints = NDArray[np.int64]
 
 Derivation = tuple[int, Functions]
-"""A chain of functions with its number; (0, ()) for a node's own value."""
+"""The number of a chain of functions, and the functions; (0, ()) for the value of the node itself."""
 
 _OWN: tuple[Derivation, ...] = ((0, ()),)
-"""The one value wanted is the node's own."""
+"""Only the value of the node itself is needed."""
 
 NOTHING, ITS_OWN, OTHERS = range(3)
-"""What an emission wants of its node: no value, its own, or others, perhaps with its own."""
+"""The values that an emission needs of its node: none, its own, or others and perhaps its own."""
 
 
 class BoundGroup(NamedTuple):
-    """A group of edges that bind at a node: `depth` is that of the ancestor node1 (elements from 0);
-    `derived1` and `derived2` are the bits that derived values add to the ids of the two nodes, 0 for the nodes
-    themselves."""
+    """A group of edges that binds at a node. `depth` is that of the ancestor node1, from 0. `derived1` and `derived2`
+    are the bits that derived values add to the ids of the two nodes, 0 for the nodes themselves."""
 
     group: int
     depth: int
@@ -43,16 +42,18 @@ class BoundGroup(NamedTuple):
 
 
 MAX_TABLE = 1 << 22
-"""Entries of a table of all depths and elements, of 8 bytes each; ancestors in trees past it are searched for."""
+"""The largest number of entries, of 8 bytes each, of a table of ancestors by depth and element. In larger trees
+ancestors are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmissionTable:
-    """Of each emission its depth, which values it wants, and where its rows start and how many there are; the rows'
-    columns."""
+    """The emissions as columns. `wants`, `own_depth`, `start` and `count` have an entry for each emission: NOTHING,
+    ITS_OWN or OTHERS, the depth of its nodes, and the range of its rows. `group`, `depth`, `derived1` and `derived2`
+    have one for each row, see `BoundGroup`."""
 
     derives: bool
-    """Whether some row is about a derived value."""
+    """Whether any row has a derived value."""
     wants: NDArray[np.int8]
     own_depth: Ints
     start: Ints
@@ -64,12 +65,12 @@ class EmissionTable:
 
 
 class Emissions:
-    """The emissions that are known, numbered; that of number 0 is nothing."""
+    """The known emissions, by number. Emission 0 is empty."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, tuple[BoundGroup, ...], tuple[Derivation, ...]], int] = {}
         self.values: list[tuple[Derivation, ...]] = []
-        """For each emission the values wanted of its node."""
+        """The values that each emission needs of its node."""
         self._wants = array("b")
         self._depths = array("q")
         self._starts = array("q", [0])
@@ -81,7 +82,7 @@ class Emissions:
         return len(self.values)
 
     def number(self, depth: int, rows: tuple[BoundGroup, ...], values: tuple[Derivation, ...]) -> int:
-        """The number of an emission of nodes at `depth`."""
+        """The number of the emission of nodes at `depth` with these rows and values."""
         key = (depth, rows, values)
         found = self._numbers.get(key)
         if found is None:
@@ -112,10 +113,12 @@ class Emissions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
-    """What was found on a walk over trees: the emission of each element times two, plus one if the element has
-    children; that of each attribute, 0 where nothing binds, with the attribute's owner and its place there, from 1.
+    """The result of a walk over documents.
 
-    Nodes may have further emissions: `more_elements` has (element, emission), `more_attributes` (attribute, emission).
+    `elements` has an entry for each element: its emission times two, plus one if the element has children.
+    `attributes`, `owners` and `places` have one for each attribute: its emission, its element, and its position there
+    from 1. Nodes may have more emissions: `more_elements` has (element, emission), `more_attributes` (attribute,
+    emission).
     """
 
     elements: Sequence[int]
@@ -126,16 +129,17 @@ class Walk:
     more_attributes: Sequence[tuple[int, int]] = ()
 
     def of_elements(self) -> tuple[Ints, Ints]:
-        """Elements and their emissions: first one for each element, in order, and then the further ones."""
+        """Elements and their emissions, of one length: first one for each element, in order, and then the others."""
         return _with_more(np.array(self.elements, np.int64) >> 1, self.more_elements)
 
     def of_attributes(self) -> tuple[Ints, Ints]:
-        """Attributes and their emissions: first one for each attribute, in order, and then the further ones."""
+        """Attributes and their emissions, of one length: first one for each attribute, in order, and then the
+        others."""
         return _with_more(np.array(self.attributes, np.int64), self.more_attributes)
 
 
 def _with_more(emission: Ints, more: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
-    """Nodes and emissions: those of all nodes, and more (node, emission)."""
+    """Nodes and their emissions: one for each node, and the pairs in `more`."""
     nodes = np.arange(len(emission))
     if not more:
         return nodes, emission
@@ -145,7 +149,8 @@ def _with_more(emission: Ints, more: Sequence[tuple[int, int]]) -> tuple[Ints, I
 
 @dataclass(frozen=True, slots=True)
 class WitnessRows:
-    """Rows (document, group, node1, node2); documents are numbered in the order of the walk."""
+    """Rows (document, group, node1, node2), as four columns of one length. Documents are numbered in the order of the
+    walk."""
 
     document: Ints
     group: Ints
@@ -159,9 +164,9 @@ class WitnessRows:
 
 
 def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
-    """The rows of R_bin that a walk over documents stands for.
+    """The rows of R_bin of a walk over documents.
 
-    `first` holds the number of the first element of each document, and at the end that of all elements.
+    `first` has the number of the first element of each document, and at the end the number of all elements.
     """
     table = emissions.table()
     element, emission = walk.of_elements()
@@ -178,12 +183,12 @@ def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
 def _rows(
     table: EmissionTable, levels: _Levels, first: Ints, emission: Ints, owner: Ints, attribute: Ints | None
 ) -> WitnessRows:
-    """The rows of nodes: elements, or attributes, whose `attribute` makes of their owner's number their own."""
+    """The rows of elements, or of attributes: `attribute` has the bits that turn the id of the owner into theirs."""
     counts = table.count[emission]
     node2 = np.repeat(owner, counts)
     row = ranges(table.start[emission], counts)
     depth = table.depth[row]
-    # An element's own depth leads to itself, one above it to its ancestor.
+    # At its own depth an element finds itself, and at a lower depth its ancestor.
     node1 = levels.last(node2, depth)
     if len(first) > 2:
         document = np.repeat(np.arange(len(first) - 1), np.diff(first))[node2]
@@ -193,7 +198,7 @@ def _rows(
         document = np.zeros(len(node2), np.int64)
     if attribute is not None:
         node2 = node2 | np.repeat(attribute, counts)
-        # At an attribute's own depth it is the attribute itself that binds, not its owner.
+        # At its own depth an attribute binds itself, not its owner.
         node1 = np.where(depth == np.repeat(table.own_depth[emission], counts), node2, node1)
     if table.derives:
         node1, node2 = node1 | table.derived1[row], node2 | table.derived2[row]
@@ -201,19 +206,19 @@ def _rows(
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
-    """The numbers start, start + 1, ... of so many for each start, one after the other."""
+    """The concatenation of ranges, given by their starts and lengths."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - starts, counts)
 
 
 class _Levels:
-    """The elements at each depth, in document order."""
+    """Finds ancestors by depth, given the depth of each element in document order."""
 
     def __init__(self, depth: Ints) -> None:
         self._depth = depth
 
     def last(self, node: Ints, depth: Ints) -> Ints:
-        """For each node the last one at that depth that is not after it: with its own depth or less, its ancestor."""
+        """For each node, the last element at a depth that is not after it: for depths up to its own, its ancestor."""
         size, deepest = len(self._depth), int(depth.max(initial=0))
         if (deepest + 1) * size <= MAX_TABLE:
             table = np.empty((deepest + 1, size), np.int64)

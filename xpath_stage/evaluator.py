@@ -1,4 +1,4 @@
-"""Stage 1 (thesis 6.3): documents in, witness relations out, each document walked once for all registered patterns."""
+"""Stage 1 (thesis 6.3): evaluates all registered patterns in one walk over each document, into witness relations."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from xpath_stage.emissions import ranges, witness_rows
 from xpath_stage.groups import Groups
 from xpath_stage.limits import DEFAULT, Limits
 from xpath_stage.parse import Arriving
-from xpath_stage.relations import HELD, Documents, OfShapes, arrow_table, walked_tables
-from xpath_stage.shapes import MAX_SIZE, Found, ShapeCache
-from xpath_stage.wanted import wanted
+from xpath_stage.relations import HELD_VALUES, Documents, ShapedDocuments, arrow_table, walked_tables
+from xpath_stage.shapes import MAX_SIZE, ShapeCache, ShapeFindings
+from xpath_stage.string_values import string_values
 
 CHUNK = 1 << 15
-"""Elements after which what was found is turned into columns."""
+"""The number of elements after which results are turned into columns."""
 
 _NOTHING = R_BIN.empty_table(), R_DOC.empty_table()
 _NO_GROUPS = R_GROUP.empty_table()
 
 
 class XPathStage:
-    """The shared XPath evaluator: registered patterns change by `add` and `remove`, `evaluate` matches documents.
+    """The shared XPath evaluator. `add` and `remove` change the registered patterns; `evaluate` matches documents.
 
-    `groups` are those of an earlier run.
+    `groups` are the groups of an earlier run.
     """
 
     def __init__(self, groups: Iterable[tuple[int, frozenset[Edge]]] = (), *, limits: Limits = DEFAULT) -> None:
@@ -51,8 +51,8 @@ class XPathStage:
             self._shapes.forget()
 
     def counters(self) -> dict[str, int]:
-        """States of the automaton; how often they, or the shapes, were flushed; documents with a shape met before or
-        not; groups of edges that bind together."""
+        """`states` of the automaton, `groups` of edges that bind together, `flushes` of states and of shapes, and
+        documents with a cached shape or without (`shape_hits`, `shape_misses`)."""
         return {
             "states": self._automaton.states,
             "groups": len(self._groups),
@@ -62,8 +62,8 @@ class XPathStage:
         }
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Tells whether the groups that `evaluate` handed out are stored for good; else it hands them out again. What
-        `keep_groups` said holds if they are."""
+        """Ends a batch. If it was not `committed`, the groups that `evaluate` returned will be returned again. If it
+        was, `keep_groups` takes effect."""
         self._groups.saved(committed)
         if committed and self._kept is not None:
             self._groups.keep(self._kept)
@@ -73,15 +73,15 @@ class XPathStage:
 
     @property
     def crowded(self) -> bool:
-        """Whether there may be many groups by now that nothing needs any more."""
+        """Whether there may be many groups that nothing needs any more."""
         return self._groups.crowded
 
     def keep_groups(self, numbers: Collection[int]) -> None:
-        """Tells which of the groups that were handed out are kept; others are forgotten with the end of the batch."""
+        """Drops all groups but those with these numbers, at the end of the batch."""
         self._kept = numbers
 
     def evaluate(self, documents: Iterable[Arriving]) -> Witnesses:
-        """The witness relations of a batch; `r_group` holds the groups that are new since the last batch."""
+        """The witness relations of a batch. `r_group` has the groups that are new since the last batch."""
         times: list[int] = []
         found = [_NOTHING]
         waiting, more = iter(documents), True
@@ -96,14 +96,14 @@ class XPathStage:
         return Witnesses(r_bin, self.new_groups(), r_doc, r_docts)
 
     def close(self) -> None:
-        """Lets go of what is held outside this process: here nothing is."""
+        """Releases what is held outside this process, which is nothing here."""
 
     def group(self, edge: Edge) -> int:
-        """The number of the group of one edge, which is new if there is none yet."""
+        """The number of the group of a single edge. It is made if there is none."""
         return self._groups.number(frozenset((edge,)))
 
     def regrouped(self, r_bin: pa.Table, groups: Mapping[int, Collection[Edge]]) -> pa.Table:
-        """Rows of R_bin that others than this stage grouped, in its own groups; `groups` are those of the others."""
+        """Rows of R_bin with foreign groups, `groups`, converted to the groups of this stage."""
         keys = pc.unique(r_bin["grp"]).sort()
         own = [self._groups.numbers(groups[key]) for key in keys.to_pylist()]
         counts = np.array([len(numbers) for numbers in own], np.int64)
@@ -114,33 +114,33 @@ class XPathStage:
         return r_bin.take(pa.array(rows)).set_column(r_bin.schema.get_field_index("grp"), "grp", pa.array(grp))
 
     def new_groups(self) -> pa.Table:
-        """The groups that are new since this was last asked for."""
+        """The groups that are new since the last call, as rows of R_GROUP."""
         groups = [(group, *edge) for group, edge in self._groups.take()]
         if not groups:
             return _NO_GROUPS
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 
-    def _walk(self, stream: str, columns: Columns) -> Found:
+    def _walk(self, stream: str, columns: Columns) -> ShapeFindings:
         walk, emissions, size = self._automaton.walk([stream], columns), self._automaton.emissions, len(columns.tags)
-        values = wanted(emissions, walk)
+        values = string_values(emissions, walk)
         rows = witness_rows(emissions, walk, np.array([0, size]))
-        return Found(stream, size, rows, values, values.nodes(columns)[0])
+        return ShapeFindings(stream, size, rows, values, values.nodes(columns)[0])
 
 
 class _Chunk:
-    """Some documents of a batch: those of known shapes apart from those that have to be walked over."""
+    """Some documents of a batch: those of known shapes, and those that must be walked."""
 
     def __init__(self, automaton: Automaton, shapes: ShapeCache | None) -> None:
         self._automaton, self._shapes = automaton, shapes
-        self._known = OfShapes()
-        # The documents themselves are not kept: it takes long to give back so much memory at once.
+        self._known = ShapedDocuments()
+        # The documents themselves are not kept, because freeing so much memory at once takes long.
         self._docids: list[int] = []
         self._streams: list[str] = []
         self._columns = automaton.columns()
         self._scratch = automaton.columns()
 
     def fill(self, documents: Iterator[Arriving], times: list[int]) -> bool:
-        """Takes documents till there are enough, and appends (docid, t0, t1) to `times`; whether there may be more."""
+        """Takes documents until there are enough, and appends docid, t0, t1 to `times`. True if there may be more."""
         shapes, known, columns, scratch = self._shapes, self._known, self._columns, self._scratch
         docids, founds, values = known.docids, known.founds, known.values
         size = 0
@@ -158,7 +158,7 @@ class _Chunk:
                     founds.append(found)
                     take = found.take
                     values += take(scratch.texts) if take and not scratch.unread else found.values.read(scratch)
-                    if len(values) > HELD:
+                    if len(values) > HELD_VALUES:
                         known.put_away()
                     size += found.size
                     if size > CHUNK:
@@ -172,7 +172,7 @@ class _Chunk:
         return False
 
     def tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """R_bin and R_doc."""
+        """The tables of R_bin and R_doc."""
         emissions = self._automaton.emissions
         if self._known:
             yield self._known.tables()

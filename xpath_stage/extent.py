@@ -1,4 +1,4 @@
-"""Whether a document may become a tree: what it has too many of is counted without one."""
+"""Refuses documents that are too large for a tree. It counts their parts without making one."""
 
 from __future__ import annotations
 
@@ -7,39 +7,34 @@ import re
 from lxml import etree
 
 from common.prolog import Prolog, wide_encoding
+from common.xml_parser import xml_parser
 
 NODE_BYTES = 4
-"""What an element or an attribute takes at the least: `<a/>`."""
+"""The least number of bytes of an element or an attribute: `<a/>`."""
 
 MAX_NAMESPACES = 1_000
-"""Most declarations of namespaces that hold at one element: to write it down takes time in the square of them."""
+"""The largest number of namespace declarations in scope at an element: serializing it takes quadratic time in them."""
 
 ROOM_FOR_MANY_NAMESPACES = 5 * MAX_NAMESPACES
-"""Bytes that a document with so many must have: an entity may spell `xmlns`, but not in fewer."""
+"""The least size in bytes of a document with so many, also if it uses entities."""
 
 _SOME_IN_A_TAG = re.compile(rb"xmlns(?>[^<]*?xmlns){3}")
-"""A tag, with the text behind it, of four declarations or more: 256 levels of fewer are fewer than 1,000."""
+"""Matches a tag with four declarations or more, and its text. 256 levels with fewer have fewer than 1,000."""
 
 _EXPANSION, _EXPANSION_FREE = 6, 1_000_000
-"""How much longer entities may make a document before libxml2 gives up, and what it grants to any."""
+"""The factor by which entities may enlarge a document before libxml2 gives up, and the bytes that it always allows."""
 
 
 def excess(xml: bytes, prolog: Prolog, max_nodes: int) -> str:
-    """Why a document is too large for a tree, "" if it is not; in time linear in its bytes.
+    """Why a document is too large for a tree, or "". Takes linear time.
 
-    It may have `max_nodes` elements and attributes. What is not well-formed is left to the parser to complain of.
+    It may have `max_nodes` elements and attributes. Documents that are not well-formed are left to the parser.
     """
     if not _may_exceed(xml, prolog, max_nodes):
         return ""
     counter = _Counter(max_nodes)
-    parser = etree.XMLParser(
-        target=counter,  # type: ignore[arg-type]  # the stubs know only targets that hear of no namespaces
-        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only bool
-        no_network=True,
-        load_dtd=False,
-    )
     try:
-        etree.fromstring(xml, parser)
+        etree.fromstring(xml, xml_parser(target=counter))
     except _EnoughError as enough:
         return str(enough)
     except (etree.XMLSyntaxError, ValueError):
@@ -48,7 +43,7 @@ def excess(xml: bytes, prolog: Prolog, max_nodes: int) -> str:
 
 
 def _may_exceed(xml: bytes, prolog: Prolog, max_nodes: int) -> bool:
-    """Whether there may be too much: what is cheap to count, and never less than there is."""
+    """Whether a document may be too large, by upper bounds that are cheap to count."""
     size = len(xml)
     roomy = size >= ROOM_FOR_MANY_NAMESPACES
     if prolog.entities:
@@ -66,11 +61,11 @@ def _may_exceed(xml: bytes, prolog: Prolog, max_nodes: int) -> bool:
 
 
 class _EnoughError(Exception):
-    """There is more than is allowed."""
+    """A limit is exceeded."""
 
 
 class _Counter:
-    """What a parser tells of a document instead of making a tree of it."""
+    """A parser target that counts instead of making a tree."""
 
     def __init__(self, max_nodes: int) -> None:
         self._left = self._most = max_nodes
@@ -78,7 +73,7 @@ class _Counter:
         self._declared: list[int] = []
 
     def start(self, _tag: str, attributes: dict[str, str], namespaces: dict[str | None, str]) -> None:
-        """An element begins."""
+        """Counts the start of an element. Raises _EnoughError past a limit."""
         self._left -= 1 + len(attributes)
         if self._left < 0:
             raise _EnoughError(f"more than {self._most:,} elements and attributes")
@@ -88,8 +83,8 @@ class _Counter:
             raise _EnoughError(f"more than {MAX_NAMESPACES:,} declarations of namespaces at one element")
 
     def end(self, _tag: str) -> None:
-        """It ends."""
+        """Counts the end of an element."""
         self._namespaces -= self._declared.pop()
 
     def close(self) -> None:
-        """The document has ended."""
+        """Does nothing at the end of the document."""

@@ -1,7 +1,7 @@
-"""The registered existential filters: every distinct branch and every distinct condition is one bit.
+"""The registered existential filters. Every distinct branch and every distinct condition has a bit.
 
-They are counted, and indexed by the names of the nodes that they may hold at; which of them do hold is found by
-`xpath_stage.classes`.
+Filters are counted, and indexed by the names of the nodes at which they may hold. `xpath_stage.classes` finds those
+that do hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch as a filter of the node it hangs off."""
+    """A branch, as a filter of the node above it."""
 
     bit: int
     axis: str
@@ -29,7 +29,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A condition in XPath, with the other filters that a pattern requires of the same node."""
+    """A condition in XPath, and the other filters that a pattern requires of the same node."""
 
     xpath: str
     guard: Bits
@@ -37,10 +37,10 @@ class Guarded:
 
 @dataclass(slots=True)
 class AtName:
-    """What matters at nodes of one kind and name: conditions to test, branches whose top they may be.
+    """The filters at nodes of one kind and name: conditions to test, and branches whose top they may be.
 
-    A condition in XPath is worth its evaluation only where all else that some pattern asks of the node holds.
-    `literals` have the numbers of their bits.
+    `literals` maps literals to their bits. A condition in XPath is evaluated only where all other filters hold that
+    some pattern requires with it.
     """
 
     kind: NodeKind
@@ -53,7 +53,7 @@ class AtName:
 
 
 class FilterBank:
-    """The registered filters, counted, each with a bit of its own."""
+    """The registered filters with their bits, counted."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -66,23 +66,23 @@ class FilterBank:
         self._guarded: defaultdict[Test, Counter[Guarded]] = defaultdict(Counter)
         self._needs: defaultdict[Test, set[int]] = defaultdict(set)
         self.element_literals: Counter[str | None] = Counter()
-        """Literals that some filter asks for the values of elements."""
+        """The literals with which filters compare the values of elements, counted."""
         self.owners = Tags()
-        """Elements of which some filter reads the attributes."""
+        """The tags of elements of which some filter reads attributes."""
         self.selective: set[int] = set()
-        """The filters that depend on values: each tells apart what other filters leave together."""
+        """The bits of the filters that depend on values."""
 
     def __bool__(self) -> bool:
         return bool(self._bit_of)
 
     @property
     def reads_trees(self) -> bool:
-        """Whether some filter is in XPath."""
+        """Whether there is a filter in XPath."""
         return any(self._guarded.values())
 
     @property
     def tests_attributes(self) -> bool:
-        """Whether some filter asks for the value of an attribute."""
+        """Whether some filter reads the value of an attribute."""
         return any(
             test.kind == "attribute" and by for kind in (self._literals, self._guarded) for test, by in kind.items()
         )
@@ -90,7 +90,8 @@ class FilterBank:
     # ------------------------------------------------------------ registration
 
     def require(self, node: PatternNode) -> Bits:
-        """The bits that a node must have to pass `node`'s conditions and branches; registers what is new."""
+        """Registers the conditions and branches of a pattern node. Returns the bits that a node must have to pass
+        them."""
         self._vocabulary.add(node.test)
         if not node.children and not node.conditions:
             return ()
@@ -118,7 +119,7 @@ class FilterBank:
         return tuple(sorted(found))
 
     def release(self, node: PatternNode) -> None:
-        """Gives back what `require` registered for the node."""
+        """Unregisters what `require` registered for a pattern node."""
         guard = self._guard(node)
         for xpath in _xpaths(node):
             decrease(self._guarded[node.test], Guarded(xpath, guard))
@@ -137,7 +138,7 @@ class FilterBank:
         self._vocabulary.remove(node.test)
 
     def _guard(self, node: PatternNode) -> Bits:
-        """The bits of a registered node's branches and literals."""
+        """The bits of the branches and literals of a registered pattern node."""
         found = {self._bit_of["branch", str(child)] for child in node.children}
         found.update(self._bit_of["literal", literal] for literal in _literals(node))
         return tuple(sorted(found))
@@ -168,7 +169,7 @@ class FilterBank:
     # ------------------------------------------------------------ what they are at nodes
 
     def at(self, kind: NodeKind, name: str) -> AtName:
-        """What matters at nodes of this kind and canonical name."""
+        """The filters at nodes of this kind and canonical name."""
         made = AtName(kind, name)
         for literals in _accepting(self._literals, kind, name):
             for literal in literals:
@@ -187,7 +188,7 @@ class FilterBank:
 
 
 def _accepting(by_test: Mapping[Test, T], kind: NodeKind, label: str) -> Iterator[T]:
-    """The items under the tests that a node of this name passes."""
+    """The items of the tests that a node of this kind and name passes."""
     return (item for test, item in by_test.items() if test.kind == kind and test.accepts(label))
 
 

@@ -1,11 +1,10 @@
-"""The groups of edges that bind together, numbered for good: how many there are the registered edges bound, whatever
-documents come.
+"""Groups of edges that bind together, with permanent numbers. Registered edges bound their number, not documents.
 
-What binds at a node is one group where it can be. Two things take it apart. Edges with other filters on values are
-never in one group: documents have values of their own, and would each make groups of their own. And edges that were
-registered later are apart from those before them, until there are half as many: else each query that comes would make a
-group of all edges before it. What is left of variety, that of documents' structure, may make so many groups; past that
-an edge is a group alone.
+The edges that bind at a node are one group if possible. Two rules split them. Edges with different value filters are
+never in one group, because documents differ in their values, and each would make its own groups. Edges that were
+registered later are apart from earlier ones until there are half as many, because otherwise each new query would make a
+group of all earlier edges. The variety that is left is that of the structure of documents. It is bounded by SHARE, past
+which each edge is a group of its own.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from templates.catalog import Edge
 
 SHARE = 32
-"""In so many groups an edge may be, on average, beside that of its own."""
+"""The largest average number of groups that an edge is in, beside its own."""
 
 CROWDED = 10_000
-"""So many rows of groups of which nobody knows whether they are still needed are no reason to look for that."""
+"""The number of rows of possibly unneeded groups that are tolerated."""
 
 Filters = tuple[int, ...]
-"""The filters on values that a node and those above it must pass for an edge to bind there."""
+"""The value filters that a node and its ancestors must pass for an edge to bind there."""
 
 
 class _Family:
-    """The edges with the same filters on values: how many they are, in runs, and the rows of groups made of them."""
+    """The edges with the same value filters: their number (`size`), their runs, and the rows of groups of them."""
 
     __slots__ = ("filters", "rows", "runs", "size")
 
@@ -35,7 +34,7 @@ class _Family:
         self.runs: list[_Run] = []
 
     def take(self, run: _Run) -> None:
-        """Takes in a run that is younger than all others. A run is twice as large as the next, at the least."""
+        """Adds the newest run. Runs are merged so that each is at least twice as large as the next."""
         self.size += run.size
         self.runs = [old for old in self.runs if old.size]
         while self.runs and self.runs[-1].size < 2 * run.size:
@@ -46,7 +45,7 @@ class _Family:
 
 
 class _Run:
-    """Edges of a family that were registered one after the other; they may be `merged` in a run of more."""
+    """Edges of a family that were registered one after the other. The run may be `merged` into a larger one."""
 
     __slots__ = ("family", "merged", "size")
 
@@ -55,7 +54,7 @@ class _Run:
         self.merged: _Run | None = None
 
     def whole(self) -> _Run:
-        """The run that they are part of."""
+        """The unmerged run that these edges are in."""
         run = self
         while run.merged is not None:
             run = run.merged
@@ -63,12 +62,12 @@ class _Run:
 
 
 class Groups:
-    """Numbers of groups; `known` are those of an earlier run."""
+    """Numbers groups. `known` are the groups of an earlier run."""
 
     def __init__(self, known: Iterable[tuple[int, frozenset[Edge]]] = ()) -> None:
         self._numbers: dict[frozenset[Edge], int] = {}
         self._next = self._rows = 0
-        for number, edges in known:  # a store may have two of the same edges
+        for number, edges in known:  # a store may have two groups with the same edges
             self._numbers[edges] = number
             self._next = max(self._next, number + 1)
             self._rows += len(edges)
@@ -86,17 +85,17 @@ class Groups:
 
     @property
     def crowded(self) -> bool:
-        """Whether there may be many groups by now that nothing needs any more, or some that take others' place."""
+        """Whether there may be many groups that nothing needs any more, or some that leave no room for others."""
         return self._rows > 2 * self._needed + CROWDED or (self._removed and self._refused)
 
     # ------------------------------------------------------------ registration
 
     def add(self, edge: Edge, filters: Filters) -> None:
-        """Registers an edge that binds under these filters."""
+        """Registers an edge with its value filters."""
         self._pending[edge] = filters
 
     def remove(self, edges: Iterable[Edge]) -> None:
-        """Takes registered edges away."""
+        """Unregisters edges."""
         for edge in edges:
             self._removed = True
             if self._pending.pop(edge, None) is None:
@@ -107,9 +106,9 @@ class Groups:
                     del self._families[run.family.filters]
 
     def _settle(self) -> None:
-        """Sorts in the edges that were registered since the last time."""
+        """Puts the edges that were registered since the last time into families and runs."""
         seeds, self._seeds = self._seeds, []
-        # Those of an earlier run that were in one group are so again, so that its number stays in use.
+        # Edges that were in one group in an earlier run are in one group again, so that its number stays in use.
         for seed in sorted(seeds, key=len, reverse=True):
             self._sort_in([edge for edge in seed if edge in self._pending])
         self._sort_in(list(self._pending))
@@ -127,7 +126,7 @@ class Groups:
             family.take(run)
 
     def _count(self) -> None:
-        """Counts the rows of all groups."""
+        """Recounts the rows of all groups."""
         self._rows = sum(map(len, self._numbers))
         for family in self._families.values():
             family.rows = 0
@@ -139,7 +138,7 @@ class Groups:
     # ------------------------------------------------------------ numbers
 
     def numbers(self, edges: Collection[Edge]) -> list[int]:
-        """The groups that together are these edges, which bind together."""
+        """The numbers of the groups that together have these edges, which bind together."""
         if self._pending:
             self._settle()
         if len(edges) == 1:
@@ -148,11 +147,11 @@ class Groups:
         for edge in edges:
             run = self._run_of.get(edge)
             parts.setdefault(None if run is None else run.whole().family, []).append(edge)
-        # Numbers are handed out in an order that does not depend on that of a set.
+        # The order of new numbers must not depend on the order of a set.
         return [number for part in sorted(parts.items(), key=_first) for number in self._numbered(*part)]
 
     def _numbered(self, family: _Family | None, edges: list[Edge]) -> Iterator[int]:
-        """The groups of edges of a family, if they are in one."""
+        """The numbers of the groups of edges of one family, or of edges that are not registered (None)."""
         known = self._numbers.get(frozenset(edges))
         if known is not None:
             yield known
@@ -171,7 +170,7 @@ class Groups:
             yield self.number(key)
 
     def number(self, edges: frozenset[Edge]) -> int:
-        """The number of the one group that is these edges."""
+        """The number of the one group with these edges."""
         number = self._numbers.get(edges)
         if number is None:
             number = self._numbers[edges] = self._next
@@ -183,19 +182,19 @@ class Groups:
     # ------------------------------------------------------------ batches
 
     def take(self) -> list[tuple[int, Edge]]:
-        """(group, edge) of the groups made since the last call."""
+        """The pairs (group, edge) of the groups made since the last call."""
         taken, self._fresh = self._fresh, []
         self._taken += taken
         return taken
 
     def saved(self, saved: bool) -> None:
-        """Tells whether the groups taken since the last call are stored for good; if not they are new again."""
+        """Is told whether the groups taken since the last call are stored. If not, they are new again."""
         if not saved:
             self._fresh = self._taken + self._fresh
         self._taken = []
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Forgets all groups but these and those that are not stored yet. Their numbers are not handed out again."""
+        """Drops all groups but these and those that are not stored yet. Numbers are never reused."""
         kept = {*numbers, *(number for number, _ in self._fresh)}
         self._numbers = {edges: number for edges, number in self._numbers.items() if number in kept}
         self._count()

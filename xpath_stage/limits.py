@@ -1,4 +1,4 @@
-"""How much stage 1 keeps: the settings that bound its memory, whatever documents come."""
+"""The limits of the caches of stage 1, which bound its memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is kept for later documents of what could be made anew; past a limit it is, which `flushes` counts.
+    """The largest number of cached `states` of the automaton, `classes` of nodes and names, `emissions` of nodes, and
+    `shapes` of documents (0 for no shape cache). Past a limit a cache is cleared, which `flushes` counts.
 
-    `states` of the automaton; `classes` of nodes by what filters hold there, and names; `emissions`, what binds at
-    nodes; `shapes` of documents, none with 0. A state takes some 3 KB, its classes and its emission included.
+    A state takes about 3 KB, with its classes and its emission.
     """
 
     states: int = 100_000

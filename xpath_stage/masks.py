@@ -1,7 +1,7 @@
-"""Items that each require a set of filters, indexed so that the satisfied ones are found quickly.
+"""An index of items by the filters that they require, to find those that are satisfied.
 
-What holds at a node is a mask with a bit for each filter. What an item requires are numbers of bits: a few among very
-many.
+The filters that hold at a node are a mask with a bit for each. The filters that an item requires are bit numbers: a few
+of very many.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 Bits = tuple[int, ...]
-"""Numbers of bits, ascending."""
+"""Bit numbers, ascending."""
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -24,7 +24,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def mask_of(numbers: Iterable[int]) -> int:
-    """The mask with these bits, in time linear in its length and their number."""
+    """The mask with these bits. Takes time in its length and their number."""
     known = list(numbers)
     octets = bytearray(max(known, default=-1) // 8 + 1)
     for number in known:
@@ -33,9 +33,9 @@ def mask_of(numbers: Iterable[int]) -> int:
 
 
 class MaskIndex(Generic[T]):
-    """Items keyed under one of the bits they require: look-up touches only items under satisfied bits.
+    """Items, indexed by one of the bits that they require: a look-up visits only items under bits that are set.
 
-    They are sorted in when something is looked up first: most of very many items are in documents that never come.
+    The index is made at the first look-up, because most items belong to documents that never arrive.
     """
 
     __slots__ = ("_bit_of", "_by_bit", "_items", "_need")
@@ -48,7 +48,7 @@ class MaskIndex(Generic[T]):
 
     @property
     def need(self) -> int:
-        """All bits that some item requires (or required: it does not shrink)."""
+        """The mask of all bits that some item requires or required: it does not shrink."""
         self._index()
         return self._need
 
@@ -95,7 +95,7 @@ class MaskIndex(Generic[T]):
         return self._by_bit
 
     def _sort_in(self, item: T, required: Bits, by_bit: dict[int, dict[T, Bits]]) -> None:
-        # The least crowded bit: a literal that few patterns ask for, rather than a branch that most do.
+        # The bit with the fewest items: rather a literal of few patterns than a branch of most.
         bit = min(required, key=lambda b: len(by_bit.get(b, ())), default=-1)
         by_bit.setdefault(bit, {})[item] = required
         self._bit_of[item] = bit

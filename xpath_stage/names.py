@@ -1,4 +1,4 @@
-"""Names as the registered tests can tell them apart, so that a million tags that no query mentions are one."""
+"""Names, as far as the registered tests distinguish them: all tags that no query mentions are one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = "\0"
 
 
 class Memo(dict[K, T]):
-    """What a function gives for keys that were met before, as many of them as `limit`."""
+    """A cache of the results of a function, for at most `limit` keys."""
 
     __slots__ = ("_function", "_limit")
 
@@ -47,7 +47,7 @@ class Vocabulary:
         decrease(self._uris, test.uri)
 
     def canonical(self, name: str) -> str:
-        """A name that passes the same tests; there are as many of them as the tests can tell apart."""
+        """The canonical name that passes the same tests. There are only as many as the tests distinguish."""
         uri, local = split_name(name)
         if local not in self._locals:
             local = OTHER
@@ -57,7 +57,7 @@ class Vocabulary:
 
 
 class Tags:
-    """The tags that pass one of some tests, which are counted. The test None lets all pass."""
+    """The set of tags that pass one of some tests, which are counted. All tags pass the test None."""
 
     def __init__(self) -> None:
         self._tests: Counter[Test | None] = Counter()
@@ -76,7 +76,8 @@ class Tags:
 
 
 def owner_test(parent: Test | None, axis: str) -> Test | None:
-    """What the owner of an attribute on this axis below a node that passes `parent` must pass; None: any element."""
+    """The test that the owner of an attribute must pass, on this axis below a node that passes `parent`. None: no
+    test."""
     return parent if axis == "/" else None
 
 
@@ -89,7 +90,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def decrease(counter: Counter[T], item: T) -> None:
-    """Counts one less, and forgets what is down to none."""
+    """Decreases a count, and removes it at zero."""
     counter[item] -= 1
     if not counter[item]:
         del counter[item]

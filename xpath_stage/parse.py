@@ -1,4 +1,4 @@
-"""Bytes to an element tree, safely: nothing outside is read, and what could exhaust memory is refused."""
+"""Parses a document safely: nothing outside of it is read, and what could exhaust memory is refused."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from typing import NamedTuple
 
 from lxml import etree
 
+from common.errors import InputError
 from common.prolog import Prolog, read_prolog
+from common.xml_parser import xml_parser
 from xpath_stage.extent import NODE_BYTES, excess
 
 MAX_BYTES = 16 << 20
-"""Largest document from outside: its tree takes up to 75 times as much memory."""
+"""The largest document from outside, in bytes. Its tree takes up to 75 times as much memory."""
 
 MOST_NODES = MAX_BYTES // NODE_BYTES
-"""Most elements and attributes of one: entities must not make it larger than it could be without."""
+"""The largest number of elements and attributes. Entities must not make a document larger than it could be without."""
 
 MAX_ATTRIBUTES = 1_000
-"""Most attributes of an element: to list them takes time in the square of their number."""
+"""The largest number of attributes of an element: listing them takes quadratic time."""
 
 ROOM_FOR_MANY_ATTRIBUTES = 5 * MAX_ATTRIBUTES
-"""Bytes that a document with so many must have."""
+"""The least size in bytes of a document with so many attributes at an element."""
 
 _HAS_MANY = etree.XPath(f"boolean(//@*[{MAX_ATTRIBUTES + 1}])")
 
 
-class DocumentError(ValueError):
+class DocumentError(InputError, ValueError):
     """A document that cannot be read: the message tells the place and the cause."""
 
 
 class ParsedDocument:
-    """A document's tree: its elements are numbered in document order, from 0.
+    """The tree of a document. Its elements are numbered in document order, from 0.
 
-    `size` is the length of its XML, in bytes. `top` is its root element, maybe with other documents beside it in a
-    larger tree: good for what looks down from it, and for nothing else.
+    `size` is the length of its XML in bytes. `top` is its root element, perhaps in a larger tree with other documents
+    beside it, so it must only be used to look down from it.
     """
 
     __slots__ = ("__dict__", "size", "top")
@@ -45,7 +47,7 @@ class ParsedDocument:
 
     @cached_property
     def root(self) -> etree._Element:
-        """The root element of a tree of its own."""
+        """The root element, in a tree of its own."""
         return self.top if self.top.getparent() is None else deepcopy(self.top)
 
     def xml(self) -> str:
@@ -54,17 +56,17 @@ class ParsedDocument:
 
     @cached_property
     def elements(self) -> list[etree._Element]:
-        """The elements."""
+        """The elements, by number."""
         return list(self.root.iter())
 
     @cached_property
     def number(self) -> dict[etree._Element, int]:
-        """Element -> its number."""
+        """The number of each element."""
         return {element: i for i, element in enumerate(self.elements)}
 
     @cached_property
     def end(self) -> list[int]:
-        """For each element, the number after its last descendant's."""
+        """For each element, the number after that of its last descendant."""
         ends = list(range(1, len(self.elements) + 1))
         for i in range(len(self.elements) - 1, 0, -1):
             parent = self.parent[i]
@@ -74,22 +76,22 @@ class ParsedDocument:
 
     @cached_property
     def parent(self) -> list[int | None]:
-        """For each element the number of its parent; None for the root element."""
+        """For each element, the number of its parent; None for the root element."""
         numbers = self.number
         return [None, *(numbers[element.getparent()] for element in self.elements[1:])]  # type: ignore[index]
 
     def attribute(self, element: int, place: int) -> tuple[str, str]:
-        """Name and value of an element's attribute by its place, from 1."""
+        """The name and the value of the attribute of an element at a position from 1."""
         name, value = self.elements[element].attrib.items()[place - 1]
         return str(name), str(value)
 
     def string_value(self, element: int, attribute: int = 0) -> str:
-        """XPath's string value: an attribute's value, an element's whole text."""
+        """The string value of XPath: the value of an attribute, or all text in an element (`attribute` 0)."""
         return self.attribute(element, attribute)[1] if attribute else text_of(self.elements[element])
 
 
 class StreamDocument(NamedTuple):
-    """A parsed document on its way through stage 1. Times in UTC microseconds."""
+    """A parsed document with its id, stream and interval. Times are in UTC microseconds."""
 
     docid: int
     stream: str
@@ -99,7 +101,7 @@ class StreamDocument(NamedTuple):
 
 
 Arriving = tuple[int, str, int, int, ParsedDocument]
-"""The fields of a `StreamDocument`, be they one or not."""
+"""The fields of a `StreamDocument`, as any tuple."""
 
 
 def text_of(element: etree._Element) -> str:
@@ -112,8 +114,8 @@ def text_of(element: etree._Element) -> str:
 def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None = None) -> ParsedDocument:
     """Parses a document of at most `max_nodes` elements and attributes. Raises DocumentError.
 
-    `trusted`, for documents of our own making, lifts our limits and libxml2's (256 levels of elements, 10 MB a text
-    node).
+    `trusted` is for documents that we wrote. It lifts our limits and those of libxml2 (256 levels of elements, 10 MB in
+    a text node).
     """
     size = len(xml)
     if size > MAX_BYTES and not trusted:
@@ -133,7 +135,7 @@ def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None =
         raise DocumentError(f"line {line}, column {column}: {_cause(error.msg)}") from None
     except ValueError as error:
         raise DocumentError(str(error)) from None
-    # lxml overlooks an error that a warning follows.
+    # lxml ignores an error if a warning follows it.
     if errors := parser.error_log:
         _refuse_overlooked(errors)
     if not prolog.understood and root.getroottree().docinfo.doctype:  # type: ignore[union-attr]  # one exists
@@ -145,9 +147,9 @@ def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None =
 
 
 def _has_short_tags(xml: bytes) -> bool:
-    """Whether some tag begins in every half of the room that too many attributes take: no tag is so long then.
+    """Whether every stretch of half the size of too many attributes has the start of a tag. Then no tag is that long.
 
-    For documents in UTF-8 without a DOCTYPE, which could give attributes that stand nowhere.
+    For documents in UTF-8 without a DOCTYPE, which could add attributes.
     """
     step = ROOM_FOR_MANY_ATTRIBUTES // 2
     return all(xml.find(b"<", place, place + step) >= 0 for place in range(0, len(xml) - step, step))
@@ -157,20 +159,9 @@ def _cause(message: str | None) -> str:
     return (message or "not well-formed").split(", line ")[0].strip()
 
 
-def xml_parser(*, trusted: bool) -> etree.XMLParser:
-    """A parser as all documents are parsed with: it opens nothing, and drops comments and processing instructions."""
-    return etree.XMLParser(
-        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only bool
-        no_network=True,
-        load_dtd=False,
-        huge_tree=trusted,
-        remove_comments=True,
-        remove_pis=True,
-        strip_cdata=True,
-    )
+PARSERS = {trusted: xml_parser(elements_only=True, trusted=trusted) for trusted in (False, True)}
+"""All documents are parsed with these, by whether they are trusted."""
 
-
-PARSERS = {trusted: xml_parser(trusted=trusted) for trusted in (False, True)}
 _LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
 _BARE = Prolog(understood=True)
 

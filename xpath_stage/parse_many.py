@@ -1,7 +1,7 @@
-"""Parses many documents: small ones several at a time, as children of one root element.
+"""Parses many documents. Small ones are parsed several at a time, as children of one root element.
 
-Of the time that a feed item takes alone up to a third goes by before the parser meets its first byte. What is read is
-what `parse_document` reads of each alone: where the tree does not prove that, each is parsed alone.
+Up to a third of the time for a feed item goes by before the parser reads its first byte. The results are those of
+`parse_document` for each document: if the tree does not prove that, each document is parsed alone.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from xpath_stage.extent import NODE_BYTES
 from xpath_stage.parse import PARSERS, ROOM_FOR_MANY_ATTRIBUTES, DocumentError, ParsedDocument, parse_document
 
 MOST, MOST_BYTES = 32, 1 << 14
-"""Documents that are parsed together, and bytes of them. More of them leave the processor's caches, which others may be
-using: 256 take as long on a quiet machine, and up to a fifth longer on a busy one."""
+"""The largest number of documents that are parsed together, and of their bytes. More exceed the caches of the
+processor: 256 documents take as long on a quiet machine, and up to 20 % longer on a busy one."""
 
 SMALL = ROOM_FOR_MANY_ATTRIBUTES
-"""Bytes of the largest of them: the larger one is, the less is gained."""
+"""The size in bytes up to which documents are parsed together. The larger one is, the less is gained."""
 
 _BREAK = "break" + token_hex(8)
-"""An element that no document can hold, for none knows its name. It is the same as long as the process lives: libxml2
-never forgets a name."""
+"""The name of an element that no document has, because it is random. There is one for the process, because libxml2
+never frees a name."""
 
 _OPEN, _BETWEEN, _CLOSE = f"<{_BREAK}>".encode(), f"<{_BREAK}/>".encode(), f"</{_BREAK}>".encode()
 _DECLARATION = re.compile(
@@ -36,7 +36,7 @@ _DECLARATION = re.compile(
 _LESS_THAN, _A, _Z, _GREATER_THAN = b"<Az>"
 _ENDS = itemgetter(0, 1, -2, -1)
 _NO_TAG_ENDS = b"-?]"
-"""What comes before the last `>` of a comment, a processing instruction, CDATA."""
+"""The characters before the last `>` of a comment, a processing instruction or CDATA."""
 
 _AS_EXPECTED = etree.XPath(f"count({_BREAK}) = $breaks and count(*) = 2 * $breaks + 1 and not(text())")
 
@@ -44,7 +44,7 @@ _AS_EXPECTED = etree.XPath(f"count({_BREAK}) = $breaks and count(*) = 2 * $break
 def parse_documents(
     xmls: Iterable[bytes], *, trusted: bool = False, max_nodes: int | None = None
 ) -> Iterator[ParsedDocument | DocumentError]:
-    """What `parse_document` returns or raises for each document, in their order."""
+    """What `parse_document` returns or raises for each document, in the same order."""
     bounds = _Bounds(trusted, max_nodes, SMALL if max_nodes is None else min(SMALL, NODE_BYTES * max_nodes))
     waiting = iter(xmls)
     batches = iter(lambda: list(islice(waiting, MOST)), [])
@@ -52,7 +52,7 @@ def parse_documents(
 
 
 class _Bounds(NamedTuple):
-    """What holds for all documents; the largest of those that are parsed together has `small` bytes."""
+    """The options for all documents. Those of up to `small` bytes are parsed together."""
 
     trusted: bool
     max_nodes: int | None
@@ -82,11 +82,11 @@ def _alone(xml: bytes, bounds: _Bounds) -> ParsedDocument | DocumentError:
 
 
 def _tops(xmls: list[bytes], trusted: bool) -> list[etree._Element] | None:
-    """The documents' root elements; None if it is not certain that each document is one element and no more.
+    """The root elements of the documents; None if it is not certain that each document is exactly one element.
 
-    If all breaks are children of the root element, the parser was at its level wherever a document began or ended. A
-    document then begins with an element; its last `>` ends an element or is text there, of which there is none; and as
-    there are as many other children as documents, each has one, which begins and ends with it.
+    If all breaks are children of the root element, the parser was at that level wherever a document began or ended.
+    Then a document begins with an element. Its last `>` ends an element, or is text at that level, of which there is
+    none. There are as many other children as documents, so each document has one, which begins and ends with it.
     """
     if not _all_elements(xmls):
         xmls = [_trimmed(xml) for xml in xmls]
@@ -94,18 +94,19 @@ def _tops(xmls: list[bytes], trusted: bool) -> list[etree._Element] | None:
             return None
     parser = PARSERS[trusted]
     try:
-        # In one pass: what is joined does not fit into the processor's caches twice.
+        # In one pass, because the joined bytes do not fit into the caches of the processor twice.
         root = etree.fromstring(_BETWEEN.join((_OPEN + xmls[0], *xmls[1:-1], xmls[-1] + _CLOSE)), parser)
     except (etree.XMLSyntaxError, ValueError):
         return None
-    # What lxml overlooks, or warns of, is looked at document by document.
+    # Documents with warnings, or errors that lxml ignores, are parsed one by one.
     if parser.error_log or not _AS_EXPECTED(root, breaks=len(xmls) - 1):
         return None
     return root[::2]  # type: ignore[index,return-value]  # the stubs know no slices
 
 
 def _all_elements(xmls: Sequence[bytes]) -> bool:
-    """Whether each begins with a start tag, and none ends with a comment, a processing instruction or CDATA."""
+    """Whether each document begins with a start tag, and none ends with a comment, a processing instruction or
+    CDATA."""
     if min(map(len, xmls)) < len(b"<a/>"):
         return False
     return all(
@@ -115,6 +116,6 @@ def _all_elements(xmls: Sequence[bytes]) -> bool:
 
 
 def _trimmed(xml: bytes) -> bytes:
-    """A document without the declaration before it and white space around."""
+    """A document without its XML declaration and surrounding white space."""
     declaration = _DECLARATION.match(xml)
     return (xml[declaration.end() :] if declaration else xml).strip(b" \t\r\n")

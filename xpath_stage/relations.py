@@ -1,7 +1,6 @@
-"""From walks to the witness relations R_bin and R_doc, as Arrow tables without a Python object a row.
+"""Turns walks into the witness relations R_bin and R_doc, as Arrow tables, without a Python object for each row.
 
-Documents come here in two ways: those of a shape that the cache knows share what was found, the others were walked over
-together.
+There are two sources: documents with a cached shape, which share its result, and documents that were walked together.
 """
 
 from __future__ import annotations
@@ -16,22 +15,23 @@ from numpy.typing import NDArray
 from templates.witness import R_BIN, R_DOC
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import Emissions, Ints, Walk, WitnessRows, ranges, witness_rows
-from xpath_stage.shapes import Found
-from xpath_stage.wanted import wanted
+from xpath_stage.shapes import ShapeFindings
+from xpath_stage.string_values import string_values
 
-HELD = 500
-"""Values that are held as Python's strings: more of them leave the processor's caches, and take a tenth longer."""
+HELD_VALUES = 500
+"""The largest number of values that are kept as Python strings. More exceed the processor caches and take 10 %
+longer."""
 
 
-class OfShapes:
-    """Documents of known shapes: their ids, what was found in another of their shape, and the values wanted of them.
+class ShapedDocuments:
+    """Documents with cached shapes: their ids, the results of their shapes, and the values that are needed of them.
 
-    Who adds one appends to these, and has the values made columns when there are `HELD`.
+    The caller appends to the lists, and calls `put_away` when there are HELD_VALUES values.
     """
 
     def __init__(self) -> None:
         self.docids: list[int] = []
-        self.founds: list[Found] = []
+        self.founds: list[ShapeFindings] = []
         self.values: list[str | None] = []
         self._texts: list[pa.Array] = []
 
@@ -39,12 +39,12 @@ class OfShapes:
         return len(self.docids)
 
     def put_away(self) -> None:
-        """Makes columns of the values."""
+        """Turns the values into a column."""
         self._texts.append(strings(self.values))
         self.values.clear()
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
-        """R_bin and R_doc."""
+        """The tables of R_bin and R_doc."""
         number_of = {found: number for number, found in enumerate(dict.fromkeys(self.founds))}
         founds = list(number_of)
         if len(founds) == 1:
@@ -64,17 +64,18 @@ class OfShapes:
 def walked_tables(
     emissions: Emissions, documents: Documents, columns: Columns, walk: Walk
 ) -> tuple[pa.Table, pa.Table]:
-    """R_bin and R_doc of documents that were walked over."""
+    """The tables of R_bin and R_doc of documents that were walked."""
     first = np.array(columns.first, np.int64)
     r_bin = documents.r_bin(witness_rows(emissions, walk, first))
-    values = wanted(emissions, walk)
+    values = string_values(emissions, walk)
     nodes, elements = values.nodes(columns)
     place = np.searchsorted(first, elements, side="right") - 1
     return r_bin, documents.r_doc(place, nodes - first[place], strings(values.read(columns)))
 
 
 class Documents:
-    """The documents that rows are about, by their places."""
+    """The documents of rows, by index: their ids, and their streams. With `stream`, that has for each document an index
+    into `streams`."""
 
     def __init__(self, docids: Sequence[int], streams: Sequence[str], stream: Ints | None = None) -> None:
         self._docids = np.array(docids, np.int64)
@@ -85,7 +86,7 @@ class Documents:
         return pa.table([pa.array(column) for column in columns], R_BIN)
 
     def r_doc(self, place: Ints, nodes: Ints, texts: pa.Array | pa.ChunkedArray) -> pa.Table:
-        """R_doc with these texts."""
+        """R_doc. `place`, the index of a document, `nodes` and `texts` have one length."""
         if len(set(self._streams)) == 1:
             streams = pa.repeat(self._streams[0], len(place))
         else:
@@ -96,22 +97,23 @@ class Documents:
 
 
 def strings(values: Sequence[str | None]) -> pa.Array:
-    """Strings; None stands for ''."""
+    """An array of strings; None becomes ''."""
     array = pa.array(values, pa.string())
     if array.null_count == 0:
         return array
-    # What is missing takes no bytes, so it is '' where nothing says that it is missing.
+    # A null takes no bytes, so without the validity bitmap it is ''.
     _, offsets, data = array.buffers()
     return pa.StringArray.from_buffers(len(array), offsets, data or pa.py_buffer(b""))
 
 
 def arrow_table(rows: NDArray[np.signedinteger[Any]], schema: pa.Schema) -> pa.Table:
-    """Rows of numbers as a table."""
+    """Numbers of shape (rows, columns) as a table."""
     return pa.table([pa.array(np.ascontiguousarray(column)) for column in rows.T], schema)
 
 
 def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
-    """For documents of shapes with these numbers, the rows of their shapes, of which each has so many; and the
+    """Expands documents to the rows of their shapes. `numbers` has the shape of each document, and `lengths` the number
+    of rows of each shape. Returns the indices of rows, as if those of all shapes were concatenated, and of
     documents."""
     if len(lengths) == 1:
         places, rows = np.arange(len(numbers)), np.arange(lengths[0])

@@ -1,8 +1,8 @@
-"""The shape cache: documents of one shape bind alike, so the walk over one of them serves for all.
+"""The shape cache: documents of one shape bind alike, so the walk over one of them is valid for all.
 
-A shape is the tree of tags, the attributes' names where attributes matter, and which of the literals that some query
-asks for its values equal. It is kept when it is met the second time. Documents whose conditions are in XPath, and large
-ones, are not cached; nor are any while too few have a shape that was met before.
+A shape is the tree of tags, the names of the attributes that matter, and the literals of queries that values equal. It
+is cached when it is met for the second time. Large documents, and those with conditions in XPath, are not cached. The
+cache rests while too few documents have a known shape.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any
 from xpath_stage.automaton import Automaton
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import Ints, WitnessRows
-from xpath_stage.wanted import Wanted
+from xpath_stage.string_values import StringValues
 
 MAX_ELEMENTS = 500
-"""Elements of the largest document that is cached."""
+"""The largest number of elements of a document that is cached."""
 
 MAX_SIZE = 1 << 15
-"""Bytes of the largest document that is cached."""
+"""The largest size in bytes of a document that is cached."""
 
 TRIAL, PAUSE = 256, 2048
-"""At every TRIAL-th miss the cache is left alone for PAUSE documents if since the last fewer than one in three hit."""
+"""At every TRIAL-th miss, the cache rests for PAUSE documents if fewer than a third were hits since the last time."""
 
 
-class Found:
-    """What a walk over documents of one shape finds, the rows of one of them, and the values that it wants.
+class ShapeFindings:
+    """The result of a walk over documents of one shape: the rows of one of them, and the values that it needs.
 
-    `size` counts the elements; `nodes` are the ids of the nodes of the values. If the values are those of two elements
-    or more, and no others, `take` gets them from the column of texts.
+    `size` is the number of elements, and `nodes` are the ids of the nodes of the values. If the values are those of two
+    elements or more and nothing else, `take` gets them from the column of texts.
     """
 
     __slots__ = ("nodes", "rows", "size", "stream", "take", "values")
 
-    def __init__(self, stream: str, size: int, rows: WitnessRows, values: Wanted, nodes: Ints) -> None:
+    def __init__(self, stream: str, size: int, rows: WitnessRows, values: StringValues, nodes: Ints) -> None:
         self.stream, self.size, self.rows, self.values, self.nodes = stream, size, rows, values, nodes
         elements, others = values.elements, values.attributes or values.derived
         self.take = itemgetter(*elements) if len(elements) > 1 and not others else None
@@ -44,15 +44,15 @@ class Found:
 
 @dataclass(slots=True)
 class _Tested:
-    """What else has to be looked at in documents with one tree of tags: the literals that values may equal, for some
-    elements by number; and the attributes."""
+    """What else distinguishes documents with one tree of tags: whether `attributes` matter, the literals that the
+    values of some elements may equal, by number, and the results that were `found` so far."""
 
     attributes: bool
     values: list[tuple[int, dict[str, int]]]
-    found: dict[object, Found] = field(default_factory=dict)
+    found: dict[object, ShapeFindings] = field(default_factory=dict)
 
     def outcome(self, columns: Columns) -> object:
-        """What tells the document apart from others with its tree of tags."""
+        """What distinguishes the document from others with its tree of tags."""
         texts = columns.texts
         if columns.unread:
             columns.string_values([number for number, _ in self.values])
@@ -60,38 +60,38 @@ class _Tested:
 
 
 class ShapeCache:
-    """Walks by shape; `walk` makes those that are not known."""
+    """Results by shape. `walk` makes those that are not cached; `limit` bounds their number."""
 
-    def __init__(self, automaton: Automaton, walk: Callable[[str, Columns], Found], limit: int) -> None:
+    def __init__(self, automaton: Automaton, walk: Callable[[str, Columns], ShapeFindings], limit: int) -> None:
         self._automaton, self._walk, self._limit = automaton, walk, limit
-        self._shapes: dict[object, Found | _Tested | None] = {}
+        self._shapes: dict[object, ShapeFindings | _Tested | None] = {}
         self._size = 0
         self._met: set[int] = set()
-        self._last: Found | None = None
+        self._last: ShapeFindings | None = None
         self._last_tags: list[str] = []
         self._last_counts: list[int] = []
         self._hits_before = self._misses_before = 0
         self.resting = 0
-        """For how many more documents the cache is to be left alone: it does not hit."""
+        """The number of documents for which the cache still rests."""
         self.hits = self.misses = self.flushes = 0
 
     def forget(self) -> None:
-        """Forgets all shapes: for what is registered has changed, or what the walks' numbers mean."""
+        """Drops all shapes, because the registered patterns or the emissions have changed."""
         self._shapes.clear()
         self._met.clear()
         self._last = None
         self._size = 0
 
-    def found(self, stream: str, columns: Columns) -> Found | None:
-        """What a walk over the one document in the columns finds; None if it has to be walked over with others."""
+    def found(self, stream: str, columns: Columns) -> ShapeFindings | None:
+        """The result for the one document in the columns; None if it must be walked with others."""
         last, tags, counts = self._last, columns.tags, columns.counts
-        # Often a document is of the shape of the one before it: that is seen sooner than a key is hashed.
+        # Often a document has the shape of the one before it. Comparing is faster than hashing a key.
         if last is not None and tags == self._last_tags and counts == self._last_counts and stream == last.stream:
             self.hits += 1
             return last
         key: object = (stream, " ".join(tags), tuple(counts))  # no name has a blank
         shape = self._shapes.get(key, self)
-        if shape.__class__ is Found:
+        if shape.__class__ is ShapeFindings:
             self.hits += 1
             self._last, self._last_tags, self._last_counts = shape, tags, counts
             return shape
@@ -112,8 +112,8 @@ class ShapeCache:
         self.hits += 1
         return found
 
-    def _missed(self, known: dict[object, Any], key: object, stream: str, columns: Columns) -> Found | None:
-        """A shape is worth a walk of its own when it is met the second time."""
+    def _missed(self, known: dict[object, Any], key: object, stream: str, columns: Columns) -> ShapeFindings | None:
+        """Counts a miss. When a shape is met for the second time, its result is made and cached."""
         self.misses += 1
         if self.misses - self._misses_before == TRIAL:
             if (self.hits - self._hits_before) * 2 < TRIAL:
@@ -137,7 +137,8 @@ class ShapeCache:
         self._size += 1
 
     def _tested(self, tags: Sequence[str]) -> _Tested | None:
-        """None if the shape depends on conditions in XPath or on attributes' values."""
+        """What else distinguishes documents with these tags; None if that is conditions in XPath or values of
+        attributes."""
         attributes, values = False, []
         for i, tag in enumerate(tags):
             looked_at = self._automaton.looks_at(tag)

@@ -1,7 +1,6 @@
-"""Stage 1 on Spark's executors: the same evaluator inside `mapInArrow`, its patterns broadcast once a version.
+"""Stage 1 on the executors of Spark: the same evaluator inside `mapInArrow`, with broadcast patterns.
 
-The Python workers import `xpath_stage.spark_worker`: on a cluster the wheel that the driver runs must be installed on
-them too.
+The Python workers import `xpath_stage.spark_worker`, so the wheel of the driver must be installed on a cluster too.
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SPREAD = 8 << 20
-"""Bytes of XML in a batch past which a cluster's executors get it.
+"""The bytes of XML in a batch past which the executors of a cluster evaluate it.
 
-CPU seconds for 19 MB in 20,000 feed items that the driver has parsed: 1,000 plain patterns take the driver's evaluator
-0.3, and this way 0.2 on the driver, 0.7 in the workers and 1.0 in the JVM; twenty conditions in XPath 1.1, and this way
-0.15, 1.7 and 0.3. So it pays where patterns are dear and cores are many, and never where they are the driver's own.
+CPU seconds for 19 MB in 20,000 feed items that the driver has parsed. 1,000 plain patterns: 0.3 on the driver; or 0.2
+on the driver, 0.7 in the workers and 1.0 in the JVM. Twenty conditions in XPath: 1.1 on the driver; or 0.15, 1.7 and
+0.3. So it pays if patterns are expensive and cores are many, and never on the cores of the driver.
 """
 
 
 def spread_past(session: SparkSession) -> int:
-    """Bytes of XML in a batch past which executors get it: on a local master none do."""
+    """The bytes of XML in a batch past which executors evaluate it; never on a local master."""
     return sys.maxsize if (session.sparkContext.master or "local").startswith("local") else SPREAD
 
 
 _SETTINGS = {
-    # Past it, a batch is cut by thousands of documents, whatever their sizes and the number of cores.
+    # Past this size, Spark partitions a batch by a number of documents, whatever their sizes and the number of cores.
     "spark.sql.execution.arrow.localRelationThreshold": "256m",
 }
 
 
 class SparkStage(XPathStage):
-    """Stage 1 that leaves documents of more than `spread` bytes together to Spark's executors.
+    """Stage 1 that leaves batches of more than `spread` bytes of XML to the executors of Spark.
 
-    `spread_documents` counts them.
+    `spread_documents` counts their documents.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class SparkStage(XPathStage):
         limits: Limits = DEFAULT,
         max_nodes: int | None = None,
     ) -> None:
-        """Documents that executors read have at most `max_nodes` elements and attributes."""
+        """Executors refuse documents with more than `max_nodes` elements and attributes."""
         super().__init__(groups, limits=limits)
         self._max_nodes = max_nodes
         self._session = session.newSession()
@@ -74,7 +73,7 @@ class SparkStage(XPathStage):
 
     @property
     def broadcasts(self) -> int:
-        """How many were made: one for each version of the patterns that documents met on executors."""
+        """The number of broadcasts: one for each version of the patterns that executors evaluated."""
         return self._registered.version
 
     def add(self, change: Change) -> None:
@@ -86,7 +85,7 @@ class SparkStage(XPathStage):
         self._registered.remove(change)
 
     def counters(self) -> dict[str, int]:
-        """Those of this process's evaluator, and `spread_documents` and `broadcasts`."""
+        """The counters of the evaluator of this process, `spread_documents` and `broadcasts`."""
         return super().counters() | {"spread_documents": self.spread_documents, "broadcasts": self.broadcasts}
 
     def close(self) -> None:
@@ -94,8 +93,8 @@ class SparkStage(XPathStage):
             self._registered.drop()
 
     def read(self, documents: DataFrame) -> pa.Table:
-        """What the patterns find in rows (stream STRING, xml BINARY, and any others), as `FOUND` and `TEXTS` say. Rows
-        without `xml` are no documents."""
+        """Evaluates rows (stream STRING, xml BINARY, and any others). Adds the columns FOUND and TEXTS. Rows without
+        `xml` are no documents."""
         broadcast = self._registered.broadcast()
         found = _mapped(documents, *broadcast, trusted=False, texts=True, max_nodes=self._max_nodes).toArrow()
         self.spread_documents += len(found) - found["text"].null_count
@@ -111,8 +110,8 @@ class SparkStage(XPathStage):
         return self.witnesses(found, groups_of(found))
 
     def witnesses(self, found: pa.Table, groups: Mapping[int, Collection[Edge]]) -> Witnesses:
-        """The witness relations that rows of `docid`, `stream`, `t0`, `t1` and `FOUND` hold, in this process's groups;
-        `groups` are those of the frame that they are from, see `groups_of`."""
+        """The witness relations in rows of `docid`, `stream`, `t0`, `t1` and FOUND, with the groups of this process.
+        `groups` are those of the frame of the rows, see `groups_of`."""
         errors = found["error"].drop_null()
         assert not len(errors), f"a document that was read here cannot be read there: {errors[0]}"
         r_bin = self.regrouped(_unnested(found, "r_bin", "docid"), groups).cast(R_BIN)
@@ -125,7 +124,7 @@ class SparkStage(XPathStage):
 
 
 def groups_of(rows: pa.Table) -> dict[int, set[Edge]]:
-    """The groups of all rows of a frame, by their numbers, which do not depend on who found them."""
+    """The groups in all rows of a frame, by numbers that do not depend on the process that found them."""
     found: dict[int, set[Edge]] = {}
     for key, var1, var2 in tuples(_unnested(rows, "r_group")):
         found.setdefault(key, set()).add((var1, var2))
@@ -152,14 +151,14 @@ def _mapped(
 
 
 def _table(documents: list[Arriving]) -> pa.Table:
-    """The rows of a frame of documents. What is written of a tree is read as the same tree."""
+    """Documents as rows. A serialized tree is read as the same tree."""
     docids, streams, starts, ends, trees = zip(*documents, strict=True)
     xml = pa.array((tree.xml().encode() for tree in trees), pa.binary())
     return pa.table({"docid": docids, "stream": streams, "t0": starts, "t1": ends, "xml": xml})
 
 
 def _unnested(frame: pa.Table, lists: str, *names: str) -> pa.Table:
-    """The rows of a column of lists, behind other columns of the row that each is from."""
+    """The rows in a column of lists, after the columns `names` of the row that each is in."""
     tables = []
     for batch in frame.to_batches():
         places, rows = pc.list_parent_indices(batch[lists]), pc.list_flatten(batch[lists])
@@ -169,7 +168,7 @@ def _unnested(frame: pa.Table, lists: str, *names: str) -> pa.Table:
 
 
 class _Registered:
-    """What is registered, and its broadcast: made when it is asked for and there is none since the last change."""
+    """What is registered, and its broadcast, which is made on demand after a change."""
 
     def __init__(self, context: SparkContext, limits: Limits) -> None:
         self._context, self._stage, self._limits = context, uuid4().hex, limits
@@ -193,17 +192,17 @@ class _Registered:
         self._changed(change)
 
     def broadcast(self) -> tuple[Version, Broadcast[Patterns]]:
-        """The broadcast of what is registered, for use before that changes."""
+        """The broadcast of what is registered, and its version. It is valid until the next change."""
         if self._broadcast is None:
             self.version += 1
-            # In the order of their registration steps stand behind those above them.
+            # Steps are registered after the steps above them.
             change = Change(tuple(self._steps.values()), tuple(self._edges), tuple(self._values))
             self._broadcast = self._context.broadcast((change, self._limits))
         return (self._stage, self.version), self._broadcast
 
     def drop(self) -> None:
-        """Lets go of the broadcast."""
-        # A context that was stopped has taken its broadcasts along; their numbers may mean others by now.
+        """Destroys the broadcast."""
+        # The broadcasts of a stopped context are gone, and their numbers may be in use again.
         if self._broadcast is not None and self._context._active_spark_context is self._context:
             self._broadcast.destroy()
         self._broadcast = None

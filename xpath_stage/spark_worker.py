@@ -1,7 +1,7 @@
-"""What a Python process of Spark's executors does for stage 1: it evaluates documents by a version of the patterns.
+"""The worker of stage 1 in a Python process of a Spark executor: evaluates documents on a version of the patterns.
 
-A process compiles a version of the patterns once, however many tasks it runs. It numbers groups by itself; the numbers
-in what it hands out do not depend on who found it.
+A process compiles a version of the patterns once, however many tasks it runs. It numbers groups itself; the numbers in
+its results follow from the edges, and do not depend on the process.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 FOUND = """r_bin ARRAY<STRUCT<grp: BIGINT, node1: BIGINT, node2: BIGINT>>,
 r_doc ARRAY<STRUCT<node: BIGINT, strval: STRING>>, r_group ARRAY<STRUCT<grp: BIGINT, var1: INT, var2: INT>>,
 error STRING"""
-"""What documents become, beside the other columns of their rows: the rows of R_bin and R_doc that are about them, or
-why they cannot be read.
+"""The columns that are added to each document: its rows of R_bin and R_doc, or the error why it cannot be read.
 
-A group's number follows from its edges. `r_group` has them, for each group of the frame in some row, not in its own.
+The number of a group follows from its edges. `r_group` has the edges of each group in some row of the frame, not
+necessarily in the row that uses it.
 """
 
 TEXTS = "text STRING, unread BINARY"
-"""And, where they are wanted, the document as it was read, or the bytes of one that could not be."""
+"""The columns that are added on demand: the document as it was read, or the bytes of one that cannot be read."""
 
 Version = tuple[str, int]
-"""A stage, and how many broadcasts it has made."""
+"""The id of a stage, and the number of its broadcast."""
 
 Patterns = tuple[Change, Limits]
-"""All that is registered, and limits."""
+"""All registered patterns, and the limits."""
 
 _workers: dict[Version, _Worker] = {}
-"""The evaluator of this process: the last version's that it was asked for, and no other."""
+"""The evaluator of this process, of the version that was used last. There is at most one."""
 
 
 def evaluated(
@@ -56,8 +56,8 @@ def evaluated(
     max_nodes: int | None,
     documents: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """For batches of rows with `stream` and `xml` the others of their columns and those of `FOUND`, and of `TEXTS` if
-    these are wanted."""
+    """Evaluates batches of rows with `stream` and `xml`. Returns their other columns and those of FOUND, and of TEXTS
+    if `texts`."""
     worker = _workers.get(version)
     if worker is None:
         _workers.clear()
@@ -67,7 +67,7 @@ def evaluated(
 
 
 class _Worker:
-    """The evaluator of a process that Spark started, for one version of the patterns."""
+    """The evaluator of a worker process, for one version of the patterns."""
 
     def __init__(self, change: Change, limits: Limits) -> None:
         self._stage = XPathStage(limits=limits)
@@ -76,10 +76,10 @@ class _Worker:
         self._keys: list[int] = []
 
     def evaluate(self, documents: pa.RecordBatch, trusted: bool, texts: bool, max_nodes: int | None) -> pa.RecordBatch:
-        """The rows of a batch, the first with the edges of all groups."""
+        """The rows of a batch. Its first row has the edges of all groups."""
         errors: list[str | None] = [None] * len(documents)
         read: list[str | None] = [None] * len(documents)
-        # Documents are numbered by their places here, so that these are the docids of what is found.
+        # The docid of a document is its index in the batch.
         trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted, max_nodes=max_nodes)
         found = self._stage.evaluate(_parsed(documents, trees, errors, read if texts else None))
         self._stage.finish_batch(committed=True)
@@ -102,7 +102,7 @@ class _Worker:
         return pa.RecordBatch.from_pydict(columns)
 
     def _learn(self, groups: pa.Table) -> None:
-        """Takes in the groups that are new in this process."""
+        """Adds the groups that are new in this process."""
         for number, rows in groupby(tuples(groups), itemgetter(0)):
             assert number == len(self._keys), "groups are handed out in the order of their numbers"
             self._edges.append([(var1, var2) for _, var1, var2 in rows])
@@ -115,8 +115,8 @@ def _parsed(
     errors: list[str | None],
     texts: list[str | None] | None,
 ) -> Iterator[StreamDocument]:
-    """The documents that can be read, numbered by their places; notes in `errors` why the others cannot, and in
-    `texts` what was read."""
+    """The documents that can be read, with their indices as docids. Writes the errors of the others to `errors`, and
+    the text of those that can be read to `texts`."""
     for place, (stream, tree) in enumerate(zip(documents["stream"].to_pylist(), trees, strict=True)):
         if isinstance(tree, DocumentError):
             errors[place] = str(tree)
@@ -127,7 +127,7 @@ def _parsed(
 
 
 def _nested(number: int, places: Ints, columns: Mapping[str, Ints | pa.Array]) -> pa.ListArray:
-    """Rows as lists, one for each of a number of places."""
+    """Rows as `number` lists. `places` has the index of the list of each row, and is as long as each column."""
     order = pa.array(np.argsort(places, kind="stable"))
     rows = pa.StructArray.from_arrays([pa.array(column).take(order) for column in columns.values()], list(columns))
     offsets = np.cumsum([0, *np.bincount(places, minlength=number)])
@@ -135,11 +135,11 @@ def _nested(number: int, places: Ints, columns: Mapping[str, Ints | pa.Array]) -
 
 
 def key_of(edges: Iterable[Edge]) -> int:
-    """A group's number that follows from its edges."""
+    """A number of a group that follows from its edges."""
     digest = blake2b(repr(sorted(edges)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def tuples(table: pa.Table) -> Iterator[tuple[int, ...]]:
-    """A table's rows."""
+    """The rows of a table."""
     return zip(*(column.to_pylist() for column in table.columns), strict=True)

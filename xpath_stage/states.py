@@ -1,4 +1,4 @@
-"""The states of the shared automaton: what is known at a node from the labels on the way to it."""
+"""The states of the shared automaton: what is known at a node from the labels on the path to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from xpath_stage.steps import Above
 from xscl.algebra.expressions import NodeKind
 
 Label = str | NodeClass
-"""What a state's node is told apart from its siblings by: its tag, or with filters its class."""
+"""The label of a node in the automaton: its tag, or its class if there are filters."""
 
 
 class Context:
-    """How a step came to match a node: at which `depths` the steps above it may have matched."""
+    """How a step matches a node: the `depths` at which each step above it may have matched."""
 
     __slots__ = ("depths",)
 
@@ -26,19 +26,18 @@ class Context:
 DOCUMENT: dict[Above, Context] = {None: Context({})}
 
 Way = tuple[int, Above, Context]
-"""(depth of a node above, step that it matches, context): how a step came to be reached."""
+"""(depth of a node above, step that it matches, context): a way in which a step is reached."""
 
 Approach = tuple[int, Above, Context, MaskIndex[int]]
-"""The same with the steps that may match below: what may lead to a match."""
+"""A way, with the steps that may match below it."""
 
 Approaches = tuple[int, frozenset[Approach]]
-"""What may lead to a match of a node, and all filters that matter then."""
+"""The mask of the filters that matter for a node, and its approaches."""
 
 
 class Outcome:
-    """What holds at nodes: the steps that match there with their contexts; the number of the emission, what binds there
-    and the values wanted, and whether there are any; whether attributes of the node, and of all nodes in it, have
-    states."""
+    """What holds at nodes: the steps that match there, with their contexts; the number of the emission; whether
+    anything `binds` or any value is needed; and whether attributes of the node, or of all nodes in it, have states."""
 
     __slots__ = ("binds", "contexts", "emission", "reads_attributes", "reads_attributes_within")
 
@@ -55,22 +54,23 @@ class Outcome:
 
 
 class Transitions(Protocol):
-    """Makes the states that others do not lead to yet."""
+    """Makes missing transitions. The automaton does."""
 
     def enter(self, above: State, label: Label) -> State: ...
 
 
 class State(dict[Label, "State"]):
-    """A state of the automaton: leads on from labels of children to their states.
+    """A state of the automaton: maps the labels of children to their states.
 
-    `leaf` and `inner` are what `Walk.elements` holds for its nodes, `emission` what `Walk.attributes` does. A `whole`
-    state knows of all steps; the others do not of the selective ones, which parts find (see `xpath_stage.parts`).
-    `above` is None for the states that walks begin with.
+    `leaf` and `inner` are the entries of its nodes in `Walk.elements`, `emission` is that in `Walk.attributes`. A
+    `whole` state knows of all steps. Others do not know of selective steps, which parts find (see `xpath_stage.walks`).
+    `above` is None for the states in which walks begin.
     """
 
     __slots__ = (
-        "above", "apart", "approaches", "automaton", "binds", "by_label", "by_outcome", "contexts", "depth", "emission",
-        "inner", "leaf", "part_of", "parts", "reads_attributes", "reads_attributes_within", "stream", "whole",
+        "above", "approaches", "automaton", "binds", "by_label", "by_outcome", "contexts", "depth", "emission",
+        "inner", "leaf", "part_of", "parts", "reads_attributes", "reads_attributes_within", "selective_approaches",
+        "stream", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +88,7 @@ class State(dict[Label, "State"]):
         self.approaches: dict[tuple[NodeKind, str], Approaches] = {}
         self.by_label: dict[tuple[NodeKind, str, int], State] = {}
         self.by_outcome: dict[Outcome, State] = {}
-        self.apart: dict[str, Approaches] = {}
+        self.selective_approaches: dict[str, Approaches] = {}
         self.parts: dict[tuple[str, int], tuple[State, ...]] = {}
         self.part_of: dict[Outcome, State] = {}
 
@@ -96,14 +96,14 @@ class State(dict[Label, "State"]):
         return self.automaton.enter(self, label)
 
     def path(self) -> Iterator[State]:
-        """This state and those above it, down to the one that the walk began with."""
+        """This state and those above it, up to the one in which the walk began."""
         state: State | None = self
         while state is not None:
             yield state
             state = state.above
 
     def forget(self) -> None:
-        """Forgets all states below this one."""
+        """Drops all states below this one."""
         self.clear()
         for known in (self.by_label, self.by_outcome, self.parts, self.part_of):
             known.clear()

@@ -1,4 +1,4 @@
-"""The registered steps, indexed by what leads to them: stream, step above, axis, name, and satisfied filters."""
+"""An index of the registered steps by stream, step above, axis, name, and satisfied filters."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from xscl.algebra.pattern import Test
 Above = int | None
 """A step, or None for the document."""
 
-Way = tuple[str, str, Above]
+StepKey = tuple[str, str, Above]
 """(stream, axis, step above)"""
 
-Below = list[tuple[str, dict[Above, MaskIndex[int]]]]
-"""By axis, the steps below steps."""
+StepsBelow = list[tuple[str, dict[Above, MaskIndex[int]]]]
+"""For each axis, the steps by the step above them."""
 
 
 class StepIndex:
-    """The steps of all patterns by id; those on the self axis hang on their parents and are found with them.
+    """The steps of all patterns, by id. Steps on the self axis are found with their parents.
 
-    Apart from the others are the `selective` ones: elements with filters that depend on values.
+    The `selective` steps, which are elements with filters that depend on values, are indexed apart from the others.
     """
 
     def __init__(self) -> None:
         self._steps: dict[int, Step] = {}
         self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
         self._on_self: dict[int, set[int]] = {}
-        self._attributes: Counter[Way] = Counter()
+        self._attributes: Counter[StepKey] = Counter()
         self.selective: set[int] = set()
 
     def __getitem__(self, step_id: int) -> Step:
         return self._steps[step_id]
 
     def add(self, step: Step, required: Bits, selective: set[int]) -> None:
-        """Adds a step, whose parent is there already; a node must have the filters `required`; those that depend on
-        values are in `selective`."""
+        """Adds a step, whose parent is known. A node must satisfy the filters `required`; `selective` are all filters
+        that depend on values."""
         self._steps[step.id] = step
         if step.node.axis == ".":
             self._on_self.setdefault(_parent(step), set()).add(step.id)
             return
-        apart = step.node.test.kind == "element" and not selective.isdisjoint(required)
-        if apart:
+        is_selective = step.node.test.kind == "element" and not selective.isdisjoint(required)
+        if is_selective:
             self.selective.add(step.id)
-        by_parent = self._below[apart].setdefault((step.stream, step.node.axis, step.node.test), {})
+        by_parent = self._below[is_selective].setdefault((step.stream, step.node.axis, step.node.test), {})
         below = by_parent.get(step.parent)
         if below is None:
             below = by_parent[step.parent] = MaskIndex()
@@ -56,7 +56,7 @@ class StepIndex:
             self._attributes[_way(step)] += 1
 
     def remove(self, step: Step) -> None:
-        """Takes a step away that no other has as its parent."""
+        """Removes a step that is not the parent of another."""
         del self._steps[step.id]
         if step.node.axis == ".":
             self._on_self[_parent(step)].discard(step.id)
@@ -73,42 +73,41 @@ class StepIndex:
         if step.node.test.kind == "attribute":
             decrease(self._attributes, _way(step))
 
-    def below(self, stream: str, kind: NodeKind, name: str, *, selective: bool) -> Below:
-        """(axis, steps by the step above) of the steps that a node of this kind and canonical name may match, the
-        selective ones or the others."""
+    def below(self, stream: str, kind: NodeKind, name: str, *, selective: bool) -> StepsBelow:
+        """The steps that a node of this kind and canonical name may match: the selective ones or the others."""
         ways = ((axis, test) for axis in ("/", "//") for test in _tests_of(kind, name))
         found = ((axis, self._below[selective].get((stream, axis, test))) for axis, test in ways)
         return [(axis, by_parent) for axis, by_parent in found if by_parent]
 
     def on_self(self, step_id: int) -> set[int]:
-        """The steps on the self axis below a step."""
+        """The ids of the steps on the self axis below a step."""
         return self._on_self.get(step_id, set())
 
-    def leads_to_attributes(self, way: Way) -> bool:
+    def leads_to_attributes(self, way: StepKey) -> bool:
         return way in self._attributes
 
     def test_of(self, step_id: int) -> Test:
-        """What nodes that a step matches pass."""
+        """The test that nodes must pass to match a step."""
         step = self._steps[step_id]
         while step.node.axis == ".":
             step = self._steps[_parent(step)]
         return step.node.test
 
     def owner_test(self, step: Step) -> Test | None:
-        """What the owner of an attribute step must pass; None: any element."""
+        """The test that the owner of the attribute of a step must pass. None: no test."""
         parent = None if step.parent is None else self._steps[step.parent].node.test
         return owner_test(parent, step.node.axis)
 
 
 def _tests_of(kind: NodeKind, name: str) -> Iterator[Test]:
-    """The tests that a node of this kind and canonical name may pass."""
+    """The tests that a node of this kind and canonical name passes, if they are registered."""
     uri, local = split_name(name)
     for one in (uri, "*"):
         for other in (local, "*"):
             yield Test(kind, one, other)
 
 
-def _way(step: Step) -> Way:
+def _way(step: Step) -> StepKey:
     return step.stream, step.node.axis, step.parent
 
 

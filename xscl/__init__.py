@@ -1,8 +1,8 @@
-"""XSCL: the language of the queries; text to checked syntax tree and back."""
+"""XSCL, the language of the queries: from text to a checked syntax tree, and back."""
 
-from xscl.errors import XsclError, XsclErrors
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
+from xscl.problems import XsclError, XsclErrors
 from xscl.syntax import Query, Script
 
 __all__ = ["Query", "Script", "XsclError", "XsclErrors", "parse_script", "to_xscl"]

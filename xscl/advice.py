@@ -1,4 +1,4 @@
-"""Turns the parser's "unexpected token" into what a person who writes a query can act on."""
+"""Explains a syntax error in the words of the language, so that whoever wrote the query can mend it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lark import UnexpectedInput, UnexpectedToken
 
 from xscl.algebra.expressions import Span
-from xscl.errors import Problem
+from xscl.problems import Problem
 
 KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
 
@@ -53,10 +53,11 @@ _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A known mistake: what stands before and behind the place, what was expected there, and what to say.
+    """A common mistake, how it is recognized, and what to say about it.
 
-    `{0}` in the message and the hint is the first group that `before` or `behind` found. A `whole` mistake
-    began in what stands before the place.
+    `before` and `behind` are regular expressions for the text on either side of the place where the parser stopped.
+    The terminal `expects` must have been possible there, and `without` not. `{0}` in the message and the hint is the
+    first group of `before` or `behind`. A `whole` mistake begins in what `before` found, others at the place.
     """
 
     message: str
@@ -199,7 +200,7 @@ _RULES = (
 
 
 def explain(error: UnexpectedInput, text: str, statement: Span) -> Problem:
-    """What is wrong where the parser stopped in `text`, in the words of the language and not of the grammar."""
+    """What is wrong where the parser stopped in `text`. `statement` is the span of the statement in it."""
     if isinstance(error, UnexpectedToken):
         expected, ended = set(error.accepts), error.token.type == "$END"
     else:
@@ -214,7 +215,7 @@ def explain(error: UnexpectedInput, text: str, statement: Span) -> Problem:
 
 
 def _bracket_problem(text: str, start: int, at: int, ended: bool, expected: set[str]) -> Problem | None:
-    """A bracket that closes nothing or the wrong one, or that is still open at the end."""
+    """The problem of a bracket that closes nothing or another one, or that is open at the end; else None."""
     if not ended and (text[at] not in ")]}" or expected & {"TEXT", "DQUOTED", "SQUOTED"}):
         return None
     stack: list[int] = []

@@ -1,4 +1,4 @@
-"""Builds the syntax tree while the LALR parser reduces the rules of xscl.lark: one method a rule."""
+"""Builds the syntax tree while the parser reduces the rules of xscl.lark: one method for each rule."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from xscl.algebra.expressions import (
     VarPath,
 )
 from xscl.algebra.normal import JoinOp
-from xscl.errors import Problem
+from xscl.problems import Problem
 from xscl.syntax import DEFAULT_STREAM, Block, Input, Join, Query, SelectItem, SelectItems, SelectStar, SubQuery, Window
 
 UNITS = {
@@ -44,10 +44,10 @@ UNITS = {
 """Microseconds in each unit of a window."""
 
 LONGEST_WINDOW = 2**63 - 1
-"""In microseconds: what the engines' integers hold."""
+"""Longest window, in microseconds: the greatest integer of the engines."""
 
-# Functions of a filter that take the filtered node where no argument is written, and those among them whose value
-# is a string: as a condition it stands for `!= ""`.
+# Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
+# those whose value is a string stand for `!= ""`.
 _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
 _STRING_VALUED = frozenset({"normalize-space", "string"})
 
@@ -85,9 +85,9 @@ def _span(first: Any, last: Any) -> Span:
 
 
 class Builder(Transformer[Token, Any]):
-    """Callbacks for LALR parsing: each takes the children of its rule, tokens and nodes, and returns a node.
+    """The parser's callbacks: each takes the children of its rule (tokens and nodes) and returns a node.
 
-    Raises `Problem` for what the grammar lets through but the language does not allow.
+    They raise Problem for what the grammar accepts and the language does not.
     """
 
     # ------------------------------------------------------------ statements and queries
@@ -268,10 +268,10 @@ class _Attribute:
 
 
 def window_us(number: str, unit: str, span: Span) -> int:
-    """The microseconds of a window that stands at `span`. Raises `Problem`."""
+    """The length of a window in microseconds. Raises Problem, at `span`, if it is negative or too long."""
     if number.startswith("-"):
         raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
-    # Thirty characters say any window to the microsecond, and bound what Fraction has to do.
+    # Any window can be written in thirty characters, to the microsecond. More would keep Fraction busy.
     us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else LONGEST_WINDOW + 1
     if us > LONGEST_WINDOW:
         raise Problem("this window is too long", span, "write INF for a window without end")
@@ -279,7 +279,7 @@ def window_us(number: str, unit: str, span: Span) -> int:
 
 
 def unquoted(literal: str) -> str:
-    """What a string literal says."""
+    """The text that a string literal stands for."""
     quote = literal[0]
     return literal[1:-1].replace(quote * 2, quote)
 
@@ -297,14 +297,14 @@ def _step(axis: Axis, test: NameTest, suffixes: list[_Binding | _Filter], span: 
 
 
 def _condition(expr: Expr) -> Expr:
-    """An expression where a condition of a filter stands: a string counts as true when it is not empty."""
+    """An expression as a condition of a filter: a string is true if it is not empty."""
     if isinstance(expr, Call) and expr.name in _STRING_VALUED:
         return Compare("!=", expr, String("", expr.span), expr.span)
     return expr
 
 
 def _arms(children: list[Any], kind: type[And] | type[Or]) -> tuple[Expr, ...]:
-    """The operands of a chain of `and` or `or`; parentheses around the same operator only group."""
+    """The operands of a chain of `and` or of `or`, those of the same operator in parentheses included."""
     arms: list[Expr] = []
     for child in children[::2]:
         arms.extend(child.args if isinstance(child, kind) else [child])

@@ -1,4 +1,4 @@
-"""Checks what a well-formed script means: names, scopes, functions, joins and PUBLISH chains."""
+"""Checks the meaning of a well-formed script: names, scopes, functions, joins and PUBLISH."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from xscl.algebra.expressions import (
     Step,
     VarPath,
 )
-from xscl.errors import Problem, XsclError
-from xscl.expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
-from xscl.predicates import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
-from xscl.publishing import check_publishing
-from xscl.scope import Kind, blocks, operand_kind, star, visible
+from xscl.check_expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
+from xscl.check_publishing import check_publishing
+from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
+from xscl.problems import Problem, XsclError
+from xscl.scope import Kind, blocks, operand_kind, star_items, visible_names
 from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
 
 MAX_VALUE_JOINS = 16
-"""Most equalities between the two inputs in one disjunct of a join predicate."""
+"""How many equalities between its two inputs one disjunct of a join predicate may have."""
 
 MAX_INPUTS = 50
-"""Most inputs that one query may join."""
+"""How many inputs one query may join."""
 
 MAX_STEPS = 100
-"""Longest path, in steps."""
+"""How many steps a path may have."""
 
 _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 
 
 def check_script(script: Script, text: str) -> list[XsclError]:
-    """Every mistake in the meaning of the script's queries, whose `text` says where they stand."""
+    """Every mistake in the meaning of a script's queries. `text` is the script's."""
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     problems: list[Problem] = []
     for query in script.queries:
@@ -53,7 +53,7 @@ def check_script(script: Script, text: str) -> list[XsclError]:
 
 
 class _QueryChecker:
-    """The checks of one query, in one walk over it."""
+    """Checks one query, and collects its `problems`."""
 
     def __init__(self, text: str, prefixes: set[str]) -> None:
         self.text = text
@@ -83,7 +83,7 @@ class _QueryChecker:
                 self.star(query.source, query.span)
 
     def bind_all(self, source: Input) -> None:
-        """Checks the blocks, and collects all variables first: a name may be used left of where it is bound."""
+        """Checks the blocks and collects all variables. A name may be used left of where it is bound."""
         match source:
             case Join():
                 self.bind_all(source.left)
@@ -94,7 +94,7 @@ class _QueryChecker:
                 self.steps(source.steps, None, binds=True)
 
     def source(self, source: Input) -> dict[str, Kind]:
-        """Checks the joins and inner SELECTs, and returns the names that the source shows."""
+        """Checks the joins and the SELECTs in parentheses. Returns the names that can be used outside of the source."""
         match source:
             case Join():
                 left, right = self.source(source.left), self.source(source.right)
@@ -109,12 +109,12 @@ class _QueryChecker:
                             self.bind(item.name, _end(item.span, item.name))
                 else:
                     self.star(source.source, source.select.span)
-                    for name in visible(source).keys() - names.keys():
+                    for name in visible_names(source).keys() - names.keys():
                         self.bind(name, source.select.span)
-        return visible(source)
+        return visible_names(source)
 
     def star(self, source: Input, span: Span) -> None:
-        names = [name for name, _ in star(source)]
+        names = [name for name, _ in star_items(source)]
         for name in sorted({name for name in names if names.count(name) > 1}):
             hint = "bind the blocks' last steps to names of your own: FROM S//item->a ..."
             self.problem(f"two block roots are named {name}", self.bound.get(name, span), hint)
@@ -130,7 +130,9 @@ class _QueryChecker:
             self.bound[name] = span
 
     def steps(self, steps: tuple[Step, ...], above: NodeKind | None, *, binds: bool, why: str = "") -> None:
-        """Checks a path whose context node is of kind `above` (None: the document); `why` it binds nothing."""
+        """Checks a path from a node of kind `above`, or from the document (None).
+
+        If it cannot bind variables, `why` says so in words."""
         if len(steps) > MAX_STEPS:
             self.problem(
                 f"a path of more than {MAX_STEPS} steps", steps[MAX_STEPS].span, "write // for the steps between"
@@ -153,7 +155,7 @@ class _QueryChecker:
                 self.filter(condition, above, binds=binds, why=why)
 
     def binding_span(self, step: Step) -> Span:
-        """The place of the variable: right behind the test, or at the end of the step."""
+        """Where a step's variable stands: right behind the test, or at the end of the step."""
         var = step.var or ""
         found = _BINDS.match(self.text, step.test.span.end)
         if found and self.text.startswith(var, found.end()):
@@ -213,7 +215,7 @@ class _QueryChecker:
                 self.problem(message, conjunction[0].span, hint)
 
     def variables(self, expr: Expr, names: dict[str, Kind], where: str) -> None:
-        """Checks the variables, and the paths on them, of a predicate or of SELECT."""
+        """Checks the variables of a predicate or a SELECT, and the paths on them."""
         match expr:
             case VarPath():
                 self.var_path(expr, names, where)
@@ -288,12 +290,12 @@ class _QueryChecker:
 
 
 def _end(span: Span, name: str) -> Span:
-    """The place of the name that a span ends with."""
+    """The span of a name at the end of another span."""
     return Span(span.end - len(name), span.end)
 
 
 def _is_value_join(literal: Expr, left: dict[str, Kind], right: dict[str, Kind]) -> bool:
-    """Whether the literal is an equality between a node of one input and a node of the other."""
+    """Whether a literal is an equality between a node of one input and a node of the other."""
     if not isinstance(literal, Compare) or literal.op != "=":
         return False
     a, b = _variable(literal.left), _variable(literal.right)

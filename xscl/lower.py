@@ -1,8 +1,8 @@
 """Lowers a checked query to its value-join normal form (thesis 6.2), which `xscl.algebra.normal` defines.
 
-`normalize` resolves names, splits a chain into joins of two inputs, brings each predicate into disjunctive normal form,
-turns a path on a variable into a branch of that disjunct's pattern, and sorts the comparisons into value joins and
-residual predicates. A join that is an input of another join becomes a `Hidden` stream of tuples.
+`normalize` resolves names, splits a chain into joins of two inputs, and brings each predicate into disjunctive normal
+form. In each disjunct a path on a variable becomes a branch of the variable's pattern, and a comparison becomes a value
+join, a condition of a pattern, or a residual predicate. A join that is an input of another becomes a `Hidden` stream.
 """
 
 from __future__ import annotations
@@ -35,19 +35,24 @@ from xscl.algebra.normal import (
     variables_of,
 )
 from xscl.algebra.pattern import Condition, PatternNode, Test, attach, transform
+from xscl.algebra.system_names import block_of, block_root, is_system_variable, path_end
+from xscl.disjuncts import disjuncts
 from xscl.lower_paths import PatternBuilder
-from xscl.predicates import disjuncts
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
+    """A block as an input of joins: its number, from 0, and its stream."""
+
     block: int
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
+    """A join of two inputs. `scope` has the names that its predicate can use."""
+
     op: JoinOp
     window: int | None
     pred: Expr
@@ -58,16 +63,19 @@ class _Node:
 
 _Tree = _Leaf | _Node
 _Scope = Mapping[str, Term | str]
-"""What each visible name stands for; a str is a constant."""
+"""What each visible name stands for. A str is a constant's text."""
 _Roots = tuple[tuple[str | None, Term | str], ...]
+"""What `SELECT *` selects: names, None for unnamed block roots, and what they stand for."""
 
 
 def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
-    """The normal form of a query that has passed `xscl.check`."""
+    """The normal form of a query that `xscl.check` found no fault with. `namespaces` are the URIs of prefixes."""
     return _Normalizer(namespaces).query(query)
 
 
 class _Normalizer:
+    """Lowers one query: `_patterns` are those of its blocks, and `_block_of` is the block of each variable."""
+
     def __init__(self, namespaces: Mapping[str, str]) -> None:
         self._namespaces = dict(namespaces)
         self._build = PatternBuilder(namespaces)
@@ -86,7 +94,7 @@ class _Normalizer:
         elif isinstance(select, ElementConstructor):
             constructor = select
             found = list(_holes(select))
-            # Holes that say the same are one variable: `nodes` has one key for them.
+            # Holes with the same text are one variable, with one key in `nodes`.
             by_key: dict[str, Term | str] = {}
             for hole in found:
                 if hole_key(hole) not in by_key:
@@ -107,7 +115,7 @@ class _Normalizer:
     # ------------------------------------------------------------ names and blocks
 
     def _input(self, source: Input) -> tuple[_Tree, _Scope, _Roots]:
-        """The join tree, the variables that the outside sees, and the block roots with their names."""
+        """The join tree of a source, the names that can be used outside of it, and its block roots with their names."""
         match source:
             case Block():
                 return self._block(source)
@@ -128,19 +136,19 @@ class _Normalizer:
 
     def _block(self, block: Block) -> tuple[_Leaf, _Scope, _Roots]:
         index = len(self._patterns)
-        pattern = self._build.path(block.steps, last_var=f"#b{index}")
+        pattern = self._build.path(block.steps, last_var=block_root(index))
         scope: dict[str, Term | str] = {}
         for node in pattern.walk():
             if node.var:
                 self._block_of[node.var] = index
-                if not node.var.startswith("#"):
+                if not is_system_variable(node.var):
                     scope[node.var] = Term(node.var)
         self._patterns.append(pattern)
         name = block.steps[-1].var
-        return _Leaf(index, block.stream), scope, ((name, Term(name or f"#b{index}")),)
+        return _Leaf(index, block.stream), scope, ((name, Term(name or block_root(index))),)
 
     def _select(self, operand: Expr, scope: _Scope) -> Term | str:
-        """What a SELECT operand stands for; a path on a variable becomes a branch that every match must have."""
+        """What an operand of SELECT stands for. A path on a variable becomes a branch that every match must have."""
         patterns = list(self._patterns)
         expr = self._resolve(operand, scope, patterns)
         self._patterns = patterns
@@ -152,7 +160,7 @@ class _Normalizer:
         return term
 
     def _resolve(self, expr: Expr, scope: _Scope, patterns: list[PatternNode]) -> Expr:
-        """The expression over internal variables only; paths on variables are attached to `patterns`."""
+        """The expression over variables of the patterns only. Paths on variables are attached to `patterns`."""
         match expr:
             case VarPath(var=name, steps=steps):
                 term = scope[name]
@@ -161,7 +169,7 @@ class _Normalizer:
                 if not steps:
                     return _expression(term)
                 self._fresh += 1
-                fresh = f"#p{self._fresh}"
+                fresh = path_end(self._fresh)
                 block = self._block_of[fresh] = self._block_of[term.var]
                 patterns[block] = attach(patterns[block], term.var, self._build.path(steps, last_var=fresh))
                 return VarPath(fresh)
@@ -262,9 +270,9 @@ def _require(pattern: PatternNode, var: str, text: str) -> PatternNode:
 
 
 def _root_name(root: Term | str, first: int, blocks: int) -> str:
-    """The name of an unnamed block root, bound to `#b` and its block's position, among `blocks` from `first` on."""
+    """What an unnamed block root is called in the output: its block is one of `blocks`, numbered from `first` on."""
     assert isinstance(root, Term), "only block roots are unnamed"
-    index = int(root.var.removeprefix("#b")) - first
+    index = block_of(root.var) - first
     return ("left", "right")[index] if blocks <= 2 else f"b{index + 1}"
 
 
@@ -286,7 +294,7 @@ def _holes(element: ElementConstructor) -> Iterator[Hole]:
             yield from _holes(child)
 
 
-# ---------------------------------------------------------------- renaming, so that equal hidden streams are shared
+# ---------------------------------------------------------------- names by which equal hidden streams are shared
 
 
 def _canonical_names(conjuncts: tuple[Conjunct, ...]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Lowers paths and their filters to tree patterns.
 
-A filter arm that is a path becomes a branch; `path = "literal"` becomes a branch whose last node carries the literal
-(equal to XPath's existential comparison); every other boolean arm becomes a condition, kept as XPath 1.0 text.
+A filter is a conjunction of arms. An arm that is a path becomes a branch. `path = "literal"` becomes a branch whose
+last node carries the literal, which says what XPath's existential comparison does. Any other arm becomes a condition,
+as XPath 1.0 text.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ _STRING_ARGUMENTS = ("contains", "starts-with", "normalize-space", "string-lengt
 
 
 class PatternBuilder:
-    """Builds tree patterns from syntax, resolving prefixes by `namespaces` (prefix -> URI)."""
+    """Builds tree patterns from syntax. `namespaces` are the URIs of prefixes."""
 
     def __init__(self, namespaces: Mapping[str, str]) -> None:
         self._uris = dict(namespaces)
 
     def path(self, steps: tuple[Step, ...], last_var: str | None = None, literal: str | None = None) -> PatternNode:
-        """The chain of `steps`, each with its filters. The last step is bound to `last_var` unless it has a
-        variable of its own, and must have the string value `literal` if one is given."""
+        """The pattern of a path: a chain of its steps, each with its filters.
+
+        The last node is bound to `last_var` unless its step has a variable. If `literal` is given, it is the node's
+        string value.
+        """
         last = steps[-1]
         node = self._step(last, (), last.var or last_var, literal)
         for step in reversed(steps[:-1]):
@@ -48,6 +52,7 @@ class PatternBuilder:
         return PatternNode(step.axis, self.test(step.test), tuple(conditions), (*branches, *below), var)
 
     def test(self, test: NameTest) -> Test:
+        """A name test with its prefix resolved."""
         if test.prefix is None:
             uri = "*" if test.local == "*" else ""
         elif test.prefix == "*":
@@ -57,7 +62,7 @@ class PatternBuilder:
         return Test(test.kind, uri, test.local)
 
     def _xpath(self, expr: Expr) -> str:
-        """XPath 1.0 text of a boolean filter, free of namespace prefixes other than EXTENSION_PREFIX."""
+        """A filter as XPath 1.0 text. It has no namespace prefix but EXTENSION_PREFIX."""
         match expr:
             case Rel(steps=steps):
                 return "." + "".join(self._xpath_step(step) for step in steps)
@@ -88,7 +93,7 @@ class PatternBuilder:
         raise AssertionError(f"not a filter: {expr!r}")
 
     def _xpath_string(self, expr: Expr) -> str:
-        """XPath text of an operand of which a string is wanted."""
+        """An operand as XPath text whose value is a string."""
         if isinstance(expr, Number):
             return quoted(number_string(expr.text))
         text = self._xpath(expr)
@@ -99,7 +104,7 @@ class PatternBuilder:
     def _xpath_step(self, step: Step) -> str:
         test = self.test(step.test)
         parts = []
-        # libxml2 knows the names of XML's fourth edition only: other letters are compared as text.
+        # libxml2 takes only the names of XML's fourth edition. Other names are compared as text.
         plain = test.uri == "" and test.local.isascii()
         if test.local != "*" and not plain:
             parts.append(f"local-name() = {quoted(test.local)}")

@@ -1,4 +1,4 @@
-"""Parses XSCL scripts: text in, syntax tree or all the errors out."""
+"""Parses scripts: text in, a checked syntax tree or all mistakes out."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from xscl.advice import explain
 from xscl.algebra.expressions import ElementConstructor, Hole, Span
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
-from xscl.errors import Problem, XsclError, XsclErrors
-from xscl.lifting import Lifted
-from xscl.publishing import check_publishing
-from xscl.script import Statement, split_script
+from xscl.check_publishing import check_publishing
+from xscl.problems import Problem, XsclError, XsclErrors
+from xscl.skeletons import KnownSkeletons
+from xscl.statements import Statement, split_script
 from xscl.syntax import Query, Script
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
 
 def parse_script(text: str) -> Script:
-    """The script that a text says, checked: its queries can be registered as they are.
+    """The script of a text, checked: its queries can be registered as they are.
 
-    The prefix `xml` is known without a declaration; a script that uses it has it among its namespaces.
+    The prefix `xml` needs no declaration. A script that uses it has it among its namespaces.
 
     Raises:
-        XsclErrors: with every mistake in the text: of syntax for each statement, and of meaning for each
-            query that is well-formed, in the order of their places.
+        XsclErrors: with every mistake in the text, in the order of their places: mistakes of syntax in any statement,
+            and mistakes of meaning in well-formed queries.
     """
     return _known_script(text) or _Parser(text).script()
 
 
 MAX_STATEMENTS = 20_000
-"""Most statements whose trees are remembered; past it they are forgotten."""
+"""How many statements' trees are remembered. When there are more, all are forgotten."""
 
 _SPACE = " \t\r\n"
 
 _known: dict[str, Query] = {}
-"""Trees of statements without prefixes that nothing is wrong with, by their text."""
-_lifted = Lifted()
+"""The trees of statements without prefixes and mistakes, by their text."""
+_skeletons = KnownSkeletons()
 
 
 def _known_script(text: str) -> Script | None:
-    """The script if all its statements are known; each is whole by itself, so nothing of one reaches into the next."""
+    """The script if all its statements are known, else None. They are complete: none can run into the next."""
     queries: list[Query] = []
     at = 0
     for piece in text.rstrip(_SPACE).removesuffix(";").split(";\n"):
-        statement = piece.strip(_SPACE)  # what else `strip` takes for white space is not allowed in a script
+        statement = piece.strip(_SPACE)  # a script may have no other white space
         query = _known.get(statement)
         if query is None:
             return None
@@ -63,7 +63,7 @@ def _known_script(text: str) -> Script | None:
 
 
 def _placed(query: Query, span: Span) -> Query:
-    """The query at another place; only the places within it are those of the first with its tree."""
+    """The query at another place. The spans inside it remain those of the statement that was parsed."""
     return Query(query.source, query.select, query.publish, span)
 
 
@@ -78,10 +78,10 @@ class _Parser:
         self._declarations: list[Declaration] = []
         self._unplaced = False
 
-    def script(self, *, lifts: bool = True) -> Script:
-        """The script; `lifts` uses the trees of statements known but for their constants. Raises XsclErrors."""
+    def script(self, *, reuse: bool = True) -> Script:
+        """The script. With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
         for statement in self._statements:
-            self._take(statement, lifts)
+            self._take(statement, reuse)
         problems = self._problems + _check_declarations(self._declarations)
         namespaces: dict[str, str] = {}
         for declaration in self._declarations:
@@ -91,7 +91,7 @@ class _Parser:
         script = Script(tuple(query for _, query in self._queries), tuple(namespaces.items()))
         errors = [XsclError(problem, self._text) for problem in problems] + check_script(script, self._text)
         if errors and self._unplaced:
-            return _Parser(self._text).script(lifts=False)
+            return _Parser(self._text).script(reuse=False)
         if not script.queries and not errors:
             nothing = Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item")
             errors.append(XsclError(nothing, self._text))
@@ -101,11 +101,11 @@ class _Parser:
             self._remember()
         return script
 
-    def _take(self, statement: Statement, lifts: bool) -> None:
-        """Takes in one statement, or what is wrong with it."""
+    def _take(self, statement: Statement, reuse: bool) -> None:
+        """Adds a statement to the script, or its problem to the problems."""
         text = self._clean[statement.span.start : statement.span.end]
-        if lifts and not statement.problem:
-            known = _known.get(text) or _lifted.query(text)
+        if reuse and not statement.problem:
+            known = _known.get(text) or _skeletons.query(text)
             if known:
                 self._unplaced = True
                 self._queries.append((statement, _placed(known, statement.span)))
@@ -114,7 +114,7 @@ class _Parser:
             node = _parse_statement(self._clean, statement)
         except Problem as problem:
             self._problems.append(problem)
-            # Its prefix would otherwise be reported again wherever it is used.
+            # Otherwise its prefix would be reported wherever it is used.
             if failed := _FAILED_DECLARATION.match(self._clean, statement.span.start):
                 self._declarations.append(Declaration(failed[1], "?", statement.span))
             return
@@ -122,7 +122,7 @@ class _Parser:
             if isinstance(node.select, ElementConstructor):
                 node = _with_hole_texts(node, self._text)
             else:
-                _lifted.add(text, statement.span.start, node)
+                _skeletons.add(text, statement.span.start, node)
             self._queries.append((statement, node))
             return
         if self._queries:
@@ -134,7 +134,7 @@ class _Parser:
         if len(_known) + len(self._queries) > MAX_STATEMENTS:
             _known.clear()
         for statement, query in self._queries[:MAX_STATEMENTS]:
-            # What a comment was blanked in is not the statement's text, and could be within a string elsewhere.
+            # Not the text with its comments blanked: the blanks could stand in a string elsewhere.
             _known[self._text[statement.span.start : statement.span.end]] = query
 
 
@@ -151,18 +151,18 @@ def _lark() -> Lark:
 
 
 def _parse_statement(clean: str, statement: Statement) -> Query | Declaration:
-    """Raises `Problem`."""
+    """The tree of a statement. `clean` is the script without its comments. Raises Problem."""
     span = statement.span
     if statement.problem:
         raise statement.problem
     if span.start == span.end:
         raise Problem("there is no query before this semicolon", Span(span.start, span.start + 1), "remove it")
     try:
-        # What the grammar's start rule reduces to with our builder; lark's types only know trees.
+        # Lark's types know trees only. With our builder its result is what the start rule reduces to.
         node: Any = _lark().parse(TextSlice(clean, span.start, span.end))
     except UnexpectedInput as error:
         raise explain(error, clean, span) from None
-    # A query's own span leaves out parentheses at its ends.
+    # The builder's span leaves out parentheses around the query.
     result: Query | Declaration = replace(node, span=span)
     return result
 
@@ -187,7 +187,7 @@ def _check_declarations(declarations: list[Declaration]) -> list[Problem]:
 
 
 def _with_hole_texts(query: Query, text: str) -> Query:
-    """The query with the text between the braces put into each hole of its constructor."""
+    """The query, in whose constructor each hole has the text between its braces."""
 
     def hole(part: str | Hole) -> str | Hole:
         return (

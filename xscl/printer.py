@@ -1,9 +1,10 @@
-"""Prints syntax trees as canonical XSCL text, which parses back to an equal tree."""
+"""Prints syntax trees as canonical text, which parses back to an equal tree."""
 
 from __future__ import annotations
 
 import re
 
+from common.errors import InvalidValue
 from xscl.algebra.expressions import (
     And,
     Call,
@@ -33,7 +34,7 @@ def to_xscl(node: Node) -> str:
     """The node as XSCL text on one line.
 
     Raises:
-        ValueError: when a string holds a line break, which no string literal can.
+        InvalidValue: if a string holds a line break, which no string literal can.
 
     >>> from xscl.parser import parse_script
     >>> to_xscl(parse_script("//book AS x1[author]"))
@@ -106,7 +107,7 @@ def _grouped(arm: Expr) -> str:
 
 def _string(value: str) -> str:
     if "\n" in value:
-        raise ValueError(f"a string literal cannot hold a line break: {value!r}")
+        raise InvalidValue(f"a string literal cannot hold a line break: {value!r}")
     return '"' + value.replace('"', '""') + '"'
 
 

@@ -1,4 +1,4 @@
-"""Which names a part of a query shows to what surrounds it, and what they stand for."""
+"""The names that a part of a query makes visible outside of it, and what they stand for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from xscl.algebra.expressions import And, Call, Expr, Rel, Step, VarPath
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
 Kind = Literal["element", "attribute", "value", "constant"]
-"""What a name stands for: a node, a value derived from a node, or a constant."""
+"""What a name stands for: a node of either kind, a value derived from a node, or a constant."""
 
 
 def leaves(source: Input) -> Iterator[Block | SubQuery]:
-    """The blocks and parenthesised SELECTs that a source joins, left to right."""
+    """The blocks and SELECTs in parentheses that a source joins, left to right."""
     if isinstance(source, Join):
         yield from leaves(source.left)
         yield from leaves(source.right)
@@ -30,11 +30,11 @@ def blocks(source: Input) -> Iterator[Block]:
             yield leaf
 
 
-def star(source: Input) -> list[tuple[str, Kind]]:
-    """What `SELECT *` over the source gives: block roots, and the names of SELECTs in parentheses, left to right.
+def star_items(source: Input) -> list[tuple[str, Kind]]:
+    """What `SELECT *` over the source selects, left to right: block roots, and the items of SELECTs in parentheses.
 
-    An unnamed root is `left` or `right` where the source has two blocks (a single one: `left`), else `b1`, `b2`, ...
-    by its position among all blocks, those inside parentheses included.
+    Unnamed roots are called `left` and `right` if the source has no more than two blocks, those in parentheses
+    included, and else `b1`, `b2`, ... by their position among these.
     """
     defaults = ["left", "right"]
     if (count := sum(1 for _ in blocks(source))) > 2:
@@ -42,7 +42,7 @@ def star(source: Input) -> list[tuple[str, Kind]]:
     found: list[tuple[str, Kind]] = []
     for leaf in leaves(source):
         if isinstance(leaf, SubQuery):
-            found += visible(leaf).items()
+            found += visible_names(leaf).items()
             del defaults[: sum(1 for _ in blocks(leaf))]
         else:
             root = leaf.steps[-1]
@@ -51,27 +51,22 @@ def star(source: Input) -> list[tuple[str, Kind]]:
     return found
 
 
-def star_names(source: Input) -> tuple[str, ...]:
-    """The names alone of `star`."""
-    return tuple(name for name, _ in star(source))
-
-
-def visible(source: Input) -> dict[str, Kind]:
-    """The names that a predicate, a SELECT or an outer query can use, each with what it stands for."""
+def visible_names(source: Input) -> dict[str, Kind]:
+    """The names of a source that predicates, SELECTs and outer queries can use, with what they stand for."""
     match source:
         case Block():
             return {step.var: step.test.kind for step in _steps_within(source.steps) if step.var is not None}
         case Join():
-            return visible(source.left) | visible(source.right)
+            return visible_names(source.left) | visible_names(source.right)
         case SubQuery():
             if isinstance(source.select, SelectItems):
-                inner = visible(source.source)
+                inner = visible_names(source.source)
                 return {item.name: operand_kind(item.operand, inner) for item in source.select.items}
-            return dict(star(source.source))
+            return dict(star_items(source.source))
 
 
 def operand_kind(operand: Expr, names: dict[str, Kind]) -> Kind:
-    """What an operand over these names stands for."""
+    """What an operand stands for. `names` are those that it can use."""
     match operand:
         case VarPath(steps=()):
             return names.get(operand.var, "element")
@@ -84,7 +79,7 @@ def operand_kind(operand: Expr, names: dict[str, Kind]) -> Kind:
 
 
 def _steps_within(steps: tuple[Step, ...]) -> Iterator[Step]:
-    """The steps of a path and of the paths in its filters that may bind variables."""
+    """The steps of a path, and of the paths in its filters that can bind variables."""
     for step in steps:
         yield step
         for condition in step.filters:

@@ -1,9 +1,8 @@
-"""The syntax tree of XSCL: immutable nodes that print back to the text they came from.
+"""The syntax tree of XSCL: immutable nodes, which can be printed as text again.
 
-Two trees are equal when they say the same; where a node stood in the text (`span`) does not count.
-The parser has already put some spellings into one form: a path without a stream reads stream `S`,
-a bare stream name is `stream/*`, `AS x` is `->x`, `[title]` is `[./title]`, `(block)` is the block,
-and parentheses without a SELECT are only grouping.
+Trees are equal if they say the same, wherever they stand in a text (`span`). The parser brings some spellings into one
+form: a path without a stream reads the stream `S`, the name of a stream alone is `stream/*`, `AS x` is `->x`, `[title]`
+is `[./title]`, `(block)` is the block, and parentheses without a SELECT only group.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ DEFAULT_STREAM = "S"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A query block: a tree pattern over one stream. Its root is the node of the last step."""
+    """A tree pattern over one stream. Its root is the node of the last step."""
 
     stream: str
     steps: tuple[Step, ...]
@@ -30,7 +29,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class SelectItem:
-    """`operand AS name`; for a bare variable the name is the variable's."""
+    """`operand AS name`. A variable alone is selected under its own name."""
 
     operand: Expr
     name: str
@@ -39,11 +38,15 @@ class SelectItem:
 
 @dataclass(frozen=True, slots=True)
 class SelectStar:
+    """`*`: the block roots and the items of SELECTs in parentheses."""
+
     span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class SelectItems:
+    """A list of items."""
+
     items: tuple[SelectItem, ...]
     span: Span = nowhere()
 
@@ -55,7 +58,7 @@ Select = SelectStar | SelectItems | ElementConstructor
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window in microseconds; None is INF."""
+    """A window of so many microseconds; None is INF."""
 
     us: int | None
     span: Span = nowhere()
@@ -75,7 +78,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class SubQuery:
-    """A parenthesised query with a SELECT, which limits and renames what the outer query sees."""
+    """A query in parentheses with a SELECT, which says what the outer query sees and under which names."""
 
     select: SelectStar | SelectItems
     source: Input
@@ -87,7 +90,7 @@ Input = Block | Join | SubQuery
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One standing query. `select` is None where none was written (it means `*`)."""
+    """One standing query. `select` is None if none is written, which means `*`."""
 
     source: Input
     select: Select | None = None
@@ -97,11 +100,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The queries of a text with the namespace prefixes declared in it (prefix -> URI)."""
+    """The queries of a text, and the namespaces that it declares, as pairs of prefix and URI."""
 
     queries: tuple[Query, ...]
     namespaces: tuple[tuple[str, str], ...] = ()
 
     def names(self) -> tuple[str, ...]:
-        """The name of each query: its PUBLISH name, else `q` and its position from 1."""
+        """The name of each query: the one it PUBLISHes, else `q` and its position, from 1."""
         return tuple(query.publish or f"q{i}" for i, query in enumerate(self.queries, 1))

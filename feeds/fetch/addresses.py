@@ -1,6 +1,6 @@
-"""Which network addresses a stranger's feed may lead us to: public ones only.
+"""Which network addresses a stranger's feed may lead to: public ones only.
 
-The tables are IANA's registries of special-purpose addresses, as of 2025: what Python's `ipaddress` knows of them
+The tables are IANA's registries of special-purpose addresses as of 2025. What Python's `ipaddress` knows of them
 differs from release to release.
 """
 
@@ -31,7 +31,7 @@ _NOT_PUBLIC_4 = [
 ]
 
 _UNICAST_6 = IPv6Network("2000::/3")
-"""All global unicast addresses that IANA gives out. What else there is has a meaning of its own."""
+"""All global unicast addresses that IANA gives out. All others have special meanings."""
 
 _NOT_PUBLIC_6 = [
     IPv6Network(network)
@@ -46,10 +46,10 @@ _SIX_TO_FOUR, _NAT64 = IPv6Network("2002::/16"), IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Whether an address (IPv4 or IPv6, as text) is one of the public internet's.
+    """Whether an address (IPv4 or IPv6, as text) is public.
 
-    Private, shared, loopback, link-local, multicast, reserved and unspecified ones are not. An IPv6 address that stands
-    for an IPv4 address (mapped, 6to4, NAT64) is if that is.
+    Private, shared, loopback, link-local, multicast, reserved and unspecified addresses are not. An IPv6 address that
+    stands for an IPv4 address (mapped, 6to4, NAT64) is public if that is.
 
     >>> is_public("93.184.215.14"), is_public("127.0.0.1"), is_public("::ffff:10.0.0.1")
     (True, False, False)
@@ -73,7 +73,7 @@ def _is_public_4(ip: IPv4Address) -> bool:
 
 
 def _inner(ip: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
+    """The IPv4 address that an IPv6 address stands for; None if there is none."""
     if ip in _NAT64:
         return IPv4Address(int(ip) & 0xFFFFFFFF)
     if ip in _SIX_TO_FOUR:

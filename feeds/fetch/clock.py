@@ -1,4 +1,4 @@
-"""The time as fetching sees it: a protocol, so that tests can bring a clock of their own."""
+"""The clock of fetching: a protocol, so that tests can bring their own."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 from feeds.document import now_us
 
 SECOND = 1_000_000
-"""In microseconds, as all times here are."""
+"""In microseconds, as all times here."""
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 
 
 class Clock(Protocol):
-    """Says what time it is, in microseconds of UTC, and waits."""
+    """Tells the time, in microseconds of UTC, and waits."""
 
     def now(self) -> int: ...
 
     async def sleep_until(self, moment: int) -> None:
-        """Returns at or after the moment; at once where it has passed."""
+        """Returns at or after the moment, at once if it has passed."""
         ...
 
 

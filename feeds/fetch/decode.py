@@ -1,4 +1,4 @@
-"""Content codings undone, with a bound on what comes out: a small body may stand for a very large one."""
+"""Decodes bodies with a bound on the result: a small body may decompress to a very large one."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ import zlib
 import brotli
 import zstandard
 
+from common.errors import InputError
+
 MOST_MEMBERS = 1_000
-"""Gzip members or zstd frames in a body. Each copies some of what follows it, and a body has room for a million empty
-ones."""
+"""The most gzip members or zstd frames in a body. Each costs a copy of some of what follows, and a million empty ones
+fit into a body."""
 
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 
 _ZLIB_STEP = 64 * 1024
-"""How many bytes go into zlib at once: what is behind the end of a member comes back as a copy."""
+"""Bytes that zlib gets at once: it copies what is behind the end of a member."""
 _ZSTD_STEP = 256
-"""How many bytes go into the decompressor at once: out come 8 MiB at most."""
+"""Bytes that the zstd decompressor gets at once. At most 8 MiB come out."""
 _ZSTD_WINDOW = 8 * 1024 * 1024
 """The largest window that RFC 9659 lets a server use."""
 
 
-class DecodeError(ValueError):
-    """The bytes are not what the coding says, or end too early; the message is the cause."""
+class DecodeError(InputError, ValueError):
+    """The bytes are not in the coding, or end too early. The message is the cause."""
 
 
 def decode(data: bytes, codings: str, limit: int) -> bytes:
-    """The body behind the codings of a header Content-Encoding: all of it, or its first `limit` + 1 bytes at least.
+    """The body without the codings that the header Content-Encoding names: all of it, or at least its first `limit` + 1
+    bytes, and never much more.
 
-    Never much more than `limit` is made. DecodeError for what cannot be decoded and for codings that are not known.
+    Raises DecodeError if it cannot be decoded or a coding is not known.
     """
     for coding in reversed([name.strip().lower() for name in codings.split(",")]):
         if coding in ("", "identity"):
@@ -43,7 +46,7 @@ def decode(data: bytes, codings: str, limit: int) -> bytes:
 
 
 def _gzip(data: bytes, size: int) -> bytes:
-    """Any number of gzip members, one after the other; what follows them and is none is padding."""
+    """Any number of gzip members in a row. What follows and is no member is padding."""
     out, members, place = bytearray(), 0, 0
     while place < len(data) and len(out) < size:
         if members and not data.startswith(b"\x1f\x8b", place):
@@ -61,13 +64,13 @@ def _one_more(members: int) -> int:
 
 
 def _deflate(data: bytes, size: int) -> bytes:
-    """With zlib's wrapping, as it should be, or without, as some send it."""
+    """With zlib's wrapping, as the standard asks, or without, as some servers send it."""
     wrapped = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
     return _inflate(data, 0, size, 15 if wrapped else -15)[0]
 
 
 def _inflate(data: bytes, place: int, size: int, window: int) -> tuple[bytes, int]:
-    """What is decompressed from a place on, at most `size` bytes of it, and where its end is."""
+    """At most `size` decompressed bytes from `place` on, and where the compressed ones end."""
     decoder = zlib.decompressobj(window)
     out = bytearray()
     while not decoder.eof and len(out) < size:
@@ -90,8 +93,8 @@ def _brotli(data: bytes, size: int) -> bytes:
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Any number of frames. Few bytes at a time go in, because what comes out cannot be bounded otherwise, and the
-    library's reader, which could, does not tell an end from a cut."""
+    """Any number of frames. Few bytes go in at a time, because that alone bounds what comes out. The library's reader
+    has a bound, but does not tell an end from a cut."""
     out, rest, frames = b"", data, 0
     while rest and len(out) < size:
         frames = _one_more(frames)

@@ -15,14 +15,14 @@ _FEED_TYPES = frozenset(
 
 
 def feeds_of_page(body: bytes, url: str) -> list[str]:
-    """The http(s) addresses in a page's `<link rel=alternate>` of a feed's type, in its order; comments' feeds come
-    last."""
+    """The http(s) addresses in a page's `<link rel=alternate>` elements of a feed's type, in page order. Feeds of
+    comments come last."""
     parser = etree.HTMLParser(no_network=True, huge_tree=False)
     try:
         page = etree.fromstring(body, parser)
     except (etree.XMLSyntaxError, ValueError):
         return []
-    if page is None:  # as the recovering parser says that it found nothing at all
+    if page is None:  # the recovering parser has found nothing at all
         return []
     base = _joined(url, next((element.get("href", "") for element in page.iter("base")), ""))
     found = []

@@ -1,29 +1,28 @@
-"""Writes fetched feeds into a drop directory; `feeds.layout` says what it looks like."""
+"""Writes fetched feeds into a drop directory; `feeds.drop_directory` says what it looks like."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container
 from pathlib import Path
 
-from common.private import as_its_directory
+from common.whole_file import drafts, sync_directory, write_whole
+from feeds.drop_directory import Sidecar, drop_stem, read_stem, sidecar_json
 from feeds.fetch.archive import Capture
-from feeds.layout import FEED_SUFFIX, SIDECAR_SUFFIX, Sidecar, drop_stem, read_stem, sidecar_json
-
-_DRAFT = ".draft"
+from feeds.kinds import FEED_SUFFIX, SIDECAR_SUFFIX
 
 
 class DropArchive:
-    """An archive of one file a version. What it holds is read from the directory itself, so it needs no mark."""
+    """An archive with one file per version. The directory itself tells what it holds, so it needs no mark."""
 
     mark = None
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        for draft in directory.glob(f"*/.*{_DRAFT}"):
-            if read_stem(draft.name.split(".")[1]):  # of a fetch that was killed
-                draft.unlink()
+        for folder in directory.iterdir():
+            for draft in drafts(folder):
+                if read_stem(draft.name.split(".")[1]):  # of a fetch that was killed
+                    draft.unlink()
 
     def newest(self, source: str) -> str | None:
         try:
@@ -37,7 +36,7 @@ class DropArchive:
         directory = self._directory / capture.source
         if not directory.is_dir():
             directory.mkdir(self._directory.stat().st_mode & 0o777)
-            _synced(self._directory)
+            sync_directory(self._directory)
         sidecar = Sidecar(
             url=capture.url,
             fetched=capture.fetched,
@@ -50,12 +49,11 @@ class DropArchive:
         )
         stem = drop_stem(capture.fetched, capture.sha256)
         # In this order: a feed is never there without what is known of it.
-        _written(directory / f"{stem}{SIDECAR_SUFFIX}", sidecar_json(sidecar))
-        _written(directory / f"{stem}{FEED_SUFFIX}", capture.body)
-        _synced(directory)
+        write_whole(directory / f"{stem}{SIDECAR_SUFFIX}", sidecar_json(sidecar))
+        write_whole(directory / f"{stem}{FEED_SUFFIX}", capture.body)
 
     def met_again(self, capture: Capture, since: int) -> None:
-        """Nothing: the layout has files for versions only."""
+        """Nothing: the directory has files for versions only."""
 
     def finish(self) -> None:
         """Nothing: each version is readable at once."""
@@ -65,8 +63,8 @@ class DropArchive:
 
 
 def remove_read(directory: Path, read: Container[str], before: int) -> None:
-    """Removes the versions, with their sidecars, that were fetched before a time, microseconds, and are among `read`,
-    their names below the directory. The newest of each feed stays."""
+    """Removes the versions that were fetched before a time (microseconds) and are among `read`, by their names below
+    the directory, with their sidecars. The newest version of each feed stays."""
     for source in directory.iterdir() if directory.is_dir() else ():
         paths = source.glob(f"*{FEED_SUFFIX}") if source.is_dir() else ()
         versions = sorted((*stem, path) for path in paths if (stem := read_stem(path.stem)) is not None)
@@ -75,22 +73,3 @@ def remove_read(directory: Path, read: Container[str], before: int) -> None:
                 # In this order: a sidecar that nobody needs would stay for ever.
                 path.with_suffix(SIDECAR_SUFFIX).unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
-
-
-def _written(path: Path, data: bytes) -> None:
-    """Makes a file appear whole."""
-    draft = path.with_name(f".{path.name}{_DRAFT}")
-    with open(draft, "wb", opener=as_its_directory) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-def _synced(directory: Path) -> None:
-    """Makes the names in a directory last through a power failure."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,7 +10,7 @@ import httpcore
 import httpx
 
 from feeds.fetch.decode import ACCEPT_ENCODING, DecodeError, decode
-from feeds.fetch.errors import FetchError
+from feeds.fetch.failures import FetchError
 from feeds.text import one_line
 
 ACCEPT = (
@@ -29,8 +29,8 @@ _TROUBLE = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one exchange: `body` in bytes, before and after decompression, the rest in seconds. `total` bounds what is
-    slow but never still. `hops` is how many redirects are followed."""
+    """The limits of one exchange: `body` in bytes, before and after decompression, times in seconds. `total` bounds an
+    answer that is slow but never stops. `hops` is how many redirects are followed."""
 
     body: int = 15 * 1024 * 1024
     connect: float = 10.0
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: the address that gave it, its status and headers, and its body, decoded; b"" unless it is a 200."""
+    """An answer: the address that gave it, status, headers, and the decoded body, b"" unless the status is 200."""
 
     url: str
     status: int
@@ -50,7 +50,7 @@ class Reply:
 
 
 def web_address(text: str) -> httpx.URL:
-    """The address, normalised; FetchError for one that is not http or https."""
+    """The address, normalised. Raises FetchError if it is not http or https."""
     try:
         url = httpx.URL(text.strip())
     except (httpx.InvalidURL, ValueError) as error:
@@ -63,7 +63,7 @@ def web_address(text: str) -> httpx.URL:
 
 
 async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: Limits) -> Reply:
-    """GETs an address. FetchError for whatever goes wrong; what status the answer has is for the caller to judge."""
+    """GETs an address. Raises FetchError for whatever goes wrong. The caller judges the status of the answer."""
     timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
     sent = {"Accept": ACCEPT, "Accept-Encoding": ACCEPT_ENCODING, **headers}
     try:
@@ -79,7 +79,7 @@ async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[s
 
 
 async def _read(answer: httpx.Response, limit: int) -> bytes:
-    body = bytearray()  # parts may be of a byte each
+    body = bytearray()  # chunks may be one byte long
     async for part in answer.aiter_raw():
         body += part
         if len(body) > limit:
@@ -90,7 +90,7 @@ async def _read(answer: httpx.Response, limit: int) -> bytes:
 async def _decoded(answer: httpx.Response, raw: bytes, limit: int) -> bytes:
     codings = answer.headers.get("Content-Encoding", "")
     try:
-        # What a thread does here has its end: so many bytes come in, and so many go out.
+        # The thread ends: its input and its output are bounded.
         body = await asyncio.to_thread(decode, raw, codings, limit) if codings and raw else raw
     except DecodeError as error:
         raise FetchError(str(error), answer.status_code) from None

@@ -1,4 +1,4 @@
-"""What is known of a feed between fetches, and what a fetch makes of it: pure decisions."""
+"""The state of a feed between fetches, and how a fetch changes it: pure decisions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from feeds.credentials import without_credentials
-from feeds.fetch.errors import FetchedAlready, FetchError, Gone
+from feeds.fetch.failures import FetchedAlready, FetchError, Gone
 from feeds.fetch.hints import Hints
 from feeds.fetch.schedule import Pace, after_failure, after_success
 
@@ -17,12 +17,12 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """A feed, by the address that it is subscribed to. Times are microseconds of UTC, 0 for never.
+    """A feed, by the address in its subscription. Times are microseconds of UTC, 0 for never.
 
-    Only `url` and `address` have the name and password that the address may have; `shown` has neither.
+    `url` and `address` may have a name and a password; `shown` never does.
 
-    `source` names it in the layouts; `address` is where it is fetched from now, as permanent redirects and its page
-    have led us; `errors` counts the failures since the last success. A feed that has `stopped` is fetched no more.
+    `source` is its name in archives. `address` is where it is fetched now, after permanent redirects and its page.
+    `errors` counts the failures since the last success. A feed that has `stopped` is not fetched again.
     """
 
     url: str
@@ -44,12 +44,12 @@ class FeedState:
 
     @property
     def shown(self) -> str:
-        """The address that it is subscribed to, as it may be shown."""
+        """The address in the subscription, without name and password."""
         return without_credentials(self.url)
 
 
 def source_name(url: str) -> str:
-    """A directory's name for a feed: readable, safe anywhere, and the feed's own.
+    """The directory name of a feed: readable, safe on any file system, and unique.
 
     >>> source_name("https://example.org/feed.xml?tag=a")
     'example-org-feed-xml-tag-a-732f759c1067'
@@ -61,7 +61,7 @@ def source_name(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """What an answer with a feed, or one that it has not changed, adds: `fresh` is for how long (microseconds)."""
+    """What an answer says of a feed, new or unchanged. It is `fresh` for so long (microseconds)."""
 
     address: str
     status: int
@@ -73,7 +73,7 @@ class Success:
 
 
 def succeeded(feed: FeedState, success: Success, now: int, pace: Pace, random: float) -> FeedState:
-    """The feed after an answer, whose body, if it is a new one, was kept at `now`."""
+    """The feed after an answer. If its body was new, it was kept at `now`."""
     return replace(
         feed,
         address=success.address,
@@ -91,7 +91,7 @@ def succeeded(feed: FeedState, success: Success, now: int, pace: Pace, random: f
 
 
 def failed(feed: FeedState, error: FetchError, now: int, pace: Pace, random: float) -> FeedState:
-    """The feed after a failure; stopped where it is gone for good."""
+    """The feed after a failure, stopped if it is gone for good."""
     errors = feed.errors + 1
     return replace(
         feed,
@@ -105,7 +105,7 @@ def failed(feed: FeedState, error: FetchError, now: int, pace: Pace, random: flo
 
 
 def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, random: float) -> FeedState:
-    """The feed when what it leads to is fetched as another; whether that still holds is looked at later."""
+    """The feed while its address is fetched as another feed. A later visit checks whether that still holds."""
     return replace(
         feed,
         address=already.address,

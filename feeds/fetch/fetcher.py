@@ -1,4 +1,4 @@
-"""Fetches feeds when they are due: all that are, once, or for as long as one likes."""
+"""Fetches the feeds that are due, once or continually."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from random import Random
 from typing import Any
 
 from feeds.fetch.archive import Archive
+from feeds.fetch.claims import AddressClaims
 from feeds.fetch.clock import Clock, SystemClock
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.gates import Courtesy, HostGates
 from feeds.fetch.network import Resolve, open_client, resolve
-from feeds.fetch.places import Places
 from feeds.fetch.state import FetchStore
 from feeds.fetch.visit import Outcome, Settings, Visitor
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What fetching takes from outside, and tests bring their own of: the time, chance, and names' addresses."""
+    """What fetching takes from outside, so that tests can replace it: the clock, random numbers, the resolver."""
 
     clock: Clock = field(default_factory=SystemClock)
     random: Callable[[], float] = field(default_factory=lambda: Random().random)
@@ -30,7 +30,7 @@ class World:
 
 @dataclass(slots=True)
 class Report:
-    """How many visits had which outcome, and the feeds that failed last."""
+    """How many visits had which outcome, and the feeds whose last visit failed."""
 
     counts: Counter[Outcome] = field(default_factory=Counter)
     failures: dict[str, FeedState] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Report:
 
 
 Told = Callable[[Report, FeedState, Outcome], None]
-"""Hears of each visit: what was done so far, the feed as it is now, and what became of the visit."""
+"""Hears of each visit: the report so far, the feed as it is now, and the outcome."""
 
 
 def nobody_told(report: Report, feed: FeedState, outcome: Outcome) -> None:
@@ -64,10 +64,9 @@ async def fetch(
     told: Told = nobody_told,
     world: World | None = None,
 ) -> Report:
-    """Visits the feeds that are due, each once; with `watch` whenever they are due, until `stop` is set.
+    """Visits each feed that is due once; with `watch`, visits feeds whenever they are due, until `stop` is set.
 
-    When it is set, visits that are under way are given up; each of them has been committed or has not happened.
-    `told` hears of every visit.
+    Then visits under way are given up: each has been committed or has not happened. `told` hears of every visit.
     """
     world = world or World()
     stop = stop or asyncio.Event()
@@ -76,7 +75,7 @@ async def fetch(
     waiting = {feed.url: feed for feed in known if not feed.stopped}
     client = open_client(allow_private, courtesy.concurrency, world.resolve)
     gates = HostGates(store, world.clock, courtesy)
-    visitor = Visitor(client, store, archive, gates, Places(known), world.clock, world.random, settings)
+    visitor = Visitor(client, store, archive, gates, AddressClaims(known), world.clock, world.random, settings)
 
     async def visit(feed: FeedState) -> None:
         after, outcome = await visitor.visit(feed)
@@ -91,7 +90,7 @@ async def fetch(
         try:
             while True:
                 now = world.clock.now()
-                # The longest overdue first: those are what a killed process left.
+                # The longest overdue first: a killed process left them.
                 due = sorted((f for f in waiting.values() if f.next_check <= now), key=lambda f: f.next_check)
                 for feed in due:
                     under_way.add(asyncio.create_task(visit(waiting.pop(feed.url))))
@@ -104,7 +103,7 @@ async def fetch(
                 await _ended(alarm)
                 for finished in done & under_way:
                     under_way.discard(finished)
-                    finished.result()  # an error that is not a feed's own ends it all
+                    finished.result()  # an error that is not of one feed ends the fetch
                 if stopped in done:
                     return report
         finally:

@@ -1,4 +1,4 @@
-"""From an address to what answers in the end: redirects, hop by hop, and which of them are for ever."""
+"""Follows redirects, hop by hop, and tells permanent ones from others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from feeds.fetch.errors import FetchError
 from feeds.fetch.exchange import Reply, web_address
+from feeds.fetch.failures import FetchError
 
 PERMANENT = frozenset({301, 308})
 REDIRECTS = frozenset({302, 303, 307}) | PERMANENT
@@ -16,7 +16,7 @@ REDIRECTS = frozenset({302, 303, 307}) | PERMANENT
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What answered in the end, and the address that permanent redirects alone, from the first on, lead to."""
+    """The last answer, and the address to which permanent redirects lead, up to the first that is not permanent."""
 
     reply: Reply
     address: str
@@ -28,9 +28,9 @@ async def follow(
     hops: int,
     moved: Callable[[str], None] = lambda address: None,
 ) -> Answer:
-    """Fetches an address and follows its redirects. FetchError for more than `hops` of them, and for a circle.
+    """Fetches an address and follows its redirects. Raises FetchError for more than `hops` of them, and for a circle.
 
-    `moved` hears of the address, and of each to which permanent redirects alone lead, before it is asked.
+    `moved` hears of the address, and of each address to which only permanent redirects lead, before it is fetched.
     """
     url = web_address(address)
     lasting, for_ever = address, True

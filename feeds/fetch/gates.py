@@ -1,4 +1,4 @@
-"""Politeness to hosts: few requests at once, a pause between them, and none to a host that wants to be left alone."""
+"""Politeness to hosts: few requests at once, a pause between them, and none while a host wants none."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from feeds.fetch.clock import SECOND, Clock
-from feeds.fetch.errors import HostPaused
+from feeds.fetch.failures import HostPaused
 from feeds.fetch.state import FetchStore, HostState
 
 
 @dataclass(frozen=True, slots=True)
 class Courtesy:
-    """How many requests there may be at once, in all and to one host, and the microseconds between those to a host."""
+    """The most requests at once, in all and to one host, and the microseconds between requests to one host."""
 
     concurrency: int = 16
     per_host: int = 1
@@ -22,8 +22,8 @@ class Courtesy:
 
 
 class HostGates:
-    """Lets requests through to their hosts. When a host was last asked is written down before it is asked, so that a
-    process that takes over from a killed one keeps the distance too."""
+    """Lets requests through to their hosts. The time of a request is noted before it is made, so that a process that
+    takes over from a killed one keeps the pause too."""
 
     def __init__(self, store: FetchStore, clock: Clock, courtesy: Courtesy) -> None:
         self._store, self._clock, self._courtesy = store, clock, courtesy
@@ -32,8 +32,8 @@ class HostGates:
 
     @asynccontextmanager
     async def turn(self, host: str, spacing: int = 0) -> AsyncIterator[None]:
-        """The time in which a request may be made to a host, `spacing` microseconds or what courtesy demands after the
-        last one ended, or began if it is under way. HostPaused where the host wants none."""
+        """A block in which one request may be made to a host: `spacing` microseconds, or what courtesy demands, after
+        the last one ended, or began if it is under way. Raises HostPaused if the host wants none."""
         slots, order = self._hosts.setdefault(host, (asyncio.Semaphore(self._courtesy.per_host), asyncio.Lock()))
         async with slots:
             async with order:
@@ -49,11 +49,11 @@ class HostGates:
                 yield
             finally:
                 self._all.release()
-                # What a request's way to the host takes must not bring the next one nearer.
+                # The time that a request takes to reach the host must not shorten the pause.
                 self._store.save_host(replace(self._store.host(host), asked_at=self._clock.now()))
 
     def _free(self, host: str) -> HostState:
-        """The host's state; HostPaused where it wants no request."""
+        """The host's state. Raises HostPaused if it wants no request."""
         state = self._store.host(host)
         if state.paused_until > self._clock.now():
             raise HostPaused(state.paused_until)

@@ -1,4 +1,4 @@
-"""What a server and a feed say about how often they want to be asked."""
+"""How often a server and a feed want to be asked, as they say."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lxml import etree
 
+from common.xml_parser import xml_parser
 from feeds.dates import parse_date
 from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND
 
@@ -21,8 +22,8 @@ _LONGEST = 366 * DAY
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a feed's body asks for: at least `interval` microseconds between fetches, and none in the hours (0 to 23,
-    UTC) and on the days (0 is Monday) of the sets."""
+    """The wishes in a feed's body: at least `interval` microseconds between fetches, and none in these hours (0 to 23,
+    UTC) or on these days (0 is Monday)."""
 
     interval: int = 0
     skip_hours: frozenset[int] = frozenset()
@@ -38,13 +39,12 @@ class Hints:
 
 
 def body_hints(data: bytes) -> Hints:
-    """RSS `ttl`, `skipHours`, `skipDays`, and `updatePeriod` of the syndication module; nothing from what is no XML."""
-    parser = etree.XMLParser(recover=True, resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+    """RSS `ttl`, `skipHours`, `skipDays`, and `updatePeriod` of the syndication module; none if the body is not XML."""
     try:
-        root = etree.fromstring(data.lstrip(), parser)
+        root = etree.fromstring(data.lstrip(), xml_parser(entities=False, recover=True))
     except (etree.XMLSyntaxError, ValueError):
         return Hints()
-    if root is None:  # as the recovering parser says that it found nothing at all
+    if root is None:  # the recovering parser has found nothing at all
         return Hints()
     channel = next((child for child in root if child.tag in ("channel", "{http://purl.org/rss/1.0/}channel")), root)
     texts = {str(child.tag): (child.text or "").strip() for child in channel if isinstance(child.tag, str)}
@@ -68,7 +68,7 @@ def _number(text: str, otherwise: int) -> int:
 
 
 def fresh_for(headers: Mapping[str, str], now: int) -> int:
-    """How long (microseconds) an answer is fresh: `Cache-Control: max-age` less `Age`, else `Expires`; 0 where not."""
+    """How long (microseconds) an answer is fresh: `Cache-Control: max-age` less `Age`, else `Expires`, else 0."""
     control = headers.get("Cache-Control", "")
     if re.search(r"(?:^|[,\s])no-(?:cache|store)\b", control, re.IGNORECASE):
         return 0
@@ -80,9 +80,10 @@ def fresh_for(headers: Mapping[str, str], now: int) -> int:
 
 
 def retry_after(headers: Mapping[str, str], now: int) -> int | None:
-    """The time (microseconds) before which `Retry-After` (seconds, or a date) wants no request; None where it is none.
+    """The time (microseconds) before which `Retry-After` (seconds, or a date) wants no request; None if it is absent or
+    neither.
 
-    One of more than a year is taken as a year.
+    More than a year counts as a year.
     """
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():

@@ -1,4 +1,4 @@
-"""One piece of fetching, whoever asks for it: which feeds, where to, and how."""
+"""A fetch job: which feeds are fetched, where to, and how."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from feeds.fetch.warc_archive import WarcArchive
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The feeds that are fetched, all that the state knows if there are none, into the directory `out`. `state` is the
-    file with what is remembered of them, in that directory without one."""
+    """Fetches `feeds`, or all that the state knows if there are none, into the directory `out`. `state` is the file
+    with what is known of them, by default in that directory."""
 
     feeds: Sequence[FeedState]
     out: Path
@@ -39,8 +39,8 @@ class Job:
         told: Told = nobody_told,
         world: World | None = None,
     ) -> tuple[Report, list[FeedState]]:
-        """Fetches as `fetch` does; what was done, and the feeds as they were before. SourceError if the state cannot be
-        used, OSError if a version cannot be written."""
+        """Fetches as `fetch` does. Returns what was done, and the feeds as they were before. Raises SourceError if the
+        state cannot be used, OSError if a version cannot be written."""
         with FetchStore(self.state or self.out / STATE_FILE, write=True) as store:
             store.add(self.feeds)
             known = store.feeds()

@@ -1,4 +1,4 @@
-"""What an answer's body is, and what it says to whoever fetches it."""
+"""What the body of an answer is, and what it says about fetching."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from feeds.sniff import Kind, kind_of
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A body: the feeds that a page names, or the hash of a feed and how often it wants to be asked."""
+    """What a body is: the feeds that a page names, or the hash of a feed and how often it wants to be asked."""
 
     kind: Kind
     feeds: list[str] = field(default_factory=list)
@@ -21,7 +21,7 @@ class Look:
 
 
 def look(body: bytes, url: str) -> Look:
-    """What the body is that an address gave. It may have been written to take long: see `feeds.confined`."""
+    """Looks at the body that an address gave. It may be written to take long: see `feeds.confined`."""
     kind = kind_of(body)
     if kind == "page":
         return Look(kind, feeds_of_page(body, url))

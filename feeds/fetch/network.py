@@ -1,7 +1,8 @@
-"""Connections to allowed addresses only: a name is resolved once, checked, and that very address is connected to.
+"""Connects to allowed addresses only: a name is resolved once, the address is checked, and that address is connected
+to.
 
-This stands below TLS and HTTP, so that every request passes it, redirected ones too, and a name that leads elsewhere
-when it is asked again (DNS rebinding) gains nothing. TLS and the header Host still go by the name.
+This is below TLS and HTTP, so every request passes it, redirected ones too, and a name that resolves differently the
+next time (DNS rebinding) gains nothing. TLS and the header Host still use the name.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import httpcore
 import httpx
 
 from feeds.fetch.addresses import is_public
-from feeds.fetch.errors import FetchError
+from feeds.fetch.failures import FetchError
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""From a host and a port to the host's addresses; OSError where it has none."""
+"""From a host and a port to the host's addresses. Raises OSError if it has none."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -31,7 +32,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Opens connections to public addresses; to others only if they are allowed."""
+    """Opens connections to public addresses, and to private ones only if they are allowed."""
 
     def __init__(self, allow_private: bool, resolve: Resolve = resolve) -> None:
         self._allow_private = allow_private
@@ -46,7 +47,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """FetchError for a host with no address that is allowed; httpcore's errors where none can be reached."""
+        """Raises FetchError if no address of the host is allowed, and httpcore's errors if none can be reached."""
         try:
             async with asyncio.timeout(timeout):
                 addresses = await self._resolve(host, port)

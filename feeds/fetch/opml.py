@@ -9,21 +9,23 @@ from typing import cast
 
 from lxml import etree
 
+from common.errors import InvalidValue
 from common.prolog import read_prolog
+from common.xml_parser import xml_parser
 from feeds.text import one_line
 
 LONGEST_TITLE = 1_000
-"""Characters of a title: it stands in the folders of all that is below it."""
+"""The most characters of a title: the folders of all feeds below repeat it."""
 
 _USED = frozenset({"title", "text", "xmlurl"})
 
 NESTED = "/"
-"""Between the names of folders that are inside each other."""
+"""Separates the names of nested folders."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A feed of a list: its address as it stands there, its title and folder ("" without one), and the line."""
+class ListedFeed:
+    """A feed of a list: its address as it is written there, title and folder ("" if it has none), and the line."""
 
     url: str
     title: str = ""
@@ -31,29 +33,21 @@ class Listed:
     line: int = 0
 
 
-def read_opml(data: bytes) -> list[Listed]:
-    """The feeds of a list, however deep, in its order. ValueError for what is not XML or not OPML."""
+def read_opml(data: bytes) -> list[ListedFeed]:
+    """The feeds of a list, at any depth, in its order. Raises InvalidValue if it is not XML or not OPML."""
     if refused := read_prolog(data.lstrip()).refused:
-        raise ValueError(refused)
-    parser = etree.XMLParser(
-        resolve_entities="internal",  # type: ignore[arg-type]  # the stubs know only the older booleans
-        no_network=True,
-        load_dtd=False,
-        huge_tree=False,
-        remove_comments=True,
-        remove_pis=True,
-    )
+        raise InvalidValue(refused)
     try:
-        root = etree.fromstring(data.lstrip(), parser)
+        root = etree.fromstring(data.lstrip(), xml_parser(elements_only=True))
     except etree.XMLSyntaxError as error:
-        raise ValueError(f"not well-formed: {error.msg}") from None
+        raise InvalidValue(f"not well-formed: {error.msg}") from None
     body = next((child for child in root if _name(child) == "body"), None)
     if _name(root) != "opml" or body is None:
-        raise ValueError("XML, but not OPML: it has no <opml> with a <body>")
+        raise InvalidValue("XML, but not OPML: it has no <opml> with a <body>")
     return list(_feeds(body))
 
 
-def _feeds(body: etree._Element) -> Iterator[Listed]:
+def _feeds(body: etree._Element) -> Iterator[ListedFeed]:
     # A stack of ours, because outlines may be nested more deeply than functions may call each other.
     waiting = [(child, "") for child in reversed(body)]
     while waiting:
@@ -66,7 +60,7 @@ def _feeds(body: etree._Element) -> Iterator[Listed]:
         title = (values.get("title") or values.get("text", ""))[:LONGEST_TITLE].strip()
         inside = folder
         if values.get("xmlurl"):
-            yield Listed(values["xmlurl"], title, folder, cast(int, outline.sourceline))
+            yield ListedFeed(values["xmlurl"], title, folder, cast(int, outline.sourceline))
         elif title:
             inside = f"{folder}{NESTED}{title}" if folder else title
         waiting += [(child, inside) for child in reversed(outline)]
@@ -76,8 +70,8 @@ def _name(element: etree._Element) -> str:
     return etree.QName(element).localname.lower()
 
 
-def write_opml(feeds: Iterable[Listed]) -> bytes:
-    """A list of feeds, those of a folder together in an outline of its name."""
+def write_opml(feeds: Iterable[ListedFeed]) -> bytes:
+    """A list of feeds, in an outline for each folder."""
     root = etree.Element("opml", version="2.0")
     etree.SubElement(etree.SubElement(root, "head"), "title").text = "Feeds"
     body = etree.SubElement(root, "body")

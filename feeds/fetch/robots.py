@@ -1,4 +1,4 @@
-"""robots.txt: which addresses of a host its owner lets programs fetch, and how far apart."""
+"""robots.txt: which addresses of a host programs may fetch, and with which delay."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from protego import Protego
 
 from feeds.confined import ConfinedError, confined_aside
 from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND, Clock
-from feeds.fetch.errors import FetchError
 from feeds.fetch.exchange import Reply
+from feeds.fetch.failures import FetchError
 from feeds.fetch.state import FetchStore, HostState
 
 LONGEST = 512 * 1024
-"""How many bytes of a robots.txt are read, as RFC 9309 allows."""
+"""Bytes of a robots.txt that are read, as RFC 9309 allows."""
 LONGEST_DELAY = MINUTE
-"""The most that a `Crawl-delay` is taken for."""
+"""A longer `Crawl-delay` counts as this."""
 
 _AGENT = "mmqjp"
 
 
 def crawl_delay(rules: str, url: str) -> float | None:
-    """The seconds that rules want between our requests; None if an address may not be fetched. Rules can be written so
-    that they take long to apply: see `feeds.confined`."""
+    """The seconds that the rules want between our requests; None if the address may not be fetched. Rules may be
+    written to take long to apply: see `feeds.confined`."""
     parsed = Protego.parse(rules)
     return float(parsed.crawl_delay(_AGENT) or 0) if parsed.can_fetch(url, _AGENT) else None
 
 
 class Robots:
-    """The rules of hosts, asked for once a day and kept in the state. `get` fetches an address, politely."""
+    """The rules of hosts, fetched once a day with `get` and kept in the state."""
 
     def __init__(self, store: FetchStore, clock: Clock, get: Callable[[httpx.URL], Awaitable[Reply]]) -> None:
         self._store, self._clock, self._get = store, clock, get
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def delay(self, url: httpx.URL, host: str) -> int:
-        """The distance in microseconds that the rules want between requests, 0 if none.
+        """The delay in microseconds that the rules want between requests, 0 if none.
 
-        FetchError for an address that may not be fetched, and where the rules cannot be had (RFC 9309: then nothing
-        may be).
+        Raises FetchError if the address may not be fetched, or the rules are not available (RFC 9309: then nothing
+        may be fetched).
         """
         text = await self._rules(url, host)
         later = self._clock.now() + DAY

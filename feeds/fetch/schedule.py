@@ -1,4 +1,4 @@
-"""When a feed is fetched next: pure decisions, from what is known of it and a random number."""
+"""When a feed is fetched next: pure decisions from its state and a random number."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from feeds.fetch.clock import DAY, HOUR, MINUTE
 from feeds.fetch.hints import Hints
 
 JITTER = 0.1
-"""By which share of its length a wait may be longer, so that feeds do not come due all at once for ever."""
+"""A wait is longer by up to this share, so that feeds do not stay due at the same time."""
 
 _EPOCH_WEEKDAY = EPOCH.weekday()
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a feed is asked, in microseconds: after `interval`, or as much later as it and its server want, up to
-    `longest`; after failures that follow each other `backoff`, twice that, and so on up to `longest`."""
+    """How often a feed is fetched, in microseconds: after `interval`, or later if it or its server wants that, up to
+    `longest`. After failures in a row it is `backoff`, twice that, and so on up to `longest`."""
 
     interval: int = HOUR
     longest: int = DAY
@@ -25,23 +25,24 @@ class Pace:
 
 
 def after_success(now: int, fresh: int, hints: Hints, pace: Pace, random: float) -> int:
-    """The next check of a feed that answered, which is fresh for so long; `random` is in [0, 1).
+    """The next check of a feed whose answer is fresh for so long. `random` is in [0, 1).
 
-    At least `pace.interval` and no more than `pace.longest` with its jitter, but for hours and days that are skipped.
+    The wait is at least `pace.interval` and at most `pace.longest` with its jitter, and longer only for skipped hours
+    and days.
     """
     wait = min(max(pace.interval, fresh, hints.interval), max(pace.longest, pace.interval))
     return outside_skipped(now + _jittered(wait, random), hints, random)
 
 
 def after_failure(now: int, errors: int, not_before: int | None, hints: Hints, pace: Pace, random: float) -> int:
-    """The next check of a feed that has failed `errors` times running (from 1), and not before `not_before`."""
+    """The next check of a feed that has failed `errors` times in a row (from 1), never before `not_before`."""
     wait = min(pace.backoff << min(errors - 1, 40), max(pace.longest, pace.backoff))
     soonest = now + _jittered(wait, random)
     return outside_skipped(max(soonest, not_before or soonest), hints, random)
 
 
 def outside_skipped(moment: int, hints: Hints, random: float) -> int:
-    """The moment, else one in the first hour after it that the feed does not skip; itself where it skips all."""
+    """The moment, or one in the next hour that the feed does not skip. If it skips all hours, the moment."""
     if not _is_skipped(moment, hints):
         return moment
     hour = moment - moment % HOUR

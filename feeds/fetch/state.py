@@ -1,13 +1,12 @@
-"""What fetching remembers, in one SQLite file: the feeds, the hosts' politeness, and how far the archive is written.
+"""The state of fetching, in one SQLite file: feeds, when hosts may be asked, and how far the archive is written.
 
-Each outcome is one transaction. The file is in WAL mode, so that `mmqjp feeds` can read while a fetch goes on. One
-process writes: a lock on a file beside it sees to that. SQLite does not notice a byte that has changed in a value, so
-each row has a digest.
+Each outcome is one transaction. The file is in WAL mode, so that `mmqjp feeds` can read during a fetch. A lock on a
+file beside it lets one process write. SQLite does not notice a byte that has changed in a value, so each row has a
+digest.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sqlite3
 import zlib
@@ -17,14 +16,15 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from common.private import own
-from feeds.errors import SourceError
+from common.lock import lock
+from common.private import make_private_file
+from feeds.bad_input import SourceError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.hints import Hints
 
 STATE_FILE = "fetch.sqlite"
 FORMAT = 2
-"""The format of the file. Since 2 rows have digests."""
+"""The format of the file. Rows have digests since 2."""
 
 _COLUMNS = [field.name for field in fields(FeedState)]
 _SCHEMA = """
@@ -42,14 +42,14 @@ CREATE TABLE hosts (
 CREATE TABLE archive (mark TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0);
 """
 _TABLES = {"feeds": "url", "hosts": "host", "archive": "mark"}
-"""The tables, each with the column by which a row is found."""
+"""The tables, each with its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """When a request to a host last began or ended, until when it wants none, and its robots.txt as of a time.
+    """When the last request to a host began or ended, until when it wants none, and its robots.txt at a time.
 
-    `robots` is None where it is not known, "" where there is none. Times are microseconds, 0 for never.
+    `robots` is None if it is not known, "" if there is none. Times are microseconds, 0 for never.
     """
 
     host: str
@@ -60,15 +60,15 @@ class HostState:
 
 
 class FetchStore:
-    """The state file. Without `write` it is only read, and must be there."""
+    """The state file. Without `write` it must exist, and is only read."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
-        """SourceError for a file that is missing, is not ours, is of another format, or is being written."""
+        """Raises SourceError if the file is missing, is not ours, has another format, or is being written."""
         self._lock: BinaryIO | None = None
         if write:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
-            own(path)
+            make_private_file(path)
         elif not path.is_file():
             raise SourceError(str(path), "there is no state of a fetch", "mmqjp fetch makes one")
         self._path = path
@@ -81,7 +81,7 @@ class FetchStore:
             raise
 
     def _open(self) -> None:
-        """Makes the tables in an empty file; raises for one that is not ours."""
+        """Makes the tables in an empty file. Raises SourceError for a file that is not ours."""
         number = self._rows("PRAGMA user_version")[0][0]
         if number == 0 and self._lock is not None and not self._rows("SELECT 1 FROM sqlite_master"):
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -112,7 +112,7 @@ class FetchStore:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Says what has become of the file when SQLite cannot use it."""
+        """Raises SourceError with the cause if SQLite cannot use the file."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -142,11 +142,11 @@ class FetchStore:
             self._lock.close()
 
     def feeds(self) -> list[FeedState]:
-        """All feeds, in the order in which they were added. Raises SourceError for one that is not what was written."""
+        """All feeds, in the order in which they were added. Raises SourceError if one is damaged."""
         return [self._feed(row) for row in self._sealed(f"{', '.join(_COLUMNS)}", "feeds ORDER BY rowid")]
 
     def add(self, feeds: Iterable[FeedState]) -> None:
-        """Takes in the feeds that are not known; of known ones, only a title, with its folder."""
+        """Adds the feeds that are not known. A known feed gets a new title, with its folder."""
         with self._transaction():
             for feed in feeds:
                 known = self._sealed(", ".join(_COLUMNS), "feeds WHERE url = ?", feed.url)
@@ -166,11 +166,11 @@ class FetchStore:
                 self._set_mark(mark)
 
     def archive_mark(self) -> str:
-        """What was last committed as `mark`."""
+        """The mark that was committed last."""
         return next((str(row[0]) for row in self._sealed("mark", "archive")), "")
 
     def save_mark(self, mark: str) -> None:
-        """Commits a mark on its own."""
+        """Commits a mark alone."""
         with self._transaction():
             self._set_mark(mark)
 
@@ -196,7 +196,7 @@ class FetchStore:
         return self._database.execute(sql, values).fetchall()
 
     def _sealed(self, columns: str, where: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows of a table that are what was written."""
+        """Rows of a table. Raises SourceError if one is damaged."""
         with self._told():
             rows = self._rows(f"SELECT {columns}, {'digest' if self._digests else 'NULL'} FROM {where}", *values)
         for *row, digest in rows:
@@ -212,14 +212,15 @@ class FetchStore:
 
 
 def _locked(path: Path) -> BinaryIO:
-    lock = path.with_name(f"{path.name}.lock")
-    own(lock)  # whoever may open it may lock it
-    file = lock.open("wb")
+    beside = path.with_name(f"{path.name}.lock")
+    make_private_file(beside)  # whoever may open it may lock it
+    file = beside.open("wb")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        if not lock(file.fileno()):
+            raise SourceError(str(path), "another fetch is using this state", "wait for it, or end it")
+    except BaseException:
         file.close()
-        raise SourceError(str(path), "another fetch is using this state", "wait for it, or end it") from None
+        raise
     return file
 
 
@@ -232,6 +233,6 @@ def _with_digest(row: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _digest(row: Iterable[object]) -> int:
-    """A digest of a row as SQLite gives it back, where true is 1. It tells damage, not malice."""
+    """A digest of a row as SQLite gives it back, with 1 for true. It detects damage, not malice."""
     plain = [int(value) if isinstance(value, bool) else value for value in row]
     return zlib.crc32(json.dumps(plain).encode())

@@ -1,4 +1,4 @@
-"""One visit to a feed: asks, politely, judges the answer, keeps what is new; every outcome is committed as one."""
+"""One visit to a feed: fetches it politely, judges the answer, keeps a new version. Each outcome is one commit."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from importlib.metadata import version
 
 import httpx
 
+from feeds.bad_input import SourceError
 from feeds.confined import ConfinedError, confined_aside
 from feeds.credentials import without_credentials
 from feeds.fetch.archive import Archive, Capture
+from feeds.fetch.claims import AddressClaims
 from feeds.fetch.clock import DAY, Clock
-from feeds.fetch.errors import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.exchange import Limits, Reply, exchange
+from feeds.fetch.failures import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.feed_state import FeedState, Success, failed, put_aside, succeeded
 from feeds.fetch.follow import Answer, follow
 from feeds.fetch.gates import HostGates
 from feeds.fetch.hints import fresh_for, retry_after
 from feeds.fetch.look import Look, look
-from feeds.fetch.places import Places
 from feeds.fetch.robots import Robots
 from feeds.fetch.schedule import Pace
 from feeds.fetch.state import FetchStore
 from feeds.text import one_line
 
 LOST = 3
-"""After so many failures running, a feed that has moved is looked for where it was again."""
+"""After this many failures in a row, a feed that has moved is looked for at its first address again."""
 
 LONGEST_VALIDATOR = 1000
-"""Characters of an ETag or a Last-Modified."""
+"""The most characters of an ETag or a Last-Modified."""
 
 
 class Outcome(Enum):
@@ -46,7 +47,7 @@ class Outcome(Enum):
 
 
 def own_agent() -> str:
-    """The User-Agent of those who give none."""
+    """The User-Agent by default."""
     return f"mmqjp/{version('mmqjp')} (feed fetcher)"
 
 
@@ -69,21 +70,21 @@ class Visitor:
         store: FetchStore,
         archive: Archive,
         gates: HostGates,
-        places: Places,
+        claims: AddressClaims,
         clock: Clock,
         random: Callable[[], float],
         settings: Settings,
     ) -> None:
         self._client, self._store, self._archive = client, store, archive
-        self._gates, self._places, self._clock = gates, places, clock
+        self._gates, self._claims, self._clock = gates, claims, clock
         self._random, self._settings = random, settings
         self._robots = Robots(store, clock, self._get_robots) if settings.robots else None
 
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
-        """Fetches a feed once and commits what came of it. Nothing is awaited between the answer and the commit, so a
-        visit that is cancelled has either happened or not."""
+        """Fetches a feed once and commits the outcome. Nothing is awaited between the answer and the commit, so a visit
+        that is cancelled has either happened or not."""
         try:
-            with self._places.visited(feed), _failures_of_the_feed():
+            with self._claims.visited(feed), _failures_of_the_feed():
                 answer, seen = await self._ask(feed)
                 finding = _judged(feed, answer, seen, self._clock.now())
             after, outcome = self._settle(feed, answer, finding)
@@ -96,14 +97,14 @@ class Visitor:
             after = failed(feed, error, self._clock.now(), self._settings.pace, self._random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
         self._store.commit(after, self._archive.mark)
-        self._places.update(after)
+        self._claims.update(after)
         return after, outcome
 
     async def _ask(self, feed: FeedState) -> tuple[Answer, Look | None]:
-        """The answer with a feed, or with none that is newer; the feed of a page that names one. And what its body is,
-        if it has one."""
+        """The answer with a feed, or that there is no newer one; if a page answers, that of the feed that it names. And
+        what its body is, if it has one."""
         sent: dict[str, str] = {}
-        # Where it once led may be dead, and what it is subscribed to may lead elsewhere by now.
+        # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
         # After a kill the archive may be ahead of the state, whose validators are then those of an older version.
         if self._archive.newest(feed.source) in (None, feed.sha256):
@@ -119,8 +120,8 @@ class Visitor:
         return answer, seen
 
     async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> Answer:
-        def moved(place: str) -> None:
-            self._places.claim(feed, place)
+        def moved(to: str) -> None:
+            self._claims.claim(feed, to)
 
         answer = await follow(lambda url: self._get(url, headers), address, self._settings.limits.hops, moved)
         reply = answer.reply
@@ -131,7 +132,7 @@ class Visitor:
         return answer
 
     def _pause(self, reply: Reply) -> int | None:
-        """When a server that is overloaded wants to be asked again; its other feeds wait too."""
+        """When an overloaded server wants the next request. Its other feeds wait too."""
         if reply.status not in (429, 503):
             return None
         until = retry_after(reply.headers, self._clock.now())
@@ -156,7 +157,7 @@ class Visitor:
         return await exchange(self._client, url, {"User-Agent": self._settings.agent, **headers}, self._settings.limits)
 
     def _settle(self, feed: FeedState, answer: Answer, success: Success) -> tuple[FeedState, Outcome]:
-        """What an answer makes of a feed; its body is kept if it is new, and then it is in the archive."""
+        """The feed after an answer. A new body is in the archive then."""
         reply, now = answer.reply, max(self._clock.now(), feed.fetched_at + 1)
         headers = reply.headers.multi_items()
         url, final = without_credentials(feed.url), without_credentials(reply.url)
@@ -171,7 +172,7 @@ class Visitor:
 
 
 async def _looked_at(reply: Reply) -> Look | None:
-    """What the body is; None for an answer that says that nothing has changed."""
+    """What the body is; None if the answer says that nothing has changed."""
     if reply.status != 200:
         return None
     try:
@@ -181,7 +182,7 @@ async def _looked_at(reply: Reply) -> Look | None:
 
 
 def _judged(feed: FeedState, answer: Answer, seen: Look | None, now: int) -> Success:
-    """What an answer says, whose body was looked at; FetchError where it is no feed."""
+    """What an answer says. Raises FetchError if its body is no feed."""
     reply = answer.reply
     if seen is not None and seen.kind != "feed":
         raise FetchError("the answer is not a feed", reply.status)
@@ -197,18 +198,17 @@ def _judged(feed: FeedState, answer: Answer, seen: Look | None, now: int) -> Suc
 
 
 def _validator(reply: Reply, name: str) -> str:
-    """A header that can be sent back; "" for what cannot, and for what is too long to be kept."""
+    """A header that can be sent back; "" if it cannot, or is too long to be kept."""
     value = reply.headers.get(name, "")
     return value if value.isascii() and value.isprintable() and len(value) <= LONGEST_VALIDATOR else ""
 
 
 @contextmanager
 def _failures_of_the_feed() -> Iterator[None]:
-    """Whatever a stranger's server and feed do to us stays that feed's failure; that the state cannot be written does
-    not."""
+    """Whatever a stranger's server or feed does is a failure of that feed alone. An error of our state is not."""
     try:
         yield
-    except (FetchError, FetchedAlready, HostPaused, sqlite3.Error):
+    except (FetchError, FetchedAlready, HostPaused, SourceError, sqlite3.Error):
         raise
     except Exception as error:
         raise FetchError(f"unexpected {type(error).__name__}: {one_line(str(error))}") from error

@@ -1,4 +1,4 @@
-"""Writes fetched feeds into WARC files, a response record a version and a revisit record where nothing has changed."""
+"""Writes fetched feeds into WARC files: a response record per version, and a revisit record if nothing has changed."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
 from feeds.dates import iso_utc
+from feeds.drop_directory import drop_stem, read_stem
 from feeds.fetch.archive import Capture
-from feeds.layout import drop_stem, read_stem
+from feeds.kinds import WARC_SUFFIX
 from feeds.warc import FINAL_URI
 
 FILE_BYTES = 1024 * 1024 * 1024
-"""A file that has grown so large is followed by the next."""
+"""A file of this size is followed by the next."""
 
 FILE_AGE = 3600 * 1_000_000
-"""So is one whose first record was fetched so long ago, microseconds."""
+"""So is a file whose first record was fetched this long ago, microseconds."""
 
-_SUFFIX = ".warc.gz"
 _OPEN = ".open"
-"""Ends the name of a file while it grows: readers pass over it, and read each file once, when it is whole."""
+"""The end of a file's name while it grows. Readers pass over it, and read the file once, when it is whole."""
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
 
 
 class WarcArchive:
-    """An archive of WARC files, each named for its first record's time, each record compressed on its own.
+    """An archive of WARC files, each named by the time of its first record. Each record is compressed on its own.
 
-    `mark` is the last file's name and how many of its bytes are whole records. What stands behind that when the archive
-    is opened was never committed, and is cut off: it will be fetched again. `announce` commits a mark before its file
-    is begun, so that no other file is ever touched. A file gets its name when it is whole: when it is followed by the
-    next, or the archive is finished.
+    `mark` is the last file's name and the number of its bytes that are committed. What is behind them when the archive
+    is opened is cut off, and will be fetched again. `announce` commits a mark before its file is begun, so that no
+    other file is ever touched. A file gets its final name when the next one follows, or the archive is finished. It
+    grows by appending, so it is not written as `common.whole_file` writes files.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WarcArchive:
         return f"{self._name} {self._file.tell()}"
 
     def newest(self, source: str) -> str | None:
-        """The store tells: what it has not committed is not here either."""
+        """None: the store knows it, because the archive holds only what is committed."""
         return None
 
     def keep(self, capture: Capture) -> None:
@@ -111,17 +111,17 @@ class WarcArchive:
         os.fsync(file.fileno())
 
     def _room(self, capture: Capture) -> BinaryIO:
-        """The file to append to. Whatever was written before is committed."""
+        """The file to append to. All that was written before is committed."""
         if self._file is not None and (self._file.tell() >= self._file_bytes or self._is_old(capture.fetched)):
             self.finish()
         if self._file is None:
-            self._name = f"{drop_stem(capture.fetched, capture.sha256)}{_SUFFIX}"
+            self._name = f"{drop_stem(capture.fetched, capture.sha256)}{WARC_SUFFIX}"
             self._announce(f"{self._name} 0")
             self._file = self._growing().open("ab")
         return self._file
 
     def _is_old(self, now: int) -> bool:
-        begun = read_stem(self._name.removesuffix(_SUFFIX))
+        begun = read_stem(self._name.removesuffix(WARC_SUFFIX))
         return begun is not None and now - begun[0] >= FILE_AGE
 
 

@@ -1,4 +1,4 @@
-"""Documents, and what could not be made one, as rows of Spark."""
+"""Documents and rejects as rows of Spark."""
 
 from __future__ import annotations
 
@@ -10,44 +10,35 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from lxml import etree
 
+from common.batches import in_batches
 from common.prolog import read_prolog
+from common.xml_parser import xml_parser
+from feeds.bad_input import SourceError
 from feeds.document import Document, Reject
-from feeds.entries import EntryForm, Item
-from feeds.errors import SourceError
-from feeds.xml_files import safe_parser
+from feeds.entries import EntryForm
+from feeds.sightings import size_of
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
-"""Of a document `reason` and `raw` are null; of what is none `xml` is, and what else is not known. Times are
-microseconds of UTC."""
+"""A document has no `reason` and `raw`; a reject has no `xml`, and nulls for what is not known. Times are microseconds
+of UTC."""
 
 _TEXT, _INT = pa.string(), pa.int64()
 SCHEMA = pa.schema(
     {"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _TEXT, "reason": _TEXT, "raw": pa.binary()}
 )
-"""The same for Arrow."""
+"""The same columns for Arrow."""
 
 ROWS, BYTES = 1_000, 8 * 1024 * 1024
-"""A batch ends with so many rows, or the one that brings it to so many characters."""
+"""A batch ends with this many rows, or with the row that brings it to this many characters."""
 
 
-def row_batches(items: Iterable[Item]) -> Iterator[pa.RecordBatch]:
-    """The rows of what files hold, in its order."""
-    rows: list[tuple[object, ...]] = []
-    size = 0
-    for item in items:
-        if item is None:
-            continue
-        rows.append(_row(item))
-        size += len(item.xml if isinstance(item, Document) else item.raw)
-        if len(rows) >= ROWS or size >= BYTES:
-            yield _batch(rows)
-            rows, size = [], 0
-    if rows:
-        yield _batch(rows)
+def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
+    """The rows of documents and rejects, in their order."""
+    return map(_batch, in_batches(items, ROWS, BYTES, size_of))
 
 
-def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
+def _batch(items: Iterable[Document | Reject]) -> pa.RecordBatch:
+    columns = zip(*map(_row, items), strict=True)
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=SCHEMA)
 
@@ -70,7 +61,7 @@ def _rejected(item: Reject) -> tuple[object, ...]:
 
 
 def _text(document: Document) -> str:
-    """The document as text that says nothing of an encoding: what is not plainly UTF-8 is parsed and written anew."""
+    """The document as text without an encoding declaration. What is not plainly UTF-8 is parsed and written anew."""
     data = document.xml_bytes()
     if not data.lstrip().startswith(b"<?xml"):
         try:
@@ -79,11 +70,11 @@ def _text(document: Document) -> str:
             pass
     if refused := read_prolog(data).refused:  # of a DOCTYPE nothing is written
         raise ValueError(refused)
-    return etree.tostring(etree.fromstring(data, safe_parser()), encoding="unicode")
+    return etree.tostring(etree.fromstring(data, xml_parser()), encoding="unicode")
 
 
 def local_path(address: str) -> Path:
-    """A path, or the place that a `file:` address names. SourceError for any other scheme: files are read by path."""
+    """The path, or the path in a `file:` address. Raises SourceError for any other scheme: files are read by path."""
     parts = urlsplit(address)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -94,7 +85,7 @@ def local_path(address: str) -> Path:
 
 
 def entry_form(value: str | None) -> EntryForm | None:
-    """The form of entries that an option names; None for none. SourceError for what is none."""
+    """The form of entries that an option names; None if it is not set. Raises SourceError for any other value."""
     if value not in (None, "item", "raw"):
         raise SourceError(str(value), "no form of entries", "write item or raw")
     return cast("EntryForm | None", value)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from feeds.crawl import read_feed_file
-from feeds.entries import EntryForm, Item
+from feeds.document import Document, Reject
+from feeds.entries import EntryForm
+from feeds.feed_files import read_feed_file
 from feeds.files import name_below
-from feeds.layout import FEED_SUFFIXES
+from feeds.history import History
+from feeds.kinds import FEED_SUFFIXES
 from feeds.spark.document_rows import COLUMNS, local_path, row_batches
 from feeds.unreadable import or_reject
 
@@ -29,11 +31,11 @@ _FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 def drops(
     session: SparkSession, directory: Path | str, feeds: EntryForm = "item", most_files: int | None = None
 ) -> DataFrame:
-    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.document_rows`; at
-    most `most_files` files a batch.
+    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.document_rows`; a
+    batch has at most `most_files` files.
 
-    Sidecars are read by path: the directory is one that driver and executors have in common. Each file is read by
-    itself: an entry that the next version of its feed still lists comes again, with the same id.
+    Sidecars are read by path, so the driver and the executors need the same directory. Each file is read alone: an
+    entry that the next version of its feed still lists comes again, with the same id.
     """
     root = local_path(str(directory))
     stream = session.readStream.format("binaryFile").schema(_FILE).options(**FILES)
@@ -43,19 +45,19 @@ def drops(
 
 
 def entries(files: DataFrame, root: Path, form: EntryForm) -> DataFrame:
-    """The entries of the feeds in files below a directory, which are rows of `binaryFile`."""
+    """The entries of the feeds in files below a directory. The files are rows of `binaryFile`."""
     # The bytes are read where the sidecar is, by the path: what is not selected, Spark does not read.
     return files.select("path").mapInArrow(partial(_entries, root=str(root), form=form), COLUMNS)
 
 
 def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> Iterator[pa.RecordBatch]:
-    """The rows of the files that rows name."""
+    """The rows of the entries in the files."""
 
-    def items() -> Iterator[Item]:
+    def items() -> Iterator[Document | Reject]:
         for batch in batches:
             for address in batch.column("path").to_pylist():
                 path = Path(address.removeprefix("file:"))  # not escaped, as an address would be
                 name = name_below(path, Path(root))
-                yield from or_reject(read_feed_file(path, name, form), name)
+                yield from History().settle(or_reject(read_feed_file(path, name, form), name))
 
     return row_batches(items())

@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from feeds.crawl import read_feed_file
+from feeds.bad_input import SourceError
 from feeds.document import now_us
-from feeds.entries import EntryForm, Item
-from feeds.errors import SourceError
+from feeds.entries import EntryForm
+from feeds.feed_files import read_feed_file
 from feeds.fetch.clock import DAY, SECOND
 from feeds.fetch.drop_archive import remove_read
 from feeds.fetch.gates import Courtesy
@@ -26,7 +26,8 @@ from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.schedule import Pace
 from feeds.fetch.visit import Settings, own_agent
 from feeds.history import History
-from feeds.layout import FEED_SUFFIX
+from feeds.kinds import FEED_SUFFIX
+from feeds.sightings import Item
 from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.spark.inbox import Inbox, from_bytes
 from feeds.tail import Tail
@@ -36,18 +37,18 @@ _T = TypeVar("_T")
 
 NAME = "mmqjp_feeds"
 DROPS = "drops"
-"""The folder of the state into which is fetched, and what it is called as a source."""
+"""The folder of the state that feeds are fetched into, and its name as a source."""
 
 KEPT = DAY
-"""How long a version stays that a stream has read, but for the newest of each feed."""
+"""How long a version stays after a stream has read it. The newest of each feed stays longer."""
 
 KNOWN = 30 * DAY
-"""How long an entry is known that its feed lists no more."""
+"""How long an entry is known after its feed has dropped it."""
 
 
 @dataclass(frozen=True)
 class _Live:
-    """What is fetched, into which state, and in which form its entries are read."""
+    """What is fetched, into which state, and the form in which entries are read."""
 
     job: Job
     state: Path
@@ -78,7 +79,7 @@ class _Live:
 
 
 def _seconds(options: Mapping[str, str], key: str, otherwise: int) -> int:
-    """A time in seconds as microseconds."""
+    """An option in seconds, as microseconds."""
     text = options.get(key)
     if text is None:
         return otherwise
@@ -103,7 +104,7 @@ class _Versions(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Fetches what is due, and reads all versions that the state holds, a feed a partition."""
+    """Fetches what is due, and reads all versions in the state, with a partition for each feed."""
 
     def __init__(self, live: _Live) -> None:
         self._live = live
@@ -116,13 +117,11 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _Versions):  # where there is none, Spark makes one of its own
-            yield from row_batches(self._items(partition))
+            yield from row_batches(History().settle(self._items(partition)))
 
     def _items(self, partition: _Versions) -> Iterator[Item]:
-        history = History()
         for name in partition.names:
-            found = read_feed_file(Path(partition.directory, name), name, self._live.form, history)
-            yield from or_reject(found, name)
+            yield from or_reject(read_feed_file(Path(partition.directory, name), name, self._live.form), name)
 
 
 @dataclass
@@ -131,8 +130,8 @@ class _Segment(InputPartition):
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset has the number of the last segment of the inbox. Entries are read by the driver, where they are told
-    from those that were met before; executors get rows."""
+    """An offset is the number of the last segment of the inbox. The driver reads entries, because it has their history;
+    executors get rows."""
 
     def __init__(self, live: _Live) -> None:
         self._live = live
@@ -164,12 +163,12 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._with_inbox(lambda inbox: inbox.drop(end["segment"]))
 
     def _taken(self, inbox: Inbox) -> int:
-        """Fetches what is due, reads it, and removes what was read long ago."""
+        """Fetches what is due, reads it, and removes what was read long ago. Returns the number of the newest
+        segment."""
         self._live.fetch()
-        history = History(keep=KNOWN)
         directory = self._live.job.out
-        tail = Tail(directory, feeds=self._live.form, history=history, name=DROPS)
-        inbox.take(tail, history)
+        tail = Tail(directory, feeds=self._live.form, name=DROPS)
+        inbox.take(tail, History(keep=KNOWN))
         remove_read(directory, inbox.read_files(DROPS), now_us() - KEPT)
         inbox.forget_files(DROPS, tail.names())
         return inbox.newest()
@@ -181,8 +180,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class FeedSource(DataSource):
-    """Options: `feeds` (OPML files, text files or addresses, with commas between), `state` (a directory), `form` (item,
-    as without it, or raw), `interval` and `spacing` in seconds, `robots`, `allowPrivate`, `userAgent`."""
+    """Options: `feeds` (OPML files, text files or addresses, separated by commas), `state` (a directory), `form`
+    (`item`, the default, or `raw`), `interval` and `spacing` in seconds, `robots`, `allowPrivate`, `userAgent`."""
 
     @classmethod
     def name(cls) -> str:

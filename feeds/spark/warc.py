@@ -1,4 +1,5 @@
-"""`spark.read.format("mmqjp_warc")` and `spark.readStream`: the documents of WARC files, a partition a file."""
+"""`spark.read.format("mmqjp_warc")` and `spark.readStream`: the documents of WARC files, with a partition for each
+file."""
 
 from __future__ import annotations
 
@@ -16,13 +17,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from feeds.bad_input import SourceError
 from feeds.entries import EntryForm
-from feeds.errors import SourceError
-from feeds.files import files_below, name_below, printable
+from feeds.files import printable
 from feeds.history import History
-from feeds.order import WARC_SUFFIXES, fetch_time
-from feeds.parts import can_be_read
+from feeds.kinds import Kind
+from feeds.listing import Listing, in_order
+from feeds.order import fetch_time
 from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
+from feeds.splits import can_be_read
 from feeds.unreadable import or_reject
 from feeds.warc import read_warc
 
@@ -36,7 +39,7 @@ class _File(InputPartition):
 
 @dataclass(frozen=True)
 class _Archives:
-    """WARC files below a directory, or one, and what is read of them."""
+    """The WARC files below a directory, or one file, and the form in which they are read."""
 
     path: Path
     form: EntryForm | None
@@ -51,21 +54,18 @@ class _Archives:
         return archives
 
     def sizes(self) -> dict[str, int]:
-        """The files that are there, by their names in the order of their fetches, and their sizes."""
+        """The sizes of the files that are there, by name, in the order of the fetches."""
         if self.path.is_file():
             return {self.path.name: self.path.stat().st_size}
-        found = files_below(self.path, frozenset({".warc", ".gz"}))
-        # Whoever writes one renames it when it is whole.
-        paths = [path for path in found if path.name.lower().endswith(WARC_SUFFIXES) and not path.name.startswith(".")]
-        names = sorted((fetch_time(path), name_below(path, self.path), path) for path in paths)
+        files = (file for file in Listing(self.path, feeds=False).files() if file.kind is Kind.WARC)
         sizes = {}
-        for _, name, path in names:
-            with suppress(FileNotFoundError):  # it went meanwhile
-                sizes[name] = path.stat().st_size
+        for file in in_order(files):
+            with suppress(FileNotFoundError):  # it has gone meanwhile
+                sizes[file.name] = file.path.stat().st_size
         return sizes
 
     def can_be_read(self, name: str) -> bool:
-        """Whether a file can be opened now; if not, it is read when it can be."""
+        """Whether a file can be opened now. If not, it is read later."""
         try:
             can_be_read(Path(self.partition(name).path))
         except OSError:
@@ -78,8 +78,8 @@ class _Archives:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
             path = Path(partition.path)
-            items = read_warc(path, self.form, history=History())
-            yield from row_batches(or_reject(items, printable(str(path))))
+            items = or_reject(read_warc(path, self.form), printable(str(path)))
+            yield from row_batches(History().settle(items))
 
 
 class _Reader(DataSourceReader):
@@ -94,7 +94,7 @@ class _Reader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset has the names, with the sizes, of the files that were read and are still there: each is read once."""
+    """An offset has the names and sizes of the files that were read and are still there. Each file is read once."""
 
     def __init__(self, archives: _Archives, most: int | None) -> None:
         self._archives, self._most = archives, most

@@ -1,1 +1,1 @@
-"""The `signature` plan: for each pair of documents the set of edges it satisfies, and once a set the rows within it."""
+"""The `signature` plan: it finds which edges each pair of documents satisfies, and looks up the rows of a set once."""

@@ -1,4 +1,4 @@
-"""Small operations on arrays of whole numbers, which both halves of the plan are made of."""
+"""Operations on arrays of int64, from which the plan is built. Arrays have one dimension."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-def encoded(values: Ints) -> tuple[Ints, Ints]:
-    """For each value its place among the distinct ones, and these, in the order in which they were met."""
+def dictionary_encode(values: Ints) -> tuple[Ints, Ints]:
+    """The code of each value, and the distinct values by code. Codes count from 0 in the order of first occurrence.
+
+    The first array is as long as `values`.
+    """
     found = pa.array(values).dictionary_encode()
     return found.indices.to_numpy().astype(np.int64), found.dictionary.to_numpy()
 
 
-def expanded(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """All numbers of some ranges, and for each the place of its range."""
+def expand_ranges(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """The numbers of all ranges, one range after the other, and for each number the index of its range.
+
+    `start` and `end` have one length, and so have the two results.
+    """
     counts = end - start
     place = np.repeat(np.arange(len(counts)), counts)
     return np.arange(len(place)) + np.repeat(start - np.cumsum(counts) + counts, counts), place
 
 
-def matching(values: Ints, ordered: Ints) -> tuple[Ints, Ints]:
-    """For each value the range of the places where it stands among ordered ones."""
+def equal_ranges(values: Ints, ordered: Ints) -> tuple[Ints, Ints]:
+    """The range of indices at which each value stands in a sorted array: starts and ends, as long as `values`."""
     return np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
 
 
-def starts_of(*ordered: Ints) -> Ints:
-    """Where a run of equal tuples starts in columns that are ordered together."""
+def group_starts(*ordered: Ints) -> Ints:
+    """The indices at which a new tuple starts, in columns of one length that are sorted together."""
     if not len(ordered[0]):
         return np.zeros(0, np.int64)
     changed = np.zeros(len(ordered[0]), np.bool_)
@@ -38,8 +44,11 @@ def starts_of(*ordered: Ints) -> Ints:
     return np.flatnonzero(changed)
 
 
-def bisected(ordered: Ints, start: Ints, end: Ints, values: Ints) -> Ints:
-    """For each value the first place, within its range of a column that is ordered there, that is not less."""
+def bisect_ranges(ordered: Ints, start: Ints, end: Ints, values: Ints) -> Ints:
+    """The first index in each range whose element is not less than the value; the end of the range if there is none.
+
+    `ordered` is sorted within each range. `start`, `end`, `values` and the result have one length.
+    """
     start, end = start.copy(), end.copy()
     while (open_ := start < end).any():
         middle = (start + end) >> 1

@@ -1,4 +1,4 @@
-"""Matches: what pairs of runs have in common, written out as rows of RESULT when it is asked for."""
+"""The matches of a batch, factorised: rows of RESULT are written out when they are asked for."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import pyarrow as pa
 
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
-from join_stage.signature.arrays import Ints, expanded, matching
-from join_stage.signature.pairing import Paired, Pairs, Ranges
-from join_stage.signature.postings import Run
-from join_stage.signature.rows import Rows
+from join_stage.signature.arrays import Ints, equal_ranges, expand_ranges
+from join_stage.signature.pairing import PairedRuns, PostingPairs, PostingRanges
+from join_stage.signature.postings import PostingRun
+from join_stage.signature.row_index import RowIndex
 from templates.template import Shape
 
 CHUNK = 100_000
-"""About how many matches are written out at a time."""
+"""The approximate number of matches that are written out at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """Where a template's node is found: in the postings of a join, so far down a path."""
+class NodeSource:
+    """Where the node of a template is found: on a side of the postings of a join, `depth` nodes below the top of the
+    path. `leaf` says that it is the end of the path."""
 
     left: bool
     join: int
@@ -35,27 +36,28 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The slots of a template's nodes; and those that several joins share, which have to be one node."""
+class NodeSources:
+    """Where each node of a template is found; `equal` are the pairs of sources that must give one node, because
+    several joins share it."""
 
-    nodes: list[Slot]
-    equal: list[tuple[Slot, Slot]]
+    nodes: list[NodeSource]
+    equal: list[tuple[NodeSource, NodeSource]]
 
 
 @lru_cache(maxsize=4096)
-def layout(shape: Shape) -> Layout:
-    """Where the nodes of a template with joins are found. The tops are the instances' in all joins."""
-    met: dict[int, Slot] = {}
-    equal: list[tuple[Slot, Slot]] = []
+def node_sources(shape: Shape) -> NodeSources:
+    """Where the nodes of a template with joins are found. The top of a side is that of the instance in every join."""
+    met: dict[int, NodeSource] = {}
+    equal: list[tuple[NodeSource, NodeSource]] = []
     for join, leaves in enumerate(shape.joins):
         for leaf, left in zip(leaves, (True, False), strict=True):
             path = _path(shape, leaf)
             for depth, node in enumerate(path):
-                slot = Slot(left, join, depth, node == leaf)
+                slot = NodeSource(left, join, depth, node == leaf)
                 first = met.setdefault(node, slot)
                 if first is not slot and depth:
                     equal.append((first, slot))
-    return Layout([met[node] for node in range(len(shape.parents))], equal)
+    return NodeSources([met[node] for node in range(len(shape.parents))], equal)
 
 
 def _path(shape: Shape, leaf: int) -> list[int]:
@@ -67,10 +69,12 @@ def _path(shape: Shape, leaf: int) -> list[int]:
     return path[::-1]
 
 
-class Factorised:
-    """The matches of a batch: to be read before rows change."""
+class FactorisedMatches:
+    """The matches of a batch. They must be read before the rows change."""
 
-    def __init__(self, rows: Rows, costs: Costs, found: Iterable[Paired], filtered: Iterable[pa.RecordBatch]) -> None:
+    def __init__(
+        self, rows: RowIndex, costs: Costs, found: Iterable[PairedRuns], filtered: Iterable[pa.RecordBatch]
+    ) -> None:
         self._rows, self._costs, self._found, self._filtered = rows, costs, list(found), list(filtered)
 
     @property
@@ -78,7 +82,7 @@ class Factorised:
         return sum(batch.num_rows for batch in self.to_batches())
 
     def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
-        """Record batches of RESULT."""
+        """The matches as record batches of RESULT, of at most `max_chunksize` rows."""
         for batch in self._batches():
             for start in range(0, batch.num_rows, max_chunksize):
                 yield batch.slice(start, max_chunksize)
@@ -96,7 +100,7 @@ class Factorised:
         for template, taken in seconds.items():
             self._costs.add(Cost(taken, matches[template], (template,)))
 
-    def _of(self, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _of(self, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield from _of_single(self._rows, found)
         if found.several is not None:
             yield from _of_several(self._rows, found, found.several)
@@ -105,8 +109,8 @@ class Factorised:
 # ------------------------------------------------------------ rows of one join
 
 
-def _of_single(rows: Rows, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """By template."""
+def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The matches of rows of one join: (template, rows of RESULT)."""
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for number, meaning in enumerate(found.means):
         for place in meaning.single:
@@ -115,17 +119,17 @@ def _of_single(rows: Rows, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]
         of_kinds = [of_kind.get(number, []) for number in range(len(found.kinds))]
         counts, places = np.array(list(map(len, of_kinds))), np.array(list(chain.from_iterable(of_kinds)), np.int64)
         ends = np.cumsum(counts)
-        nodes = layout(rows.at(int(places[0])).shape)
+        nodes = node_sources(rows.at(int(places[0])).shape)
         ranges = found.single.of(counts > 0)
         weights = (ranges.end - ranges.start) * counts[ranges.kind]
         for part in _parts(weights):
-            chosen = Ranges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
-            at, which = expanded(chosen.start, chosen.end)
+            chosen = PostingRanges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
+            at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], found.order[at], chosen.kind[which]
             if found.driving is found.other:
-                apart = found.driving.documents[ours] != found.other.documents[theirs]
-                ours, theirs, kind = ours[apart], theirs[apart], kind[apart]
-            at, pair = expanded(ends[kind] - counts[kind], ends[kind])
+                different = found.driving.documents[ours] != found.other.documents[theirs]
+                ours, theirs, kind = ours[different], theirs[different], kind[different]
+            at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
             near = _near(rows, found, ours[pair], theirs[pair], places[at])
             at, pair = at[near], pair[near]
             yield template, _result(rows, found, nodes, places[at], [(ours[pair], theirs[pair])])
@@ -134,8 +138,8 @@ def _of_single(rows: Rows, found: Paired) -> Iterator[tuple[int, pa.RecordBatch]
 # ------------------------------------------------------------ rows of several joins
 
 
-def _of_several(rows: Rows, found: Paired, pairs: Pairs) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """By template."""
+def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The matches of rows of several joins: (template, rows of RESULT)."""
     number = {kind: place for place, kind in enumerate(found.kinds)}
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for place in np.unique(pairs.found).tolist():
@@ -155,46 +159,49 @@ def _of_several(rows: Rows, found: Paired, pairs: Pairs) -> Iterator[tuple[int, 
         keys = np.flatnonzero(counts[pairs.found] > 0)
         for part in _parts(counts[pairs.found[keys]]):
             key = keys[part]
-            item, at = expanded((ends - counts)[pairs.found[key]], ends[pairs.found[key]])
+            item, at = expand_ranges((ends - counts)[pairs.found[key]], ends[pairs.found[key]])
             key = key[at]
             first = pairs.start[key]
             near = _near(rows, found, pairs.driving[first], pairs.other[first], rows_of[item])
             item, key = item[near], key[near]
-            yield template, _joined(rows, found, pairs, layout(shape), choices, codes, item, key, rows_of)
+            yield template, _joined(rows, found, pairs, node_sources(shape), choices, codes, item, key, rows_of)
 
 
 @dataclass(frozen=True)
 class _Choices:
-    """For each item the kinds that satisfy one of its joins."""
+    """For each item, a row of a set of kinds, the kinds that satisfy one of its joins."""
 
     kinds: list[list[int]]
 
     def expanded(self, item: Ints) -> tuple[Ints, Ints]:
-        """For some items all their kinds, and for each the place of its item."""
+        """The kinds of some items, one item after the other, and for each kind the index of its item."""
         flat = np.array([kind for kinds in self.kinds for kind in kinds], np.int64)
         ends = np.cumsum([len(kinds) for kinds in self.kinds])
         starts = np.append(0, ends[:-1])
-        at, place = expanded(starts[item], ends[item])
+        at, place = expand_ranges(starts[item], ends[item])
         return flat[at], place
 
 
 def _joined(
-    rows: Rows,
-    found: Paired,
-    pairs: Pairs,
-    nodes: Layout,
+    rows: RowIndex,
+    found: PairedRuns,
+    pairs: PostingPairs,
+    nodes: NodeSources,
     choices: list[_Choices],
     codes: Ints,
     item: Ints,
     key: Ints,
     rows_of: Ints,
 ) -> pa.RecordBatch:
-    """All ways to choose for each join of a row one of the pairs of postings that satisfy it."""
+    """The matches that result from all ways to choose, for each join of a row, a pair of postings that satisfies it.
+
+    `item` and `key` have one length: an index into `rows_of`, and a pair of instances that satisfies that row.
+    """
     chosen: list[Ints] = []
     for join, choice in enumerate(choices):
         kind, place = choice.expanded(item)
         item, key, chosen = item[place], key[place], [column[place] for column in chosen]
-        pair, place = expanded(*matching(key * len(found.kinds) + kind, codes))
+        pair, place = expand_ranges(*equal_ranges(key * len(found.kinds) + kind, codes))
         item, key, chosen = item[place], key[place], [*(column[place] for column in chosen), pair]
         for one, other in nodes.equal:
             if other.join == join:
@@ -204,7 +211,7 @@ def _joined(
     return _result(rows, found, nodes, rows_of[item], [_of(pairs, column) for column in chosen])
 
 
-def _of(pairs: Pairs, chosen: Ints) -> tuple[Ints, Ints]:
+def _of(pairs: PostingPairs, chosen: Ints) -> tuple[Ints, Ints]:
     return pairs.driving[chosen], pairs.other[chosen]
 
 
@@ -212,7 +219,7 @@ def _of(pairs: Pairs, chosen: Ints) -> tuple[Ints, Ints]:
 
 
 def _parts(weights: Ints) -> Iterator[slice]:
-    """Slices of about CHUNK together, a single one may be more."""
+    """Slices of consecutive weights that sum to about CHUNK; a single weight may be larger."""
     total = np.cumsum(weights)
     start = 0
     while start < len(weights):
@@ -222,29 +229,34 @@ def _parts(weights: Ints) -> Iterator[slice]:
         start = end
 
 
-def _sides(found: Paired) -> tuple[Run, Run]:
+def _sides(found: PairedRuns) -> tuple[PostingRun, PostingRun]:
     return (found.driving, found.other) if found.driving_left else (found.other, found.driving)
 
 
 def _near(
-    rows: Rows, found: Paired, ours: Ints, theirs: Ints, place: Ints
+    rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether documents, given by postings, are within rows' windows, and in their order."""
+    """Whether pairs of documents, given by postings, are within the windows of rows and in their order.
+
+    `ours`, `theirs`, `place` and the result have one length.
+    """
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
     one, two = left.documents[one], right.documents[two]
     span = np.maximum(left.t1[one], right.t1[two]) - np.minimum(left.t0[one], right.t0[two])
     return (span <= rows.windows[place]) & ((left.t1[one] < right.t0[two]) | ~rows.ordered[place])
 
 
-def _node(found: Paired, slot: Slot, ours: Ints, theirs: Ints) -> Ints:
-    """The nodes at a slot of pairs of postings."""
+def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:
+    """The nodes that a source gives for pairs of postings."""
     run, at = (found.driving, ours) if slot.left == found.driving_left else (found.other, theirs)
     if slot.leaf:
         return run.node[at]
     return run.inner[at, slot.depth - 1] if slot.depth else run.top[run.instance[at]]
 
 
-def _result(rows: Rows, found: Paired, nodes: Layout, place: Ints, chosen: list[tuple[Ints, Ints]]) -> pa.RecordBatch:
+def _result(
+    rows: RowIndex, found: PairedRuns, nodes: NodeSources, place: Ints, chosen: list[tuple[Ints, Ints]]
+) -> pa.RecordBatch:
     ours, theirs = chosen[0]
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
     columns = [_node(found, slot, *chosen[slot.join]) for slot in nodes.nodes]

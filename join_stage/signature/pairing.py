@@ -1,10 +1,10 @@
-"""Pairs of postings with one value that some row asks for, and for pairs of documents the rows that they satisfy.
+"""Pairs the postings of two runs that have one value, and finds the rows that pairs of documents satisfy.
 
-One of two runs of postings drives: a batch's. Rows of one join are answered by ranges of postings, which are not
-written out before they are asked for. Rows of several are answered by pairs of instances: what such a pair has in
-common is a set of kinds, and the rows within it are looked up once for each distinct set. Pairs of instances are formed
-by the rarest edge of each row alone, and what else they have in common is looked up: so a value that very many
-documents share costs nothing where a row asks for a rarer one too.
+The driving run is that of the batch. Rows of one join are answered by ranges of postings, which are expanded when the
+matches are read. Rows of several joins are answered by pairs of instances: such a pair has a set of kinds in common,
+and the rows that the set satisfies are looked up once for each distinct set. Pairs of instances are formed by the
+rarest edge of each row only; what else they have in common is looked up. So a value that very many documents share
+costs nothing if each row that asks for it asks for a rarer one too.
 """
 
 from __future__ import annotations
@@ -15,38 +15,48 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import Ints, bisected, encoded, expanded, matching, starts_of
-from join_stage.signature.classes import CLASS_BITS, Classes, Pair
-from join_stage.signature.postings import VALUE_BITS, Run, View
-from join_stage.signature.rows import Rows
-from join_stage.signature.within import Kind, Sets, Streams, Within
+from join_stage.signature.arrays import (
+    Ints,
+    bisect_ranges,
+    dictionary_encode,
+    equal_ranges,
+    expand_ranges,
+    group_starts,
+)
+from join_stage.signature.path_classes import CLASS_BITS, KindMeaning, PathClasses
+from join_stage.signature.postings import VALUE_BITS, PostingRun, PostingView
+from join_stage.signature.row_index import RowIndex
+from join_stage.signature.satisfied_rows import Kind, SatisfiedRows, SatisfiedRowsCache, Streams
 
-LONGEST = 1 << 62
-"""Microseconds: more than lie between any two times, and few enough for sums."""
+LONGEST_WINDOW = 1 << 62
+"""Microseconds: longer than any two times are apart, and small enough that sums do not overflow."""
 
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
-    """For postings of the driving run ranges of those in the other's view; `kind` is the place of their kind."""
+class PostingRanges:
+    """Pairs of postings, as ranges. All arrays have one length: `posting` is an index into the driving run, `start` and
+    `end` are a range in the view of the other run, and `kind` is the index of their kind in `PairedRuns.kinds`."""
 
     posting: Ints
     start: Ints
     end: Ints
     kind: Ints
 
-    def of(self, kinds: NDArray[np.bool_]) -> Ranges:
-        """Those of some kinds."""
+    def of(self, kinds: NDArray[np.bool_]) -> PostingRanges:
+        """The ranges of some kinds, given as a mask over them."""
         chosen = kinds[self.kind]
-        return Ranges(self.posting[chosen], self.start[chosen], self.end[chosen], self.kind[chosen])
+        return PostingRanges(self.posting[chosen], self.start[chosen], self.end[chosen], self.kind[chosen])
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
-    """Pairs of postings in the order of `key`, which numbers the pairs of instances, and then of `kind`.
+class PostingPairs:
+    """Pairs of postings of pairs of instances, sorted by `key` and then `kind`.
 
-    `start` is where each key's pairs start; `found` is the place, in `within`, of the rows that the key satisfies.
+    `driving`, `other`, `key` and `kind` have one length: the indices of two postings in their runs, the number of their
+    pair of instances, and the index of their kind. `start` and `found` have an entry for each key: where its pairs
+    start, and the index in `within` of the rows that it satisfies.
     """
 
     driving: Ints
@@ -55,54 +65,56 @@ class Pairs:
     kind: Ints
     start: Ints
     found: Ints
-    within: list[Within]
+    within: list[SatisfiedRows]
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
-    """What rows ask for in the documents of two runs, the driving one's standing left or right.
+class PairedRuns:
+    """What rows ask for in the documents of two runs, those of the driving run on the left if `driving_left`.
 
-    `kinds` are all that were met, `means` what they mean to the rows; `order` has the places of the other run's
-    postings that the ranges are about.
+    `kinds` and `means` have one length: the kinds that occur, and what they mean to the rows. `order` has the indices
+    of the postings of the other run to which the ranges of `single` refer. `several` is None if there are no pairs.
     """
 
-    driving: Run
-    other: Run
+    driving: PostingRun
+    other: PostingRun
     driving_left: bool
     kinds: list[Kind]
-    means: list[Pair]
+    means: list[KindMeaning]
     order: Ints
-    single: Ranges
-    several: Pairs | None
+    single: PostingRanges
+    several: PostingPairs | None
 
 
 class Pairing:
-    """Pairs runs of postings, for the rows as they are now and for documents of some pairs of streams."""
+    """Pairs runs of postings, for the rows as they are now and documents of the given pairs of streams."""
 
-    def __init__(self, rows: Rows, classes: Classes, sets: Sets, streams: Streams) -> None:
+    def __init__(self, rows: RowIndex, classes: PathClasses, sets: SatisfiedRowsCache, streams: Streams) -> None:
         self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
 
-    def paired(self, driving: Run, other: Run, *, driving_left: bool) -> Paired:
-        """All that rows ask for in the documents of two runs, which may be the same one."""
+    def paired(self, driving: PostingRun, other: PostingRun, *, driving_left: bool) -> PairedRuns:
+        """What rows ask for in the documents of two runs, which may be one and the same."""
         ours = driving.view(self._classes, left=driving_left)
         theirs = other.view(self._classes, left=not driving_left)
         kinds, means, ranges = self._ranges(ours, theirs, driving_left)
         singles = np.array([bool(pair.single) for pair in means], np.bool_)
         formed = self._formed(ranges, means)
-        # What is only looked up need not be cut to the windows, nor is it: it may be most of it.
+        # Ranges that are only looked up may be the most. They need no cut to the windows, and get none.
         ranges = _in_time(driving, theirs, ranges.of(singles | formed), means, driving_left)
         several = None
         if formed.any():
             pairs = _pairs_of_instances(driving, other, ours, theirs, ranges.of(formed), kinds, driving_left)
             several = self._satisfied(pairs, kinds)
-        return Paired(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
+        return PairedRuns(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
 
-    def _ranges(self, ours: View, theirs: View, driving_left: bool) -> tuple[list[Kind], list[Pair], Ranges]:
-        """The kinds that are met and mean something, and where."""
-        group, our_group = expanded(*matching(ours.value, theirs.value))
-        code, distinct = encoded(_kind(ours.paths[our_group], theirs.paths[group], driving_left))
+    def _ranges(
+        self, ours: PostingView, theirs: PostingView, driving_left: bool
+    ) -> tuple[list[Kind], list[KindMeaning], PostingRanges]:
+        """The kinds that occur and mean something to a row, their meanings, and the ranges of their pairs."""
+        group, our_group = expand_ranges(*equal_ranges(ours.value, theirs.value))
+        code, distinct = dictionary_encode(_kind(ours.paths[our_group], theirs.paths[group], driving_left))
         kinds: list[Kind] = []
-        means: list[Pair] = []
+        means: list[KindMeaning] = []
         number = np.full(len(distinct), -1)
         for i, both in enumerate(distinct.tolist()):
             kind = both >> CLASS_BITS, both & (1 << CLASS_BITS) - 1
@@ -112,16 +124,16 @@ class Pairing:
                 means.append(meaning)
         kind_of = number[code]
         our_group, group, kind_of = our_group[kind_of >= 0], group[kind_of >= 0], kind_of[kind_of >= 0]
-        at, place = expanded(ours.start[our_group], ours.end[our_group])
+        at, place = expand_ranges(ours.start[our_group], ours.end[our_group])
         return (
             kinds,
             means,
-            Ranges(ours.place[at], theirs.start[group][place], theirs.end[group][place], kind_of[place]),
+            PostingRanges(ours.place[at], theirs.start[group][place], theirs.end[group][place], kind_of[place]),
         )
 
-    def _formed(self, ranges: Ranges, means: Sequence[Pair]) -> NDArray[np.bool_]:
-        """For each kind whether its pairs have to be formed: whether it has the rarest edge of a row all of whose edges
-        are met."""
+    def _formed(self, ranges: PostingRanges, means: Sequence[KindMeaning]) -> NDArray[np.bool_]:
+        """For each kind, whether its pairs must be formed: whether it has the rarest edge of a row whose edges all
+        occur."""
         totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
         counts = np.array([len(pair.edges) for pair in means], np.int64)
         edges = np.array([edge for pair in means for edge in pair.edges], np.int64)
@@ -138,10 +150,11 @@ class Pairing:
         formed[np.repeat(np.arange(len(means)), counts)[chosen[edges]]] = True
         return formed
 
-    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[Kind]) -> Pairs | None:
-        """The pairs of those instances that satisfy a row, given all (postings, key, kind) in order of key and kind."""
+    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[Kind]) -> PostingPairs | None:
+        """The pairs of those instances that satisfy some row. `pairs` are columns of one length, sorted by key and
+        kind: indices of postings in both runs, keys, and kinds."""
         ours, theirs, key, kind = pairs
-        start = starts_of(key)
+        start = group_starts(key)
         if not len(start):
             return None
         found, members = _sets(key, kind)
@@ -149,7 +162,7 @@ class Pairing:
         some = np.array([len(rows.places) for rows in within])[found] > 0
         kept = np.repeat(some, np.diff(start, append=len(key)))
         key = (np.cumsum(some) - 1)[key[kept]]
-        return Pairs(ours[kept], theirs[kept], key, kind[kept], starts_of(key), found[some], within)
+        return PostingPairs(ours[kept], theirs[kept], key, kind[kept], group_starts(key), found[some], within)
 
 
 def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
@@ -157,11 +170,13 @@ def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
     return left << CLASS_BITS | right
 
 
-def _in_time(driving: Run, theirs: View, ranges: Ranges, means: Sequence[Pair], driving_left: bool) -> Ranges:
-    """The ranges without what is too far off for every row: postings are in order of time."""
-    windows = np.array([min(pair.window, LONGEST) for pair in means], np.int64)
+def _in_time(
+    driving: PostingRun, theirs: PostingView, ranges: PostingRanges, means: Sequence[KindMeaning], driving_left: bool
+) -> PostingRanges:
+    """The ranges, cut to what is near enough in time for some row. Postings are sorted by time."""
+    windows = np.array([min(pair.window, LONGEST_WINDOW) for pair in means], np.int64)
     orders = np.array([pair.ordered for pair in means], np.bool_)
-    if not orders.any() and (windows == LONGEST).all():
+    if not orders.any() and (windows == LONGEST_WINDOW).all():
         return ranges
     document = driving.documents[ranges.posting]
     t0, t1 = driving.t0[document], driving.t1[document]
@@ -171,36 +186,41 @@ def _in_time(driving: Run, theirs: View, ranges: Ranges, means: Sequence[Pair], 
         first = np.where(ordered, np.maximum(first, t1 + 1), first)
     else:
         last = np.where(ordered, np.minimum(last, t0 - 1), last)
-    start = bisected(theirs.time, ranges.start, ranges.end, first)
-    end = bisected(theirs.time, start, ranges.end, last + 1)
+    start = bisect_ranges(theirs.time, ranges.start, ranges.end, first)
+    end = bisect_ranges(theirs.time, start, ranges.end, last + 1)
     some = end > start
-    return Ranges(ranges.posting[some], start[some], end[some], ranges.kind[some])
+    return PostingRanges(ranges.posting[some], start[some], end[some], ranges.kind[some])
 
 
 def _pairs_of_instances(
-    driving: Run,
-    other: Run,
-    ours_seen: View,
-    theirs_seen: View,
-    ranges: Ranges,
+    driving: PostingRun,
+    other: PostingRun,
+    ours_seen: PostingView,
+    theirs_seen: PostingView,
+    ranges: PostingRanges,
     kinds: Sequence[Kind],
     driving_left: bool,
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """For the pairs of instances that ranges make: all pairs of postings with one value, their key and their kind, in
-    the order of these."""
-    at, place = expanded(ranges.start, ranges.end)
+    """All pairs of postings with one value of the pairs of instances that ranges form.
+
+    Four arrays of one length, sorted by the last two: indices of postings in the driving run and in the other, the
+    number of their pair of instances, and the index of their kind.
+    """
+    at, place = expand_ranges(ranges.start, ranges.end)
     ours, theirs = ranges.posting[place], theirs_seen.place[at]
     if driving is other:
-        apart = driving.documents[ours] != other.documents[theirs]
-        ours, theirs = ours[apart], theirs[apart]
-    _, instances = encoded(driving.instance[ours] << VALUE_BITS | other.instance[theirs])
+        different = driving.documents[ours] != other.documents[theirs]
+        ours, theirs = ours[different], theirs[different]
+    _, instances = dictionary_encode(driving.instance[ours] << VALUE_BITS | other.instance[theirs])
     codes, order = driving.by_instance
-    at, key = expanded(*matching(instances >> VALUE_BITS, codes >> VALUE_BITS))
+    at, key = expand_ranges(*equal_ranges(instances >> VALUE_BITS, codes >> VALUE_BITS))
     ours = order[at]
     asked = ours_seen.number[ours] > 0
     ours, key = ours[asked], key[asked]
     codes, order = other.by_instance
-    at, place = expanded(*matching((instances[key] & (1 << VALUE_BITS) - 1) << VALUE_BITS | driving.value[ours], codes))
+    at, place = expand_ranges(
+        *equal_ranges((instances[key] & (1 << VALUE_BITS) - 1) << VALUE_BITS | driving.value[ours], codes)
+    )
     ours, theirs, key = ours[place], order[at], key[place]
     known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)
     by_code = np.argsort(known)
@@ -213,24 +233,24 @@ def _pairs_of_instances(
 
 
 def _sets(key: Ints, kind: Ints) -> tuple[Ints, list[list[int]]]:
-    """For each key, in whose order the kinds are given, the number of its set of kinds; and the sets.
+    """The number of the set of kinds of each key, and the members of each set. `key` and `kind` are sorted together.
 
-    Sets are told apart member by member, from the least, as words are in a dictionary.
+    A trie tells the sets apart: it branches by their members, from the least.
     """
-    first = starts_of(key, kind)
+    first = group_starts(key, kind)
     key, kind = key[first], kind[first]
-    start = starts_of(key)
+    start = group_starts(key)
     size = np.diff(start, append=len(key))
     node = np.zeros(len(start), np.int64)
     parents, members, nodes = [-1], [-1], 1
     for depth in range(int(size.max(initial=0))):
         longer = np.flatnonzero(size > depth)
-        code, distinct = encoded(node[longer] << VALUE_BITS | kind[start[longer] + depth])
+        code, distinct = dictionary_encode(node[longer] << VALUE_BITS | kind[start[longer] + depth])
         node[longer] = code + nodes
         parents += (distinct >> VALUE_BITS).tolist()
         members += (distinct & (1 << VALUE_BITS) - 1).tolist()
         nodes += len(distinct)
-    found, ends = encoded(node)
+    found, ends = dictionary_encode(node)
     sets = []
     for end in ends.tolist():
         of = []

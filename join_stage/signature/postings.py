@@ -1,4 +1,4 @@
-"""Postings: which value stands where in which document, under which paths: what the plan keeps of documents."""
+"""Postings, which are all that the plan keeps of documents: a value, the node that has it, and the path to the node."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import Ints, starts_of
-from join_stage.signature.classes import CLASS_BITS, Classes
+from join_stage.signature.arrays import Ints, group_starts
+from join_stage.signature.path_classes import CLASS_BITS, PathClasses
 
 VALUE_BITS = 32
-"""Bits of a value's number."""
+"""Bits of the number of a value, an instance or a kind where two of them are packed into one int64."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """Postings in order of their documents' times: never changed.
+class PostingRun:
+    """Postings, sorted by the times at which their documents begin. A run never changes.
 
-    A posting is a node that a path ends at, with its value; its instance is the document and the node that the path
-    starts from, and `inner` has the nodes between, zeros after them.
+    A posting is the node at the end of a path. `value`, `path_class`, `time`, `node`, `inner` and `instance` have an
+    entry for each posting: the number of the value, the number of the class, the time of the document, the node, the
+    nodes between the top and this one (a row of shape (longest,), padded with zeros), and the index of the instance.
+    `top` and `document` have an entry for each instance: the node that the path starts from, and the index of the
+    document. `docid`, `t0` and `t1` have one for each document. Times are in microseconds.
     """
 
     value: Ints
@@ -35,13 +38,13 @@ class Run:
     docid: Ints
     t0: Ints
     t1: Ints
-    _views: dict[bool, View] = field(default_factory=dict, init=False, repr=False)
+    _views: dict[bool, PostingView] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.value)
 
-    def view(self, classes: Classes, *, left: bool) -> View:
-        """The postings that rows ask for on one side."""
+    def view(self, classes: PathClasses, *, left: bool) -> PostingView:
+        """The postings that rows ask for on one side, as the look-ups of `classes` are now."""
         view = self._views.get(left)
         if view is None or view.version != classes.version:
             view = self._views[left] = _view(self, classes, left)
@@ -49,14 +52,14 @@ class Run:
 
     @cached_property
     def by_instance(self) -> tuple[Ints, Ints]:
-        """The postings by instance and value: the two as one number, in order, and the postings' places."""
+        """Instance and value of each posting, packed into one int64 and sorted, and the indices of the postings."""
         code = self.instance << VALUE_BITS | self.value
         order = np.argsort(code, kind="stable")
         return code[order], order
 
     @cached_property
     def documents(self) -> Ints:
-        """For each posting the place of its document."""
+        """The index of the document of each posting."""
         return self.document[self.instance]
 
     @property
@@ -64,15 +67,17 @@ class Run:
         return sum(getattr(self, name).nbytes for name in COLUMNS)
 
 
-COLUMNS = tuple(column.name for column in fields(Run) if not column.name.startswith("_"))
+COLUMNS = tuple(column.name for column in fields(PostingRun) if not column.name.startswith("_"))
 
 
 @dataclass(frozen=True)
-class View:
-    """The places of postings that rows ask for on one side, in the order of their values, of what paths the rows ask
-    for (`paths`, see `Classes.asked`), and of time; `number` has this for each posting of the run, 0 for the others.
+class PostingView:
+    """The postings of a run that rows ask for on one side, in groups of one value and one set of asked paths.
 
-    A group is of one value and one set of paths.
+    `place` and `time` have one length: the postings' places in the run, and their times, in the order of value, set of
+    paths, and time. `value`, `paths`, `start` and `end` have an entry for each group: its value, its set of paths (see
+    `PathClasses.asked`), and its range in `place`. `number` has one for each posting of the run: its set of paths, 0 if
+    no row asks for it. `version` is that of the rows.
     """
 
     version: int
@@ -85,15 +90,15 @@ class View:
     end: Ints
 
 
-def _view(run: Run, classes: Classes, left: bool) -> View:
+def _view(run: PostingRun, classes: PathClasses, left: bool) -> PostingView:
     number = classes.asked(run.path_class, left=left)
     place = np.flatnonzero(number)
     code = run.value[place] << CLASS_BITS | number[place]
     order = np.argsort(code, kind="stable")
     place, code = place[order], code[order]
-    start = starts_of(code)
+    start = group_starts(code)
     groups = code[start]
-    return View(
+    return PostingView(
         classes.version,
         place,
         run.time[place],
@@ -105,8 +110,8 @@ def _view(run: Run, classes: Classes, left: bool) -> View:
     )
 
 
-def merged(one: Run, other: Run) -> Run:
-    """The postings of two runs as one."""
+def merged(one: PostingRun, other: PostingRun) -> PostingRun:
+    """One run with the postings of two."""
     width = max(one.inner.shape[1], other.inner.shape[1])
     joined: dict[str, Ints] = {
         "inner": np.concatenate([_widened(run.inner, width) for run in (one, other)]),
@@ -116,11 +121,11 @@ def merged(one: Run, other: Run) -> Run:
     for name in COLUMNS:
         if name not in joined:
             joined[name] = np.concatenate([getattr(one, name), getattr(other, name)])
-    return in_order(Run(**joined))
+    return in_order(PostingRun(**joined))
 
 
-def since(run: Run, time: int) -> Run:
-    """The run without the documents that begin before a time."""
+def since(run: PostingRun, time: int) -> PostingRun:
+    """The run without the documents that begin before a time, in microseconds."""
     stays = run.t0 >= time
     if stays.all():
         return run
@@ -128,8 +133,8 @@ def since(run: Run, time: int) -> Run:
     return _only(run, instances[run.instance], instances, stays)
 
 
-def reclassed(run: Run, numbers: Ints) -> Run:
-    """The run with new numbers of its classes, without the postings of those that have -1."""
+def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
+    """The run with classes renumbered by `numbers[old]`, without the postings of classes whose new number is -1."""
     path_class = numbers[run.path_class]
     kept = path_class >= 0
     run = replace(run, path_class=path_class)
@@ -141,9 +146,11 @@ def reclassed(run: Run, numbers: Ints) -> Run:
     return _only(run, kept, instances, documents)
 
 
-def _only(run: Run, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]) -> Run:
-    """The run with some of its postings, and the instances and documents of these."""
-    return Run(
+def _only(
+    run: PostingRun, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]
+) -> PostingRun:
+    """The run with the postings, instances and documents that masks select."""
+    return PostingRun(
         value=run.value[kept],
         path_class=run.path_class[kept],
         time=run.time[kept],
@@ -158,13 +165,13 @@ def _only(run: Run, kept: NDArray[np.bool_], instances: NDArray[np.bool_], docum
     )
 
 
-def renumbered(run: Run, numbers: Ints) -> Run:
-    """The run with new numbers of its values."""
+def renumbered(run: PostingRun, numbers: Ints) -> PostingRun:
+    """The run with values renumbered by `numbers[old]`."""
     return replace(run, value=numbers[run.value])
 
 
-def in_order(run: Run) -> Run:
-    """A run in order of time."""
+def in_order(run: PostingRun) -> PostingRun:
+    """The run, sorted by time."""
     if not (np.diff(run.time) < 0).any():
         return run
     order = np.argsort(run.time, kind="stable")
@@ -177,12 +184,12 @@ def _widened(inner: Ints, width: int) -> Ints:
 
 
 class Values:
-    """String values, numbered."""
+    """Numbers string values, from 0."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self.version = 0
-        """Changes when values get other numbers."""
+        """Changes when values are renumbered."""
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -192,7 +199,7 @@ class Values:
         return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
 
     def keep(self, used: Ints) -> Ints:
-        """Forgets all but some; the new number of each old one."""
+        """Drops all values but those with the numbers in `used`; returns the new number of each old one."""
         stays = np.zeros(len(self._numbers), np.bool_)
         stays[used] = True
         self.version += 1

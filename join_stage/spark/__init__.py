@@ -1,1 +1,1 @@
-"""The Spark engine: how a session starts, and stage 2 as Spark SQL."""
+"""The Spark engine: the store of Parquet files with the joins of any plan over it."""

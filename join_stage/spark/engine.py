@@ -1,4 +1,4 @@
-"""The Spark engine: the tables as Parquet files, the joins of a batch as one statement of Spark SQL."""
+"""The Spark engine: a store of Parquet files, and the joins of any plan over it in a Spark session."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, unknown_plan
-from join_stage.plan import TemplateTable
-from join_stage.spark.plans import BasicPlan, SparkPlan
-from join_stage.spark.signature import SignaturePlan
-from join_stage.spark.views import ViewsPlan
+from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
+from join_stage.spark.basic import SparkBasicPlan, SparkPlan
+from join_stage.spark.signature import SparkSignaturePlan
+from join_stage.spark.views import SparkViewsPlan
+from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, STATE
 from join_stage.store.reading import UNBOUNDED, Bounds
-from join_stage.store.spark.files import ParquetStore
+from join_stage.store.schema import StoreSchema
+from join_stage.store.spark.parquet_store import ParquetStore
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.tables import TableViews, local_frame
-from join_stage.store.tables import STATE, TABLES
 from join_stage.views import CACHE_BYTES
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
-    # What a batch joins is measured before it is planned, so that what fits is broadcast and nothing is shuffled.
+    # The inputs of a batch are computed before it is planned, so that Spark knows what fits into a broadcast.
     "spark.sql.autoBroadcastJoinThreshold": "64m",
-    # R_T and a batch come as local relations: only of these Spark knows the size.
+    # R_T and a batch come as local relations, the only ones of which Spark knows the size.
     "spark.sql.execution.arrow.localRelationThreshold": "256m",
-    # Every join would get filters that drop nulls of which there are none: 2.0 s a batch without, 2.6 with them, for
-    # twenty templates over next to no data.
+    # Every join would get filters against nulls, of which there are none: 2.0 s a batch without, 2.6 s with them, for
+    # twenty templates over hardly any data.
     "spark.sql.constraintPropagation.enabled": "false",
-    # Templates of one shape, and a batch after the other, then share their compiled code, whatever their place.
+    # Then templates of one shape share compiled code, also from batch to batch, wherever they stand in the plan.
     "spark.sql.codegen.useIdInClassName": "false",
-    # A table is read from dozens of files, in a job that lists them only if there are thousands.
+    # A table has dozens of files. Only thousands are worth a job that lists them.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
 }
 
 
 VIEW_CACHE = "view_cache"
-"""The folder of a store that the plan `views` keeps its cache in while the store is open."""
+"""The folder of a store in which the plan `views` keeps its cache while the store is open."""
 
 
 class SparkEngine:
-    """A `JoinEngine` on Spark; without a directory everything is in a temporary one.
+    """A `JoinEngine` on Spark, in a temporary directory if there is no `directory`.
 
-    The engine works in a session of its own beside the one given, with views and settings of its own. A store may be
-    opened with another `plan` than the last time. `cache_bytes` bounds what the plan `views` caches.
+    The engine makes a session of its own from the given one, with its own views and settings. `schema` declares the
+    tables beside the join state. `plan` is one of PLANS, and may be another one than the last time. `cache_bytes`
+    bounds the cache of the plan `views`. Raises StoreError if the store cannot be opened, and UnknownPlan.
     """
 
     def __init__(
@@ -58,9 +60,11 @@ class SparkEngine:
         directory: Path | None = None,
         plan: str = DEFAULT_PLAN,
         *,
+        schema: StoreSchema = NOTHING_ELSE,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self._store = ParquetStore(directory)
+        self.schema = FLAT_STORE | schema
+        self._store = ParquetStore(self.schema, directory)
         try:
             self._session = session.newSession()
             for key, value in _SETTINGS.items():
@@ -72,16 +76,16 @@ class SparkEngine:
             raise
 
     def _make_plan(self, name: str, cache_bytes: int) -> SparkPlan:
-        """The plan of a name. Raises ValueError if there is none."""
+        """The plan of a name. Raises UnknownPlan if there is none."""
         cache = self._store.directory / VIEW_CACHE
         shutil.rmtree(cache, ignore_errors=True)  # of a killed run
         if name == "basic":
-            return BasicPlan(self._session, self._views)
+            return SparkBasicPlan(self._session, self._views)
         if name == "views":
-            return ViewsPlan(self._session, self._views, cache, cache_bytes)
+            return SparkViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
-            return SignaturePlan(self._views)
-        raise unknown_plan(name)
+            return SparkSignaturePlan(self._views)
+        raise UnknownPlan(name)
 
     # ------------------------------------------------------------ R_T
 
@@ -94,7 +98,7 @@ class SparkEngine:
     # ------------------------------------------------------------ batches
 
     def begin(self) -> None:
-        """Nothing: what is appended is in memory until `commit`."""
+        """Does nothing: appended rows are in memory until `commit`."""
 
     def commit(self) -> None:
         self._store.commit()
@@ -102,7 +106,7 @@ class SparkEngine:
 
     def rollback(self) -> None:
         self._store.rollback()
-        self._plan.rolled_back()
+        self._plan.rolled_back(whole=True)
 
     def append(self, table: str, rows: pa.Table) -> None:
         self._store.append(table, rows)
@@ -111,9 +115,9 @@ class SparkEngine:
         self._plan.evicted(self._store.evict(before), before)
 
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
-        """All of them: the join state has a row for each edge."""
+        """Drops all groups: the join state has a row for each edge and needs none."""
         self._store.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
-        self._plan.regrouped(edges)
+        self._plan.regrouped((), edges)
         return ()
 
     def drop_derived(self, node: int) -> None:
@@ -153,7 +157,7 @@ class SparkEngine:
         return SparkQuestion(self._session, self._store.snapshot(), sql, bounds)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        return self._store.read(table, pa.schema([TABLES[table].field(name) for name in columns]), key)
+        return self._store.read(table, pa.schema([self.schema.tables[table].field(name) for name in columns]), key)
 
     def highest(self, table: str, column: str) -> int:
         found = self._store.highest(table, column)
@@ -183,7 +187,7 @@ class SparkEngine:
         self._plan.extended()
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
-        """The batch's rows of the join state: r_bin with a row for each edge of each group."""
+        """The rows of the batch in the join state: r_bin has a row for each edge of each group."""
         groups, times = self._store.read("groups"), batch.r_docts
         return {
             "r_bin": batch.r_bin.join(groups, "grp", join_type="inner").select(STATE["r_bin"].names),

@@ -1,4 +1,4 @@
-"""A store in Parquet files that is only read, as of the last batch when it was opened."""
+"""A store of Parquet files that is opened to be read only, as of the last batch at that time."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from join_stage.only_read import OnlyRead
+from join_stage.state_tables import FLAT_STORE
 from join_stage.store.reading import UNBOUNDED, Bounds
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.manifests import highest_number, newest_files, read_rows
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.snapshot import Snapshot
 from join_stage.store.spark.tables import TableViews, local_frame
-from join_stage.store.tables import TABLES
 
 
 class SparkReader(OnlyRead):
     """A `JoinEngine` that only reads, while others may write the store."""
 
-    def __init__(self, session: SparkSession, directory: Path) -> None:
-        """StoreError if there is no store."""
-        self._files = Snapshot(directory, newest_files(directory))
+    def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:
+        """`schema` declares the tables beside the join state. Raises StoreError if there is no store."""
+        self.schema = FLAT_STORE | schema
+        self._files = Snapshot(self.schema, directory, newest_files(directory, self.schema.tables))
         self._session = session.newSession()
         self._views = TableViews(self._session, self._files)
 
@@ -36,7 +38,7 @@ class SparkReader(OnlyRead):
         return SparkQuestion(self._session, self._files, sql, bounds)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        schema = pa.schema([TABLES[table].field(name) for name in columns])
+        schema = pa.schema([self.schema.tables[table].field(name) for name in columns])
         kept = (read_rows(path, schema, key) for path in self._files.paths(table))
         return pa.concat_tables([schema.empty_table(), *kept])
 
@@ -45,4 +47,4 @@ class SparkReader(OnlyRead):
         return max((number for number in found if number is not None), default=-1)
 
     def close(self) -> None:
-        """Nothing: no file stays open."""
+        """Does nothing: no file stays open."""

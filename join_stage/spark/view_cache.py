@@ -1,7 +1,7 @@
-"""The view cache of the Spark engine: the rows of its slices in Parquet files, which values they are for in memory.
+"""The view cache of the Spark engine: the rows of its slices are in Parquet files, its values in memory.
 
-A value that enters the cache gets a number that no other had, so that rows of a value that has left it, which stay in
-their file until the files are merged, are never taken for others.
+A value that enters the cache gets a number that was never used. Rows of an evicted value stay in their file until files
+are merged, and so are never taken for those of another value.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ import pyarrow.parquet as pq
 from join_stage.views import ROW_BYTES, SLICE, VALUE_BYTES
 
 MERGE = 16
-"""So many files of slices are made into one."""
+"""The number of files that are merged into one."""
 
 
-class Entry(NamedTuple):
-    """A value in the cache: the number that stands for it, and how many rows its slice has."""
+class CachedValue(NamedTuple):
+    """A value in the cache: its number, and the number of rows of its slice."""
 
     number: int
     rows: int
 
 
 @dataclass(frozen=True)
-class Cached:
-    """What the cache holds at one time: its values, the least recently used first, and the files with their rows."""
+class CachedSlices:
+    """The content of the cache at one time: its values, least recently used first, the files with their rows and the
+    number of rows in each, and the `size` of all slices in bytes."""
 
-    entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    entries: Mapping[str, CachedValue] = field(default_factory=lambda: MappingProxyType({}))
     files: tuple[tuple[Path, int], ...] = ()
     size: int = 0
 
 
 class ViewCache:
-    """Slices in a directory of their own, within a bound. What changes in a batch is taken back with it."""
+    """Slices of at most `bound` bytes, in a directory of their own. They are committed and rolled back with batches."""
 
     def __init__(self, directory: Path, bound: int) -> None:
         self._directory, self.bound = directory, bound
         directory.mkdir()
         self._names = count()
         self._numbers = count()
-        self._kept = self._now = Cached()
+        self._kept = self._now = CachedSlices()
         self._written_paths: set[Path] = set()
         self.hits = self.misses = self.evictions = 0
 
@@ -57,33 +58,33 @@ class ViewCache:
 
     @property
     def size(self) -> int:
-        """What the cached slices take, in bytes, about."""
+        """The approximate size of the cached slices, in bytes."""
         return self._now.size
 
     @property
     def paths(self) -> list[str]:
-        """The files with the rows of slices; not all of these rows are still in the cache."""
+        """The files with the rows of slices. Some rows may be of evicted values."""
         return [str(path) for path, _ in self._now.files]
 
     def numbered(self, values: Iterable[str]) -> dict[str, tuple[int, bool]]:
-        """For each of a batch's values its number, and whether its slice is cached."""
+        """For each value of a batch, its number and whether its slice is cached. New values are numbered."""
         entries = self._now.entries
         return {v: (entries[v].number, True) if v in entries else (next(self._numbers), False) for v in values}
 
     def update(self, numbers: Mapping[str, tuple[int, bool]], computed: pa.Table, fresh: pa.Table) -> None:
-        """Algorithm 5, after a batch whose values have `numbers`: keeps slices that were `computed` for it, adds the
-        batch's own rows, `fresh`, to all slices that it touched, and drops the least recently used past the bound."""
+        """Algorithm 5, after a batch whose values have `numbers`: adds the slices that were `computed` for it, adds the
+        rows of the batch, `fresh`, to all slices that it touched, and evicts the least recently used past the bound."""
         counted, added = _counts(computed), _counts(fresh)
         entries, size = dict(self._now.entries), self._now.size
         touched = {value: n for value, (n, cached) in numbers.items() if cached or n in counted}
         for value, number in touched.items():
             old = entries.pop(value, None)
-            entry = Entry(number, (old.rows if old else counted[number]) + added.get(number, 0))
+            entry = CachedValue(number, (old.rows if old else counted[number]) + added.get(number, 0))
             size += _size(value, entry) - (_size(value, old) if old else 0)
             entries[value] = entry
         hits = sum(numbers[value][1] for value in touched)
         self.hits, self.misses = self.hits + hits, self.misses + len(touched) - hits
-        # What does not fit at all goes first: to keep it would cost all others their place.
+        # A slice larger than the bound goes first: keeping it would evict all others.
         for value in [value for value in touched if _size(value, entries[value]) > self.bound]:
             size -= _size(value, entries.pop(value))
             self.evictions += 1
@@ -93,31 +94,33 @@ class ViewCache:
             self.evictions += 1
         kept = pa.array([n for value, n in touched.items() if value in entries], pa.int64())
         rows = pa.concat_tables([_of(computed, kept), _of(fresh, kept)])
-        self._now = self._tidied(Cached(MappingProxyType(entries), (*self._now.files, *self._written(rows)), size))
+        self._now = self._tidied(
+            CachedSlices(MappingProxyType(entries), (*self._now.files, *self._written(rows)), size)
+        )
 
     def evict(self, docids: pa.Array) -> None:
-        """Drops the rows of documents that have left the state."""
+        """Drops the rows of documents that left the state."""
         rows = self.rows()
         kept = rows.filter(pc.invert(pc.is_in(rows["docid"], docids)))
         if len(kept) < len(rows):
             counted = _counts(kept)
             entries = {
-                v: Entry(e.number, counted[e.number]) for v, e in self._now.entries.items() if e.number in counted
+                v: CachedValue(e.number, counted[e.number]) for v, e in self._now.entries.items() if e.number in counted
             }
             size = sum(_size(value, entry) for value, entry in entries.items())
-            self._now = Cached(MappingProxyType(entries), self._written(kept), size)
+            self._now = CachedSlices(MappingProxyType(entries), self._written(kept), size)
 
     def clear(self) -> None:
         """Drops everything."""
-        self._now = Cached()
+        self._now = CachedSlices()
 
     def commit(self) -> None:
-        """Keeps what has changed since the last commit."""
+        """Commits the changes since the last commit."""
         self._kept = self._now
         self._sweep()
 
     def rollback(self) -> None:
-        """Takes back what has changed since the last commit."""
+        """Rolls back the changes since the last commit."""
         self._now = self._kept
         self._sweep()
 
@@ -126,7 +129,7 @@ class ViewCache:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Removes the files that no longer count."""
+        """Removes the files that are no longer used."""
         used = {path for path, _ in self._kept.files}
         for path in self._written_paths - used:
             path.unlink(missing_ok=True)
@@ -137,18 +140,18 @@ class ViewCache:
         return self._live(self._now)
 
     def table(self) -> pa.Table:
-        """The cached slices with their values, to look at."""
+        """The rows of the cached slices with their values, for inspection."""
         values = {entry.number: value for value, entry in self._now.entries.items()}
         rows = self.rows()
         texts = pa.array([values[number] for number in rows["value"].to_pylist()], pa.string())
         return rows.select(["docid", "var1", "var2", "node1", "node2"]).add_column(0, "strval", texts)
 
-    def _live(self, cached: Cached) -> pa.Table:
+    def _live(self, cached: CachedSlices) -> pa.Table:
         rows = pa.concat_tables([SLICE.empty_table(), *(pq.ParquetFile(path).read() for path, _ in cached.files)])
         return _of(rows, pa.array([entry.number for entry in cached.entries.values()], pa.int64()))
 
-    def _tidied(self, cached: Cached) -> Cached:
-        """The same with all rows in one file, if there are many files, or most of their rows have left the cache."""
+    def _tidied(self, cached: CachedSlices) -> CachedSlices:
+        """The same content in one file, if there are many files, or if most of their rows are of evicted values."""
         live = sum(entry.rows for entry in cached.entries.values())
         if len(cached.files) < MERGE and sum(n for _, n in cached.files) <= 2 * live:
             return cached
@@ -163,12 +166,12 @@ class ViewCache:
         return ((path, len(rows)),)
 
 
-def _size(value: str, entry: Entry) -> int:
+def _size(value: str, entry: CachedValue) -> int:
     return VALUE_BYTES + len(value.encode("utf-8", "surrogatepass")) + entry.rows * ROW_BYTES
 
 
 def _counts(rows: pa.Table) -> dict[int, int]:
-    """How many rows each number has."""
+    """The number of rows of each value number."""
     return {item["values"]: item["counts"] for item in pc.value_counts(rows["value"]).to_pylist()}
 
 

@@ -1,7 +1,7 @@
-"""The `views` plan on Spark (thesis 6.5, Algorithms 4 and 5): the templates' queries over joined slices.
+"""The `views` plan on Spark (thesis 6.5, Algorithms 4 and 5), with the view cache in Parquet files.
 
-The slices of a batch, and those of the state that are not cached, are computed in one job and fetched: like the batch
-they go to all tasks. The cached ones the tasks read from the cache's files.
+One job computes the slices of a batch and those of the state that are not cached. The driver fetches them, and they are
+broadcast like the batch. The tasks read the cached slices from the files of the cache.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable
 from join_stage.joiner import Batch
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable
-from join_stage.spark.plans import BasicPlan, persisted
+from join_stage.spark.basic import SparkBasicPlan, persisted
 from join_stage.spark.view_cache import ViewCache
+from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, file_urls, local_frame, spark_columns
-from join_stage.store.tables import STATE
 from join_stage.views import SLICE, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import Row
 from templates.conjunctive import executable_views_query
@@ -28,8 +28,9 @@ from templates.conjunctive import executable_views_query
 _VALUES = pa.schema([("strval", pa.string()), ("value", pa.int64())])
 
 
-class ViewsPlan(BasicPlan):
-    """The templates' queries over R_LR, which joins slices. The cache is in `directory`, `cache_bytes` bounds it."""
+class SparkViewsPlan(SparkBasicPlan):
+    """The plan `views`: the queries of the templates over R_LR, which joins slices. The cache is in `directory`;
+    `cache_bytes` bounds it."""
 
     def __init__(self, session: SparkSession, views: TableViews, directory: Path, cache_bytes: int) -> None:
         super().__init__(session, views)
@@ -47,7 +48,7 @@ class ViewsPlan(BasicPlan):
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> pa.Table:
         templates = list(self._templates.values())
         if not any(template.shape.joins for template in templates):
-            self._cache.clear()  # the slices would miss the rows of this batch, and nobody needs them
+            self._cache.clear()  # its slices would lack the rows of this batch, and no template needs them
             return super().join(batch, before)
         self._refresh_rows()
         numbers = self._cache.numbered(pc.unique(batch.witnesses.r_doc["strval"]).to_pylist())
@@ -62,7 +63,7 @@ class ViewsPlan(BasicPlan):
         return found
 
     def _slices(self, batch: Batch, numbers: Mapping[str, tuple[int, bool]]) -> tuple[pa.Table, pa.Table]:
-        """The slices that are not cached, of the state without the batch, and those of the batch, in one job."""
+        """The slices of the state without the batch that are not cached, and the slices of the batch, in one job."""
         self._view("batch_values", _relation({value: number for value, (number, _) in numbers.items()}))
         statement = slices_statement("batch_values", "_w")
         missing = {value: number for value, (number, cached) in numbers.items() if not cached}
@@ -82,7 +83,7 @@ class ViewsPlan(BasicPlan):
         fresh: pa.Table,
         cached: ExitStack,
     ) -> None:
-        """Makes the views that the statement of a batch reads: R_LR, and R_bin for inner edges."""
+        """Makes the views that the statement of a batch reads: R_LR, and R_bin if there are inner edges."""
         session, joined = self._session, {"r_bin_w": self._session.table("r_bin_w")}
         state = rows = local_frame(session, fresh)
         rows.createOrReplaceTempView("slices_w")
@@ -109,7 +110,7 @@ class ViewsPlan(BasicPlan):
         self._measure(joined)
 
     def _has_inner_edges(self) -> bool:
-        """Whether some template has an edge that no leaf ends."""
+        """Whether some template has an edge that does not end at a leaf."""
         return any(
             parent is not None and place in template.shape.parents
             for template in self._templates.values()
@@ -128,7 +129,7 @@ class ViewsPlan(BasicPlan):
     def committed(self) -> None:
         self._cache.commit()
 
-    def rolled_back(self) -> None:
+    def rolled_back(self, *, whole: bool) -> None:
         self._cache.rollback()
 
     def close(self) -> None:
@@ -145,7 +146,7 @@ class ViewsPlan(BasicPlan):
         }
 
     def view_cache(self) -> pa.Table:
-        """The cached slices, to look at."""
+        """The rows of the cached slices, for inspection."""
         return self._cache.table()
 
 

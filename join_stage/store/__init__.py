@@ -1,1 +1,1 @@
-"""Tables behind batches that become visible whole: in a DuckDB file, or in Parquet files with manifests."""
+"""A store of tables whose batches become visible as a whole: a DuckDB file, or Parquet files with manifests."""

@@ -1,4 +1,4 @@
-"""Says of a DuckDB store that is damaged that it is: DuckDB checks its blocks, and fails where it reads one."""
+"""Reports damage of a DuckDB file as StoreError. DuckDB checks its blocks when it reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import duckdb
 from join_stage.store.protocol import StoreError
 
 ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
-"""What to do about a store that cannot be opened."""
+"""Advice about a store that cannot be opened."""
 
 _Kind = TypeVar("_Kind", bound=type)
 
@@ -20,7 +20,7 @@ _WORDS = ("corrupt", "could not read", "cannot read", "failure while replaying w
 
 
 def telling_damage(kind: _Kind) -> _Kind:
-    """A class whose methods raise StoreError where DuckDB finds that its file is damaged."""
+    """A class decorator: public methods raise StoreError if DuckDB finds that its file is damaged."""
     for name, method in list(vars(kind).items()):
         if callable(method) and (name == "__init__" or not name.startswith("_")):
             setattr(kind, name, _telling(method))
@@ -45,11 +45,11 @@ def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _damage(error: BaseException | None) -> duckdb.Error | None:
-    """The error that tells of a file that cannot be read, not of a statement: this one, or one that it came from."""
+    """The error that reports a damaged file, and not a bad statement: this one or one of its contexts."""
     while error is not None:
         if isinstance(error, _FATAL):
             return error
-        # What is wrong with a statement has an error of another kind, whose text may have any words.
+        # A bad statement has an error of another class, whose text may contain these words.
         of_file = isinstance(error, duckdb.IOException) or type(error) is duckdb.Error
         if isinstance(error, duckdb.Error) and of_file and any(word in str(error).lower() for word in _WORDS):
             return error

@@ -1,8 +1,8 @@
-"""A question of a store on DuckDB: on a cursor of its own, in a transaction that DuckDB itself keeps from writing.
+"""A question over a store on DuckDB: on a cursor of its own, in a read-only transaction.
 
-DuckDB refuses writes to the store in such a transaction, and an instance that `seclude` has secluded reaches no file
-but its own. What is left is judged from the question as DuckDB's parser reads it: only SELECT, only relations and table
-functions that tell of the store, no function that tells of the process or does more than compute.
+DuckDB refuses writes in such a transaction, and after `seclude` an instance cannot reach any file but its own. The rest
+is judged from the question as the parser of DuckDB reads it: only SELECT, only relations of the store, only table
+functions of a list, no functions that read the state of the process or do more than compute.
 """
 
 from __future__ import annotations
@@ -15,13 +15,23 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.store.duckdb_damage import telling_damage
-from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, measured, parts_of, short_enough
+from join_stage.store.reading import (
+    ONLY_READ,
+    Bounds,
+    QuestionInterrupted,
+    QuestionRefused,
+    check_known,
+    measured,
+    parts_of,
+    short_enough,
+)
+from join_stage.store.schema import StoreSchema
 
 CHUNK = 2048
-"""Rows that are looked at together when an answer is measured: a vector of DuckDB."""
+"""The number of rows after which the size of an answer is checked: a vector of DuckDB."""
 
 MEMORY = "512MB"
-"""What the sorts and hash tables of a question hold before they spill."""
+"""The memory that the sorts and hash tables of a question use before they spill."""
 
 TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
 
@@ -32,55 +42,61 @@ set_config setseed setval sleep_ms stats txid_current vector_type which_secret w
 """
 
 REFUSED_FUNCTIONS = frozenset(_REFUSED_FUNCTIONS_NAMES.split())
-"""Functions that tell of the process, or do more than compute."""
+"""Functions that read the state of the process, or do more than compute."""
 
 _NODES = frozenset(("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"))
-"""What a query, also one in a WITH, may be made of; the others write."""
+"""The nodes that a query, or a query in WITH, may consist of. All others write."""
 
 _SOURCES = frozenset(
     ("BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "SHOW_REF", "PIVOT", "CTE")
 )
-"""What may stand in FROM."""
+"""The nodes that may stand in FROM."""
 
 _SHOWN = frozenset(("tables", "__show_tables_expanded"))
-"""What SHOW may show."""
+"""The names that SHOW may be given."""
 
 _SCHEMAS = frozenset(("main", "mmqjp", "memory"))
-"""What may stand before a table's name: the store."""
+"""The names that may qualify a table: those of the store."""
 
 
 def seclude(connection: duckdb.DuckDBPyConnection) -> None:
-    """Has an instance reach no file but its own from here on, nor variables of Python, and keep its settings."""
+    """Keeps an instance from here on from reaching other files and Python variables, and locks its settings."""
     connection.execute("SET enable_external_access = false")
     connection.execute("SET allowed_configs = ['operator_memory_limit']")
     connection.execute("SET lock_configuration = true")
+
+
+class RefusedByDuckDB(QuestionRefused, duckdb.Error):
+    """A question that DuckDB does not answer, in its words: bad SQL, or a value that cannot be computed."""
 
 
 @telling_damage
 class DuckDBQuestion:
     """A `Question` of the store that a connection has open."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str, bounds: Bounds) -> None:
-        self._cursor, self._sql, self._bounds = connection.cursor(), sql, bounds
+    def __init__(self, connection: duckdb.DuckDBPyConnection, schema: StoreSchema, sql: str, bounds: Bounds) -> None:
+        self._cursor, self._schema, self._sql, self._bounds = connection.cursor(), schema, sql, bounds
         self._cut = False
 
     def answer(self) -> pa.Table:
         try:
             self._cursor.execute(f"SET operator_memory_limit = '{MEMORY}'")
-            judge(self._cursor, self._sql)
+            judge(self._cursor, self._sql, self._schema)
             self._cursor.execute("BEGIN TRANSACTION READ ONLY")
             if self._cut:
                 raise duckdb.InterruptException
             answer = self._cursor.sql(self._sql)
             if answer is None:
-                raise Refused(ONLY_READ)
+                raise QuestionRefused(ONLY_READ)
             return measured(answer.to_arrow_reader(CHUNK), self._bounds)
         except duckdb.OutOfMemoryException:
-            raise Refused("the question needs more memory than there is: narrow it down, or ask again later") from None
-        except (duckdb.Error, pa.ArrowException):
+            raise QuestionRefused(
+                "the question needs more memory than there is: narrow it down, or ask again later"
+            ) from None
+        except (duckdb.Error, pa.ArrowException) as error:
             if self._cut:
-                raise Cut("the question was interrupted") from None
-            raise
+                raise QuestionInterrupted("the question was interrupted") from None
+            raise RefusedByDuckDB(str(error)) from error
         finally:
             with suppress(duckdb.Error):
                 self._cursor.close()
@@ -91,51 +107,52 @@ class DuckDBQuestion:
             self._cursor.interrupt()
 
 
-def judge(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuses what is not a single SELECT over the store's relations. Raises what DuckDB says of bad SQL, too."""
+def judge(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> None:
+    """Raises QuestionRefused for anything but a single SELECT over the relations of a schema, and what
+    DuckDB raises for bad SQL."""
     short_enough(sql)
     statements = parser.extract_statements(sql)
     if len(statements) > 1:
-        raise Refused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
+        raise QuestionRefused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
     if not statements or statements[0].type != duckdb.StatementType.SELECT:
-        raise Refused(ONLY_READ)
+        raise QuestionRefused(ONLY_READ)
     ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     try:
         parsed = json.loads(text)
     except RecursionError:
-        raise Refused("the question is nested too deeply") from None
+        raise QuestionRefused("the question is nested too deeply") from None
     if parsed["error"]:  # what DuckDB calls a SELECT and does more than select
-        raise Refused(ONLY_READ)
+        raise QuestionRefused(ONLY_READ)
     parts = list(parts_of(parsed["statements"]))
     made = {entry["key"].lower() for part in parts if "cte_map" in part for entry in part["cte_map"]["map"]}
     for part in parts:
-        _judge(part, made)
+        _judge(part, schema, made)
 
 
-def _judge(part: dict[str, Any], made: set[str]) -> None:
+def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str]) -> None:
     kind = part.get("type")
     if "cte_map" in part and kind not in _NODES:
-        raise Refused(ONLY_READ)
+        raise QuestionRefused(ONLY_READ)
     if "sample" in part and "cte_map" not in part and kind is not None and kind not in _SOURCES:
-        raise Refused(f"{kind} is not answered: ask in other words")
+        raise QuestionRefused(f"{kind} is not answered: ask in other words")
     if kind == "BASE_TABLE":
-        _judge_table(part["qualified_name"]["path"], made)
+        _judge_table(part["qualified_name"]["path"], schema, made)
     elif kind == "TABLE_FUNCTION":
         name = part["function"].get("function_name", "")
         if name.lower() not in TABLE_FUNCTIONS:
             shown = ", ".join(sorted(TABLE_FUNCTIONS))
-            raise Refused(f"the table function {name!r:.80} is not answered; these are: {shown}")
+            raise QuestionRefused(f"the table function {name!r:.80} is not answered; these are: {shown}")
     elif kind == "SHOW_REF":
         if part["query"] is None and part["table_name"].strip('"').lower() not in _SHOWN:
-            raise Refused(f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered")
+            raise QuestionRefused(f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered")
     elif part.get("class") == "FUNCTION" and part["function_name"].lower() in REFUSED_FUNCTIONS:
-        raise Refused(f"the function {part['function_name']} is not answered: only what computes is")
+        raise QuestionRefused(f"the function {part['function_name']} is not answered: only what computes is")
 
 
-def _judge_table(path: list[str], made: set[str]) -> None:
+def _judge_table(path: list[str], schema: StoreSchema, made: set[str]) -> None:
     *before, name = path
     if before and before[0].lower() == "information_schema" and len(path) == 2:
         return
     if not all(part.lower() in _SCHEMAS for part in before):
-        raise Refused(f"there is no table {'.'.join(path)!r:.80}; write its name alone")
-    known(name, set() if before else made)
+        raise QuestionRefused(f"there is no table {'.'.join(path)!r:.80}; write its name alone")
+    check_known(name, schema, set() if before else made)

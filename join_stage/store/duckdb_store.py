@@ -1,9 +1,9 @@
-"""A store in a DuckDB file, or in memory: a batch is a transaction."""
+"""A store in a DuckDB file, or in memory. A batch is a transaction."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,10 +13,10 @@ import pyarrow as pa
 from common.private import is_shared, keep_private, make_state
 from join_stage.store.duckdb_damage import ADVICE, telling_damage
 from join_stage.store.duckdb_question import seclude
-from join_stage.store.duckdb_rows import RowSource
+from join_stage.store.duckdb_row_source import RowSource
 from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, set_up
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
-from join_stage.store.tables import BOUND_STATE, RECORDS
+from join_stage.store.schema import StoreSchema
 
 _TYPES = {
     pa.int64(): "BIGINT",
@@ -28,38 +28,19 @@ _TYPES = {
     pa.list_(pa.string()): "VARCHAR[]",
 }
 
-_VIEWS = """
-CREATE OR REPLACE VIEW r_bin AS SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp);
-CREATE OR REPLACE VIEW queries AS
-  SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
-  FROM added_queries a LEFT JOIN removed_queries r USING (qid);
-CREATE OR REPLACE VIEW matches AS
-  SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings
-  FROM match_rows m JOIN match_queries q USING (match);
-"""
-
-_REGROUP = """
-BEGIN TRANSACTION;
-CREATE TEMP TABLE edges AS
-  SELECT var1, var2, ((SELECT coalesce(max(grp), -1) FROM groups) + row_number() OVER ())::INTEGER AS grp
-  FROM (SELECT DISTINCT var1, var2 FROM r_bin);
-INSERT INTO groups SELECT grp, var1, var2 FROM edges;
-INSERT INTO bound SELECT docid, grp, node1, node2 FROM r_bin JOIN edges USING (var1, var2);
-DROP TABLE edges;
-DROP TABLE r_bin;
-COMMIT;
-"""
-"""Brings a store up to date that has R_bin as a table: each of its edges becomes a group."""
+_FIRST_INDEX = 1
+"""The index of the first element of an array in SQL."""
 
 
 @telling_damage
 class DuckDBStore(DuckDBTables):
-    """A `TableStore` on DuckDB; without a directory everything is in memory, and spills past MEMORY_LIMIT.
+    """A `TableStore` on DuckDB. Without a directory it is in memory, and spills past MEMORY_LIMIT.
 
-    The instance reaches no file but its own, whatever it is asked.
+    The instance cannot reach any file but its own, whatever SQL it is given.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, schema: StoreSchema, directory: Path | None = None) -> None:
+        self.schema = schema
         if directory is not None and (directory / SPARK_MANIFESTS).exists():
             raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
         try:
@@ -85,7 +66,7 @@ class DuckDBStore(DuckDBTables):
         self._sources: dict[str, RowSource] = {}
 
     def _keep_private(self) -> None:
-        """Takes the files from all others. DuckDB makes them as the umask says, and the log anew now and then."""
+        """Makes the files private. DuckDB makes them as the umask says, and replaces the log now and then."""
         for path in self._private:
             keep_private(path)
 
@@ -93,20 +74,31 @@ class DuckDBStore(DuckDBTables):
         """Sets up the connection and the tables."""
         run = self._connection.execute
         set_up(self._connection)
-        # The statements name their joins in the order in which they are to be run: the optimizer, which knows
-        # nothing of how many documents share a value, was seen to choose orders a thousand times slower.
+        # Statements name their joins in the order to run them. The optimizer does not know how many documents share a
+        # value, and chose orders that were a thousand times slower.
         run("SET disabled_optimizers = 'join_order'")
         seclude(self._connection)
-        for name, schema in (BOUND_STATE | RECORDS).items():
+        for name, schema in self.schema.tables.items():
             run(f"CREATE TABLE IF NOT EXISTS {name} ({columns_of(schema)})")
         made = set(run("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
-        for name, schema in (BOUND_STATE | RECORDS).items():
+        for name, schema in self.schema.tables.items():
             for field in schema:
                 if (name, field.name) not in made:  # a column that is younger than the store
                     run(f"ALTER TABLE {name} ADD COLUMN {field.name} {_TYPES[field.type]}")
-        if run("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
-            run(_REGROUP)
-        run(_VIEWS)
+        self._upgrade()
+        self._connection.begin()  # one write to disk for all views
+        self._make_views(self.schema.views)
+        if (numbered := self.schema.numbered) is not None:
+            rows = self.read(numbered.table, [numbered.numbers, numbered.argument])
+            self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
+        self._connection.commit()
+
+    def _upgrade(self) -> None:
+        """Upgrades the tables of older stores, before the views over them are made. There is nothing to do here."""
+
+    def _make_views(self, statements: Mapping[str, str]) -> None:
+        for name, statement in statements.items():
+            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {statement}")
 
     # ------------------------------------------------------------ batches
 
@@ -122,8 +114,8 @@ class DuckDBStore(DuckDBTables):
         self._take_back()
 
     def _take_back(self) -> bool:
-        """Takes back the batch; whether that was the whole of it: a commit that failed has ended it."""
-        self._sources.clear()  # they may have been registered in the transaction that goes
+        """Rolls back the batch. False if there is none: a commit that failed has ended it."""
+        self._sources.clear()  # they may have been registered in this transaction
         try:
             self._connection.rollback()
         except duckdb.TransactionException:
@@ -132,10 +124,12 @@ class DuckDBStore(DuckDBTables):
 
     def append(self, table: str, rows: pa.Table) -> None:
         self._insert(table, rows)
+        if (numbered := self.schema.numbered) is not None and table == numbered.table:
+            self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
 
     def _insert(self, table: str, rows: pa.Table, columns: str = "*") -> None:
-        """Inserts rows into a table, or what the expressions `columns` make of them. What stands for them is registered
-        once for each table: to do so for each insert takes as long again."""
+        """Inserts rows into a table, or what the SQL expressions `columns` make of them. The source of the rows is
+        registered once for each table: registering it for each insert doubles the time."""
         if not len(rows):
             return
         with written():
@@ -161,7 +155,7 @@ class DuckDBStore(DuckDBTables):
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Says of what fails in a batch, for want of room above all, that it is the store's."""
+    """Turns errors of DuckDB while a batch is written, such as a full disk, into StoreError."""
     try:
         yield
     except duckdb.OutOfMemoryException as error:
@@ -173,5 +167,5 @@ def written() -> Iterator[None]:
 
 
 def columns_of(schema: pa.Schema) -> str:
-    """The columns of a table as SQL declares them."""
+    """The column declarations of a table in SQL."""
     return ", ".join(f"{field.name} {_TYPES[field.type]}" for field in schema)

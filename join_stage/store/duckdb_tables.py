@@ -1,4 +1,4 @@
-"""The tables of a DuckDB file as they are read, and how an instance of DuckDB works for us."""
+"""Reading the tables of a DuckDB file, and the settings of an instance of DuckDB."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ import pyarrow as pa
 from join_stage.store.duckdb_damage import telling_damage
 from join_stage.store.duckdb_question import DuckDBQuestion
 from join_stage.store.reading import UNBOUNDED, Bounds
+from join_stage.store.schema import StoreSchema
 
 MEMORY_LIMIT = "2GB"
-"""What DuckDB may hold in memory before it spills to disk."""
+"""The memory that DuckDB may use before it spills to disk."""
 
 THREADS = 4
-"""At most so many threads: each reserves buffers for each join of a statement."""
+"""The largest number of threads. Each reserves buffers for each join of a statement."""
 
 
 @telling_damage
 class DuckDBTables:
-    """Reads tables over a connection, and answers questions over another of the same instance."""
+    """The reading half of a store: reads over one connection, and answers questions over another to its instance."""
 
+    schema: StoreSchema
     _connection: duckdb.DuckDBPyConnection
     _asked: duckdb.DuckDBPyConnection
 
@@ -32,7 +34,7 @@ class DuckDBTables:
             return self._connection.sql(sql).to_arrow_table()
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
-        return DuckDBQuestion(self._asked, sql, bounds)
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         sql = f"SELECT {', '.join(columns)} FROM {table}"
@@ -46,7 +48,7 @@ class DuckDBTables:
 
 
 def set_up(connection: duckdb.DuckDBPyConnection) -> None:
-    """How an instance of ours works."""
+    """Sets up an instance."""
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute(f"SET threads = {min(THREADS, os.cpu_count() or 1)}")
     connection.execute("SET preserve_insertion_order = false")
@@ -55,7 +57,7 @@ def set_up(connection: duckdb.DuckDBPyConnection) -> None:
 
 @contextmanager
 def registered(connection: duckdb.DuckDBPyConnection, views: Mapping[str, pa.Table]) -> Iterator[None]:
-    """The connection with tables that are there for a while."""
+    """Registers tables with a connection for a while, by name."""
     for name, table in views.items():
         connection.register(name, table)
     try:

@@ -1,4 +1,4 @@
-"""What of SQL is answered: a single question over the tables that are documented. Here what both engines share."""
+"""Questions: untrusted SQL, of which a single SELECT over the relations of a store is answered. What engines share."""
 
 from __future__ import annotations
 
@@ -10,85 +10,81 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from join_stage.store.tables import BOUND_STATE, TABLES
+from common.errors import InputError, OperationalError
+from join_stage.store.schema import StoreSchema
 
 LONGEST = 100_000
-"""How many characters of SQL are read at the most."""
+"""The largest number of characters of a question."""
 
 ONLY_READ = "the tables are only read: write a SELECT"
 
-VIEWS = ("queries", "matches")
-"""What stands over the tables, beside the `r_t_` of each template."""
-
-RELATIONS = frozenset((*TABLES, *BOUND_STATE, *VIEWS))
-"""What may be asked about, beside the `r_t_` of each template."""
-
-_SHOWN = "documents, queries, matches, outputs, dead_letters, batches, r_bin, r_doc, r_docts and r_t_0, r_t_1, ..."
-
-_TEMPLATE = re.compile(r"r_t_\d{1,9}")
 _OF_THE_ENGINE = re.compile(r"^(?:duckdb|pragma|pg|sqlite)_|\W")
-"""What names of an engine's own relations and of files look like. A question that gives such a name to a part of itself
-might mean the other one elsewhere."""
+"""Matches the names of an engine's own relations and of files. A question must not give such a name to one of its CTEs:
+elsewhere it could mean the other."""
 
 
-class Refused(ValueError):
-    """The question is not answered; the message says why and what to do, in one line."""
+class QuestionRefused(InputError, ValueError):
+    """A question that is not answered; the message says why and what to do, in one line."""
 
 
-class Cut(Refused):
-    """The question was ended before it was answered."""
+class QuestionInterrupted(OperationalError, RuntimeError):
+    """A question that was ended before it was answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large an answer may be: `rows`, and `size` in bytes as Arrow holds it. None: as large as it likes."""
+    """The largest answer, in `rows` and in bytes (`size`) of Arrow. None is no bound."""
 
     rows: int | None = None
     size: int | None = None
 
     def check(self, rows: int, size: int) -> None:
-        """Raises Refused for an answer of so many rows and bytes."""
+        """Raises QuestionRefused for an answer of so many rows and bytes."""
         if self.rows is not None and rows > self.rows:
-            raise Refused(f"the answer has more than {self.rows:,} rows: narrow it down, or raise --most-rows")
+            raise QuestionRefused(f"the answer has more than {self.rows:,} rows: narrow it down, or raise --most-rows")
         if self.size is not None and size > self.size:
-            raise Refused(f"the answer has more than {self.size:,} bytes: narrow it down, or raise --most-bytes")
+            raise QuestionRefused(
+                f"the answer has more than {self.size:,} bytes: narrow it down, or raise --most-bytes"
+            )
 
 
 UNBOUNDED = Bounds()
 
 
 class Question(Protocol):
-    """A question of the tables, which sees the batches that are committed when it begins, each whole or not at all.
+    """A question over the tables. It sees the batches that are committed when it begins.
 
-    It is answered once, in whatever thread, while other threads go on with the store.
+    It is answered once, in any thread, while other threads use the store.
     """
 
     def answer(self) -> pa.Table:
-        """The answer. Raises Refused for what is no question or has too large an answer, Cut if it was interrupted,
-        and what the engine raises."""
+        """The answer. Raises QuestionRefused for what is no question or has too large an answer, QuestionInterrupted if
+        it was interrupted, and StoreError if the store is damaged."""
 
     def interrupt(self) -> None:
-        """Has `answer` raise Cut soon, from another thread. It may be called at any time, and again."""
+        """Makes `answer` raise QuestionInterrupted soon. May be called from any thread, at any time, and repeatedly."""
 
 
-def known(name: str, made: Collection[str]) -> None:
-    """Refuses the name of a relation that is neither ours nor among `made`, those that the question itself makes."""
+def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:
+    """Raises QuestionRefused for the name of a relation that is neither in the schema nor in `made`, the CTEs of the
+    question."""
     lower = name.lower()
-    if lower in RELATIONS or _TEMPLATE.fullmatch(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):
+    if schema.has(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):
         return
-    close = get_close_matches(lower, [*RELATIONS, *made], 1)
-    advice = f"did you mean {close[0]}?" if close else f"there are {_SHOWN}"
-    raise Refused(f"there is no table {name!r:.80}; {advice}")
+    close = get_close_matches(lower, [*schema.relations, *made], 1)
+    numbered = f" and {schema.numbered.prefix}0, {schema.numbered.prefix}1, ..." if schema.numbered else ""
+    advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(schema.documented)}{numbered}"
+    raise QuestionRefused(f"there is no table {name!r:.80}; {advice}")
 
 
 def short_enough(sql: str) -> None:
-    """Refuses SQL that is too long to be read."""
+    """Raises QuestionRefused for SQL that is too long to be read."""
     if len(sql) > LONGEST:
-        raise Refused(f"the question has {len(sql):,} characters, and at most {LONGEST:,} are read")
+        raise QuestionRefused(f"the question has {len(sql):,} characters, and at most {LONGEST:,} are read")
 
 
 def measured(chunks: pa.RecordBatchReader, bounds: Bounds) -> pa.Table:
-    """The rows of a reader, which is read no further than the bounds go."""
+    """The rows of a reader, which is read no further than the bounds go. Raises QuestionRefused."""
     found: list[pa.RecordBatch] = []
     rows = size = 0
     for chunk in chunks:
@@ -99,7 +95,7 @@ def measured(chunks: pa.RecordBatchReader, bounds: Bounds) -> pa.Table:
 
 
 def parts_of(root: Any) -> Iterator[dict[str, Any]]:
-    """Everything in JSON, such as a parsed question, that has parts with names."""
+    """All objects in a JSON value, such as a parsed question."""
     waiting = [root]
     while waiting:
         part = waiting.pop()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-import pyarrow as pa
-
+from join_stage.batch_sql import TemplateTable
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine, Matches
-from join_stage.plan import TemplateTable
+from join_stage.state_tables import by_edges
 from mmqjp.documents.records import Records
-from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState, arriving
+from mmqjp.tables.documents import tuples
 from xpath_stage.evaluator import XPathStage
 
 
@@ -25,7 +25,7 @@ class Backfill:
 
     def __init__(
         self,
-        owners: Collection[Subscription | HiddenStream],
+        owners: Collection[Owner],
         registry: Registry,
         state: JoinState,
         records: Records,
@@ -49,9 +49,7 @@ class Backfill:
                 self._own_store.begin()
                 yield self._own_store.join(witnesses, docids[0], self._registry.scope)
                 self._own_store.commit()
-                sql = "SELECT w.docid, g.var1, g.var2, w.node1, w.node2 FROM w JOIN groups g ON w.grp = g.grp"
-                flat = self._own_store.select(sql, {"w": witnesses.r_bin})
-                self._state.extend(flat, witnesses.r_doc, witnesses.r_docts)
+                self._state.extend(by_edges(self._own_store, witnesses.r_bin), witnesses.r_doc, witnesses.r_docts)
                 self._records.rest()
         finally:
             self._own_stage1.close()
@@ -60,10 +58,6 @@ class Backfill:
 
 def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:
     """The tuples of hidden streams that are kept: their stream, parts, and what is bound, as (docid, node)."""
-    views = {"streams": pa.table({"stream": pa.array(sorted(streams), pa.string())})}
-    sql = (
-        "SELECT d.stream, d.parts, d.bound_docids, d.bound_nodes FROM documents d JOIN streams s ON d.stream = s.stream"
-    )
-    for row in store.select(sql, views).to_pylist():
+    for row in tuples(store, streams).to_pylist():
         nodes = ((node & 0xFFFFFFFF, node >> 32) for node in row["bound_nodes"])
         yield row["stream"], tuple(row["parts"]), tuple(zip(row["bound_docids"], nodes, strict=True))

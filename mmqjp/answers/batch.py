@@ -10,7 +10,7 @@ from typing import Any
 
 from feeds.document import Document, Reject
 from join_stage.store.protocol import whole_batch
-from mmqjp.answers.output import Output, sorted_outputs
+from mmqjp.answers.output import Output
 from mmqjp.answers.parts import Parts
 from mmqjp.answers.spending import Cut
 from mmqjp.answers.step import Passed, Pause
@@ -20,7 +20,7 @@ from mmqjp.queries.changes import How, Noting
 from mmqjp.queries.model import Subscription
 from mmqjp.state.retention import prune, prune_offsets
 from mmqjp.tables.ledger import Mark
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.notes import NOTHING, Notes
 from xscl import Script
 
 
@@ -81,14 +81,14 @@ class Batches:
         with self.whole(), whole_batch(parts.store):
             admitted = parts.admission.admit(documents, found)
             witnesses = None if found is None else partial(found.witnesses, admitted.places)
-            outputs, pauses = parts.answering.answer(admitted.records, witnesses, begin_again)
+            arrived = admitted.greatest()
+            greatest = parts.watermarks.after(arrived, parts.registry.outside(), taken_at)
+            drafts, pauses = parts.answering.answer(admitted.records, witnesses, greatest, begin_again)
             parts.records.flush()
             self._save_pauses(pauses)
             parts.store.append("dead_letters", admitted.dead_letters)
-            parts.outbox.save_outputs(outputs)
+            outputs = parts.outbox.save_outputs(drafts)
             parts.ledger.save_notes(notes)
-            arrived = admitted.greatest()
-            greatest = parts.watermarks.after(arrived, parts.registry.outside(), parts.now())
             parts.eviction.evict(greatest)
             if parts.stage1.crowded:
                 self._drop_groups()
@@ -96,27 +96,25 @@ class Batches:
             parts.ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
         parts.watermarks.advance(greatest, arrived, parts.now())
         return Processed(
-            sorted_outputs(outputs),
+            outputs,
             admitted.dead_letters.to_pylist(),
             len(admitted.records),
             admitted.duplicates,
             self._set_paused(pauses),
         )
 
-    def pass_time(self) -> bool:
-        """Lets silent streams go on with the clock although no document comes. What nothing can meet any more for that
-        leaves the join state; whether there was anything."""
+    def pass_time(self) -> Processed | None:
+        """Lets silent streams go on with the clock although no document comes. If something is decided by that, or
+        nothing can meet some of the join state any more, that is a batch: what it brought; else None."""
         parts = self._parts
         timing, now = parts.watermarks.timing, parts.now()
         if timing.idle_after is None or not is_bounded(timing.lateness):
-            return False
+            return None
         greatest = parts.watermarks.after({}, parts.registry.outside(), now)
-        if found := parts.eviction.is_due(greatest):
-            with self.whole(), whole_batch(parts.store):
-                parts.eviction.evict(greatest)
-                parts.state.note()
+        if parts.answering.is_due(greatest) or parts.eviction.is_due(greatest):
+            return self.process((), NOTHING, None)
         parts.watermarks.advance(greatest, {}, now)
-        return found
+        return None
 
     # ------------------------------------------------------------ queries
 
@@ -142,11 +140,11 @@ class Batches:
         def backfill(subscriptions: list[Subscription]) -> None:
             nonlocal count
             taken_at = parts.now()
-            outputs, pauses[:] = parts.answering.backfill(subscriptions, parts.admission.fresh, cuts)
+            drafts, pauses[:] = parts.answering.backfill(subscriptions, parts.admission.fresh, cuts)
             parts.records.flush()
             self._save_pauses(pauses)
-            parts.outbox.save_outputs(outputs)
-            count = len(outputs)
+            parts.outbox.save_outputs(drafts)
+            count = len(drafts)
             parts.ledger.save_batch(taken_at, 0, 0, count)
             parts.state.note()
 
@@ -190,7 +188,7 @@ class Batches:
             )
             if dropped is not None:
                 parts.state.dropped(dropped)
-            prune_offsets(parts.ledger, sources, files)
+            prune_offsets(parts.store, parts.ledger, sources, files)
             self._drop_groups()
             parts.state.note()
 

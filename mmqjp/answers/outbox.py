@@ -1,73 +1,99 @@
-"""The outbox: matches and outputs as they are committed, and which outputs have reached their reader."""
+"""The outbox: matches and outputs as they are committed, and up to which output each sink has acknowledged them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from join_stage.joiner import JoinEngine
-from join_stage.store.protocol import whole_batch
-from mmqjp.answers.output import Output, sorted_outputs
+from mmqjp.answers.output import Draft, Output, numbered, sorted_outputs
+from mmqjp.tables.answers import outputs_between, outputs_by_time
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.table_rows import Rows
 
-WRITTEN_AT_A_TIME = 10_000
-"""Outputs that are made rows together."""
+ROWS_AT_A_TIME = 10_000
+"""Outputs that are rows at one time, read or written."""
 
-DELIVERED = "delivered"
-"""The setting with the last batch whose outputs have reached their reader."""
+SINK = "sink:"
+"""The settings with the positions of sinks begin so; the sink's name follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a sink is: it has every output up to the number `acked`, -1 for none. `place` is what else the kind of
+    sink must find again, such as a file's name and length."""
+
+    acked: int = -1
+    place: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_setting(cls, value: str | None) -> Position:
+        """The position that a setting holds; that of a new sink for None."""
+        noted = json.loads(value or "{}")
+        return cls(noted.pop("acked", -1), noted)
+
+    def to_setting(self) -> str:
+        """The position as the JSON text of a setting."""
+        return json.dumps({"acked": self.acked, **self.place}, ensure_ascii=False)
 
 
 class Outbox:
-    """Reads and appends matches and outputs. Callers begin and commit batches, except where said."""
+    """Reads and appends matches and outputs. Callers begin and commit batches."""
 
     def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
-        self._store, self._ledger, rows = store, ledger, Rows(store)
-        self._append, self._rows = rows.append, rows.of
+        self._store, self._ledger, self._append = store, ledger, Rows(store).append
 
     def save_matches(self, rows: list[tuple[object, ...]], users: list[tuple[object, ...]]) -> None:
         """Matches as (match, template, docid1, docid2, t0, t1, bindings), and the queries (match, query, qid) that
-        they were delivered to."""
+        they gave something."""
         self._append("match_rows", rows)
         self._append("match_queries", users)
         self._ledger.next_match += len(rows)
 
-    def save_outputs(self, outputs: Sequence[Output]) -> None:
-        """Writes outputs, some after the other: as rows they take far more room than as they are."""
-        for start in range(0, len(outputs), WRITTEN_AT_A_TIME):
-            some = outputs[start : start + WRITTEN_AT_A_TIME]
-            rows = [
-                (o.query, o.t0, o.t1, o.documents, o.streams, _json(o.nodes), o.xml, self._ledger.batch) for o in some
-            ]
-            self._append("outputs", rows)
+    def save_outputs(self, drafts: Sequence[Draft]) -> list[Output]:
+        """Numbers outputs, writes them and which matches they are of, and returns them in the order of their numbers,
+        which is that of output lines."""
+        ledger = self._ledger
+        ready = numbered(drafts, ledger.next_seq)
+        ledger.next_seq += len(ready)
+        # Some after the other: as rows they take far more room than as they are.
+        for start in range(0, len(ready), ROWS_AT_A_TIME):
+            some = ready[start : start + ROWS_AT_A_TIME]
+            self._append("outputs", [output_row(draft.output, ledger.batch) for draft in some])
+            self._append("output_matches", [(draft.output.seq, match) for draft in some for match in draft.matches])
+        return [draft.output for draft in ready]
 
-    def undelivered(self) -> Iterator[Output]:
-        """The outputs that were committed but not marked as delivered, in the order of output lines."""
-        delivered = self._ledger.setting(DELIVERED) or "-1"
-        sql = f"SELECT * FROM outputs WHERE batch > {delivered} ORDER BY t1, query, documents"
-        outputs = (_output(row) for row in self._rows(sql))
-        for _, group in groupby(outputs, key=lambda o: (o.t1, o.query, o.documents)):
+    def outputs(self, after: int) -> Iterator[Output]:
+        """The outputs that are kept with numbers greater than `after`, in the order of their numbers."""
+        end = self._ledger.next_seq
+        if after + 1 >= end:
+            return
+        for low in range(max(after + 1, self._ledger.first_seq()), end, ROWS_AT_A_TIME):
+            yield from map(output_of, outputs_between(self._store, low, low + ROWS_AT_A_TIME))
+
+    def lines(self, after: int) -> Iterator[Output]:
+        """The same in the order of the output lines of a run: by t1, query, documents, nodes."""
+        found = map(output_of, outputs_by_time(self._store, after))
+        for _, group in groupby(found, key=lambda o: (o.t1, o.query, o.documents)):
             yield from sorted_outputs(group)
 
-    def mark_delivered(self) -> None:
-        """Notes, in a batch of its own, that all outputs so far have reached their reader."""
-        with whole_batch(self._store):
-            self._append("settings", [(DELIVERED, str(self._ledger.batch - 1), self._ledger.batch)])
-        self._ledger.batch += 1
-
-    def outputs_after(self, batch: int) -> Iterator[list[Output]]:
-        """The outputs of the batches after one, as each batch returned them."""
-        sql = f"SELECT DISTINCT batch FROM outputs WHERE batch > {batch} ORDER BY batch"
-        for batch in [row["batch"] for row in self._rows(sql)]:
-            yield sorted_outputs(map(_output, self._rows(f"SELECT * FROM outputs WHERE batch = {batch}")))
+    def position(self, sink: str) -> Position:
+        """How far a sink is, as noted last."""
+        return Position.from_setting(self._ledger.setting(SINK + sink))
 
 
-def _json(nodes: object) -> str:
-    return json.dumps(nodes, ensure_ascii=False)
+def output_row(output: Output, batch: int) -> tuple[object, ...]:
+    """An output as a row of the table `outputs`."""
+    o = output
+    nodes = json.dumps(o.nodes, ensure_ascii=False)
+    return o.query, o.t0, o.t1, o.documents, o.streams, nodes, o.xml, batch, o.seq, o.id
 
 
-def _output(row: dict[str, Any]) -> Output:
+def output_of(row: Mapping[str, Any]) -> Output:
+    """The output that a row of the table `outputs` holds."""
     documents, streams = tuple(row["documents"]), tuple(row["streams"])
-    return Output(row["query"], row["t0"], row["t1"], documents, streams, json.loads(row["nodes"]), row["xml"])
+    nodes = json.loads(row["nodes"])
+    return Output(row["query"], row["t0"], row["t1"], documents, streams, nodes, row["xml"], row["id"], row["seq"])

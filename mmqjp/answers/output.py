@@ -1,17 +1,21 @@
-"""Output documents: their form, and the order of output lines."""
+"""Output documents: their form, their ids, and the order of output lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """An output document of a query. Times in UTC microseconds.
 
-    `documents` are the ids of the external documents behind it, in the query's order, `streams` theirs; `nodes` the
-    nodes of its SELECT variables: an element's number in document order, or "owner/@name"; `xml` its text.
+    `documents` are the ids of the external documents behind it, in the query's order, `streams` theirs: both have one
+    length. `nodes` are the nodes of its SELECT variables: an element's number in document order, or "owner/@name".
+    `xml` is its text. `id` is a digest: the same output has the same id on every engine and after every restart.
+    `seq` is its number, consecutive in the order in which outputs are committed; -1 until then.
     """
 
     query: str
@@ -21,10 +25,14 @@ class Output:
     streams: tuple[str, ...]
     nodes: Mapping[str, int | str]
     xml: str
+    id: str = ""
+    seq: int = -1
 
     def to_dict(self) -> dict[str, object]:
         """The output as the JSON object of an output line."""
         return {
+            "id": self.id,
+            "seq": self.seq,
             "query": self.query,
             "t0": self.t0,
             "t1": self.t1,
@@ -35,11 +43,35 @@ class Output:
         }
 
 
+@dataclass(slots=True)
+class Draft:
+    """An output that is not committed yet: it has no number. `matches` are the numbers of the matches it is of."""
+
+    output: Output
+    matches: list[int] = field(default_factory=list)
+
+
+def numbered(drafts: Sequence[Draft], first: int) -> list[Draft]:
+    """Drafts in the order of output lines, with numbers from `first` on."""
+    ordered = sorted(drafts, key=lambda draft: _order(draft.output))
+    return [Draft(replace(draft.output, seq=seq), draft.matches) for seq, draft in enumerate(ordered, first)]
+
+
 def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
     """Outputs in the order of output lines: by t1, query, documents, nodes (by number, then attribute)."""
+    return sorted(outputs, key=_order)
 
-    def node(value: int | str) -> tuple[int, str]:
-        element, _, attribute = str(value).partition("/")
-        return int(element), attribute
 
-    return sorted(outputs, key=lambda o: (o.t1, o.query, o.documents, [(k, node(v)) for k, v in o.nodes.items()]))
+def digest(identity: Sequence[object]) -> str:
+    """The id of what is told apart by these JSON values: 32 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(identity, ensure_ascii=False).encode()).hexdigest()[:32]
+
+
+def _order(output: Output) -> tuple[object, ...]:
+    nodes = [(name, _node_order(node)) for name, node in output.nodes.items()]
+    return output.t1, output.query, output.documents, nodes
+
+
+def _node_order(node: int | str) -> tuple[int, str]:
+    element, _, attribute = str(node).partition("/")
+    return int(element), attribute

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from feeds.document import Clock
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.allowance import Allowance
+from mmqjp.answers.older_outputs import number_outputs
+from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.step import Answering
 from mmqjp.documents.admission import Admission
@@ -54,6 +57,7 @@ def assemble(
     allowance: Allowance,
     max_document: int | None,
     max_nodes: int | None,
+    make_operators: MakeOperators,
     now: Clock,
 ) -> Parts:
     """The parts over a store, whose queries are registered; a store of an older format is brought up to date. A
@@ -62,7 +66,7 @@ def assemble(
     with collector_passes_over():
         saved, preparation = KeptQueries(store), Preparation()
         registry = Registry(saved.catalog(), stage1, store)
-        if not migrate(store, ledger, saved, registry, preparation):
+        if not migrate(store, ledger, saved, registry, preparation, partial(number_outputs, store, ledger)):
             saved.restore(registry, preparation)
         changes = Subscribing(store, ledger, saved, registry, preparation, now)
     greatest: Mapping[str, int] = greatest_times(store, ledger) if is_bounded(timing.lateness) else {}
@@ -71,7 +75,8 @@ def assemble(
     admission = Admission(store, watermarks, registry.sources, state.behind, now, max_document, max_nodes)
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
     outbox = Outbox(store, ledger)
-    answering = Answering(stage1, store, ledger, registry, records, state, outbox, allowance)
+    operators = make_operators(registry, records, ledger, watermarks)
+    answering = Answering(stage1, store, ledger, registry, records, state, outbox, operators, allowance)
     return Parts(
         store, ledger, watermarks, records, stage1, saved, registry, changes, state, eviction, admission, outbox,
         answering, now,

@@ -11,7 +11,7 @@ from mmqjp.answers.allowance import BLOCK, NEVER, Account, Allowance, Spent
 from mmqjp.documents.records import Record
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.tables.table_rows import Rows
+from mmqjp.tables.spent import drop_spent, save_spent, spent
 
 SUPERSEDED = 1_000
 """So many rows, at the least, are written before those that count are written anew and the others dropped."""
@@ -88,7 +88,7 @@ class Accounts:
         found = self._readers.get(stream)
         if found is None:
             alike: dict[tuple[str, bool], Readers] = {}
-            for query in filter(_is_active, self._registry.readers(stream)):
+            for query in filter(_is_active, stream.readers(self._registry.readers)):
                 key = f"{stream.stream} {query.since} {query.gaps}"
                 new = self._new is not None and query in self._new
                 readers = alike.get((key, new))
@@ -152,7 +152,7 @@ class Spending:
 
     def __init__(self, store: JoinEngine, arrivals: int) -> None:
         """`arrivals` is how many there were so far."""
-        self._store, self._rows = store, Rows(store)
+        self._store = store
         self.block = max(arrivals - 1, 0) // BLOCK
         self._written = 0
         self._spent: dict[str, Spent] | None = None
@@ -162,7 +162,7 @@ class Spending:
         """What was spent of the block, by keys of accounts."""
         if self._spent is None:
             self._spent = {}
-            for key, arrival, outputs, work in self._rows.tuples("spent", "owner arrival outputs work"):
+            for key, arrival, outputs, work in spent(self._store):
                 self._written += 1
                 if arrival // BLOCK == self.block:
                     known = self._spent.get(key, _NOTHING)
@@ -175,19 +175,19 @@ class Spending:
         block = arrival // BLOCK
         before = self.before() if block == self.block else {}
         now = accounts.spent(block)
-        changed = {key: spent for key, spent in now.items() if spent != before.get(key)}
+        changed = {key: one for key, one in now.items() if one != before.get(key)}
         changed |= {str(qid): _NOTHING for qid in anew if str(qid) in before or str(qid) in changed}
         total = {**before, **changed}
         written = self._written + len(changed)
         if block != self.block or written > SUPERSEDED + 2 * len(total):
-            self._store.drop_before("spent", "batch", batch)
-            total = {key: spent for key, spent in total.items() if spent != _NOTHING}
+            drop_spent(self._store, batch)
+            total = {key: one for key, one in total.items() if one != _NOTHING}
             changed, before, written = total, {}, len(total)
         rows = []
-        for key, spent in changed.items():
+        for key, one in changed.items():
             known = before.get(key, _NOTHING)
-            rows.append((key, arrival, spent.outputs - known.outputs, spent.work - known.work, batch))
-        self._rows.append("spent", rows)
+            rows.append((key, arrival, one.outputs - known.outputs, one.work - known.work))
+        save_spent(self._store, rows, batch)
         self._fresh = block, written, total
 
     def saved(self) -> None:

@@ -23,11 +23,12 @@ from feeds.sources import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
+from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
-from mmqjp.commands.run import open_engine
 from mmqjp.explain.terms import term_text
 from mmqjp.explain.why import Evidence, JoinedValue
 from mmqjp.session import Session
+from mmqjp.tables.documents import FROM_OUTSIDE
 from mmqjp.text import one_line
 from xscl import Script
 
@@ -93,7 +94,7 @@ def purposes(text: str, script: Script) -> dict[str, str]:
 
 def documents_shown(engine: Session) -> dict[tuple[str, str], Item]:
     """What to show of each external document, by stream and id."""
-    rows = engine.sql("SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'", trusted=True).to_pylist()
+    rows = engine.sql(FROM_OUTSIDE, trusted=True).to_pylist()
     return {(row["stream"], row["id"]): _item(row["xml"], row["t0"]) for row in rows}
 
 

@@ -10,8 +10,8 @@ import click
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, Outdated
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
+from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import plan_option, read_script
-from mmqjp.commands.run import open_engine
 from mmqjp.explain.costs import estimates
 from mmqjp.explain.plan import Known, explanation
 from mmqjp.session import Session

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from common.errors import MmqjpError
 from mmqjp.commands.lazy import LazyCommands
 from mmqjp.sinks.standard_output import flush_standard_output, reserve_standard_files
 from mmqjp.text import one_line
@@ -112,10 +113,10 @@ class CommandLine(click.Group):
 
 
 def describe(error: Exception) -> str:
-    """An error in words, with what to do about it where we know."""
-    import sqlite3  # nothing of this is needed where all goes well
+    """An error in words, with what to do about it where we know. The message of one of ours says all."""
+    import sqlite3  # it is not needed where all goes well
 
-    if _is_expected(error):
+    if isinstance(error, MmqjpError):
         return str(error)
     if isinstance(error, sqlite3.Error):
         return f"what is known of the feeds cannot be used: {error}; make room on the disk, or take an older copy of it"
@@ -125,14 +126,3 @@ def describe(error: Exception) -> str:
         return f"{place}{error.strerror or error}" + (f"; {advice}" if advice else "")
     lines = str(error).strip().splitlines() or ["no message"]
     return f"unexpected {type(error).__name__}: {lines[0]}; run again with --debug to see where"
-
-
-def _is_expected(error: Exception) -> bool:
-    """Whether the message of an error says all."""
-    from feeds.errors import SourceError
-    from join_stage.store.protocol import OtherSession, StoreError
-    from join_stage.store.spark.java import JavaNotFound
-    from mmqjp.errors import StreamFailed
-    from mmqjp.service.client import CommandError
-
-    return isinstance(error, (SourceError, StoreError, OtherSession, JavaNotFound, CommandError, StreamFailed))

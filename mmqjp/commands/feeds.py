@@ -13,7 +13,7 @@ from rich.text import Text
 from feeds.credentials import without_credentials
 from feeds.dates import iso_utc
 from feeds.fetch.feed_state import FeedState
-from feeds.fetch.opml import Listed, write_opml
+from feeds.fetch.opml import ListedFeed, write_opml
 from feeds.fetch.state import FetchStore
 from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
@@ -86,7 +86,7 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
       mmqjp feeds export --state crawl/ --output feeds.opml
     """
     known = ((f.address or f.url, f) for f in _known(state) if not f.stopped)
-    listed = (Listed(url if passwords else without_credentials(url), f.title, f.folder) for url, f in known)
+    listed = (ListedFeed(url if passwords else without_credentials(url), f.title, f.folder) for url, f in known)
     with data_file(checked(output)) as file:
         file.write(write_opml(listed))
 

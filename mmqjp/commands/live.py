@@ -19,8 +19,8 @@ from join_stage.joiner import DEFAULT_PLAN
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
+from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import engine_option, read_script, seconds, shared_option
-from mmqjp.commands.run import open_engine
 from mmqjp.service.asking import ROWS, SECONDS, SIZE
 from mmqjp.service.client import Client, stored_engine
 from mmqjp.service.questions import QUERY

@@ -6,20 +6,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 
-from common.private import is_shared, make_inside, umask_of
+from common.private import make_inside
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
-from mmqjp.answers.allowance import ALLOWANCE, Allowance
-from mmqjp.commands.console import counted
+from mmqjp.answers.allowance import Allowance
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.fetching import (
@@ -33,6 +31,7 @@ from mmqjp.commands.fetching import (
 )
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
+from mmqjp.commands.open import open_engine, subscribe
 from mmqjp.commands.options import (
     bounds_options,
     engine_option,
@@ -47,33 +46,25 @@ from mmqjp.commands.options import (
 from mmqjp.commands.sinks import DeadLetters, checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
-from mmqjp.errors import PublishCycle
 from mmqjp.garbage import collector_spared
-from mmqjp.queries.changes import How
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNED, PRUNED_AT
 from mmqjp.session import Session
-from mmqjp.sinks.lines import WRITTEN, open_lines
-from mmqjp.sinks.outlet import Outlet
-from mmqjp.state.open_store import open_session
+from mmqjp.sinks.delivery import OUTPUT, Delivery
+from mmqjp.sinks.jsonl import open_sink
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import NOTHING, Notes
 from mmqjp.text import one_line
-from xscl import Script
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-UNLIMITED = Timing()
+    pass
 
 REPORTED = 10
 """So many queries that are paused are named."""
 
 NOT_KEPT = "without --state nothing is kept"
 
-NAMED = 5
-"""How many queries that end are named."""
 
 Batch = tuple[Sequence[Document | Reject], Notes]
 """Documents, and what is committed along with them."""
@@ -185,9 +176,9 @@ def run(
         ExitStack() as here,
     ):
         growing = state is not None
-        lines = here.enter_context(closing(open_lines(target, opened.setting(WRITTEN), _say, growing=growing)))
-        outlet = Outlet(opened, lines)
-        outlet.attend()
+        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT), _say, growing=growing)))
+        delivery = Delivery(opened, sink)
+        delivery.prepare()
         dead.begin()
         try:
             drops = intake = report = None
@@ -204,12 +195,11 @@ def run(
                 with collector_spared():
                     process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
                     if drops is not None:
-                        intake = Intake(
-                            opened, [drops.tail(feeds or "item", lasting)], lasting, batch_size, BYTES, unreadable
-                        )
+                        tails = [drops.tail(feeds or "item")]
+                        intake = Intake(opened, tails, lasting, batch_size, BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
-                written = deliver(opened, outlet)
+                written = deliver(opened, delivery)
                 if intake is not None:
                     drop_superseded(opened, intake)
         except KeyboardInterrupt:
@@ -230,61 +220,6 @@ def run(
         demand_some(report)
     if dead.count and not counters.documents and not counters.duplicates:
         raise Failure("no document could be taken in: all are dead letters")
-
-
-def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
-    """The session of Spark that the options describe."""
-    with umask_of(shared=shared):
-        return open_session("spark", master)
-
-
-def open_engine(
-    engine: str | SparkSession,
-    master: str | None,
-    plan: str,
-    state: Path | None = None,
-    timing: Timing = UNLIMITED,
-    *,
-    allowance: Allowance = ALLOWANCE,
-    max_document: int | None = None,
-    max_nodes: int | None = None,
-    read_only: bool = False,
-    shared: bool = False,
-) -> Session:
-    """The engine that the options describe; whoever has it tells of dead letters."""
-    with umask_of(shared=shared or (state is not None and is_shared(state))):
-        return Session(
-            engine,
-            state=state,
-            plan=plan,
-            master=master,
-            **asdict(timing),
-            max_document=max_document,
-            max_nodes=max_nodes,
-            max_matches=allowance.matches,
-            max_outputs=allowance.outputs,
-            max_work=allowance.work,
-            quiet=True,
-            read_only=read_only,
-            shared=shared,
-        )
-
-
-def subscribe(engine: Session, script: Script, path: Path, how: How) -> list[str]:
-    """Registers the queries of a file that are not registered yet, and says which others of the state end for that."""
-    before = dict(engine.registry.subscriptions)
-    try:
-        names = set(engine.ensure(script, how))
-    except PublishCycle as error:
-        raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
-    gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]
-    ended, changed = (sorted(name for name in gone if (name in names) is again) for again in (False, True))
-    said = []
-    if ended:
-        said.append(f"{counted(len(ended), 'query', 'queries')} of the state not in {path} ended: {_listed(ended)}")
-    if changed:
-        said.append(f"{counted(len(changed), 'query', 'queries')} replaced as in {path}: {_listed(changed)}")
-    return said
 
 
 def fetched(intake: Intake) -> Iterator[Batch]:
@@ -320,21 +255,16 @@ def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:
         click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def deliver(engine: Session, outlet: Outlet) -> int:
+def deliver(engine: Session, delivery: Delivery) -> int:
     """Writes the outputs that no run has written yet, and returns how many there were."""
-    count = outlet.write(engine.undelivered(), engine.batch - 1)
+    count = delivery.write(engine.lines(delivery.acked))
     if count:  # only what its reader has counts as delivered
-        outlet.note()
+        delivery.note()
     return count
 
 
 def _say(what: str) -> None:
     click.echo(f"mmqjp: {one_line(what)}", err=True)
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _kept(documents: int, state: Path | None) -> str:

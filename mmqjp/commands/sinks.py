@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.whole_file import whole_file
-from mmqjp.sinks.lines import is_stream, refuse_missing_directory
+from mmqjp.sinks.jsonl import is_stream, refuse_missing_directory
 from mmqjp.sinks.standard_output import standard_output
 from mmqjp.text import json_line
 

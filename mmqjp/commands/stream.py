@@ -19,6 +19,7 @@ from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
+from mmqjp.commands.open import open_engine, start_session, subscribe
 from mmqjp.commands.options import (
     bounds_options,
     duration,
@@ -33,7 +34,6 @@ from mmqjp.commands.options import (
     time_xpath_option,
     versions_option,
 )
-from mmqjp.commands.run import open_engine, start_session, subscribe
 from mmqjp.commands.sinks import checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
@@ -48,7 +48,8 @@ from mmqjp.service.questions import AT_ONCE, QUERY, Questions
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.session import Session
-from mmqjp.sinks.lines import WRITTEN, open_lines
+from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.jsonl import open_sink
 
 AVAILABLE_NOW = "available-now"
 CHECKPOINT, FILES = "checkpoint", "files"
@@ -231,7 +232,7 @@ def stream(
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
     history = History(versions, most_versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
-    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath, history=history) for path in paths]
+    sources = [Tail(path, feeds=feeds, time_xpath=time_xpath) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = checked(output)
@@ -246,16 +247,16 @@ def stream(
         if script is not None and queries_path is not None:
             for what in subscribe(opened, script, queries_path, "renew"):
                 metrics.event("queries", what=what)
-        lines = open_lines(target, opened.setting(WRITTEN), lambda what: metrics.event("output", what=what))
+        sink = open_sink(target, opened.position(OUTPUT), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
             port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         drops = None
         if lists:
             drops = Drops(make_inside(state, DROPS), keep_drops)
-            sources.append(drops.tail(feeds or "item", history))
+            sources.append(drops.tail(feeds or "item"))
 
-        def drained(engine: Session) -> None:
+        def on_idle(engine: Session) -> None:
             if metrics_port is not None:
                 metrics.update(status(engine))
             if drops is not None:
@@ -266,20 +267,20 @@ def stream(
             # On Spark one question may take half of the cores, and two would leave none.
             at_once = 1 if session is not None else AT_ONCE
             questions = Questions(opened, spool, metrics, question_timeout, at_once=at_once)
-            parts = opened, sources, lines, CommandQueue(spool, beside=(QUERY,)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, drained, reopening, questions.make_room)
+            parts = opened, sources, sink, CommandQueue(spool, beside=(QUERY,)), metrics
+            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, on_idle, reopening, questions.make_room)
             if session is None:
                 service = Service(*parts, rules)
             else:
                 from mmqjp.service.streaming import StreamingService
-                from mmqjp.spark.files import FileSource, Place
+                from mmqjp.spark.files import FileSource, SourcePath
                 from mmqjp.spark.frames import ValueSource, streaming_frame
 
-                places = [Place(path, feeds) for path in paths]
+                read = [SourcePath(path.absolute(), feeds) for path in paths]
                 if drops is not None:
-                    places.append(Place(drops.directory, feeds or "item", FETCHED))
+                    read.append(SourcePath(drops.directory.absolute(), feeds or "item", FETCHED))
                 source = (
-                    FileSource(tuple(places), time_xpath, batch_size, batch_bytes, max_document)
+                    FileSource(tuple(read), time_xpath, batch_size, batch_bytes, max_document)
                     if source_format is None
                     else ValueSource(source_format, source_options, max_document)
                 )
@@ -302,7 +303,7 @@ def stream(
                 f"the reader of {error.filename} has gone; what it has not got comes with a restart"
             ) from error
         finally:
-            lines.close()
+            sink.close()
         seen = opened.counters()
         metrics.event("stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters)
 

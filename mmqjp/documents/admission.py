@@ -12,15 +12,17 @@ import pyarrow as pa
 
 from feeds.document import Clock, Document, Reject
 from join_stage.joiner import JoinEngine
-from join_stage.store.tables import TABLES
 from mmqjp.documents.batches import size_refusal
 from mmqjp.documents.records import Record, own_part_id
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
+from mmqjp.tables.dead_letters import DEAD_LETTERS
+from mmqjp.tables.documents import known
 from mmqjp.tables.table_rows import rows_table
 from mmqjp.text import one_line
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents
+from xscl.algebra.system_names import is_hidden
 
 _LOG = logging.getLogger("mmqjp")
 
@@ -92,50 +94,39 @@ class Admission:
         were too large, or had too many nodes, refused."""
         dead: list[tuple[object, ...]] = []
         items = list(documents)
-        known = self._known({(item.stream, item.id) for item in items if isinstance(item, Document)})
-        trees = self._read(items, known, found)
+        met = known(self._store, {(item.stream, item.id) for item in items if isinstance(item, Document)})
+        trees = self._read(items, met, found)
         records: list[Record] = []
         places: list[int] = []
         duplicates, now = 0, self._now()
         for place, item in enumerate(items):
             if isinstance(item, Reject):
                 dead.append((item.id, item.stream, item.time, item.reason, _bytes(item.raw), now))
-            elif (item.stream, item.id) in known:
+            elif (item.stream, item.id) in met:
                 duplicates += 1
             elif isinstance(tree := trees[place], DocumentError):
                 dead.append((item.id, item.stream, item.t0, str(tree), _bytes(item.xml), now))
             else:
                 records.append(_record(item, tree))
                 places.append(place)
-                known.add((item.stream, item.id))
-        return Admitted(records, places, rows_table(dead, TABLES["dead_letters"]), duplicates)
+                met.add((item.stream, item.id))
+        return Admitted(records, places, rows_table(dead, DEAD_LETTERS), duplicates)
 
     def fresh(self, records: list[Record]) -> list[Record]:
         """Those of records of our own making that are not in the store: not those of a published stream and a known
         id."""
-        known = self._known({(r.stream, r.id) for r in records if r.kind == "published"})
-        return [r for r in records if r.kind != "published" or (r.stream, r.id) not in known]
-
-    def _known(self, arrived: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of the pairs (stream, id) that the store has."""
-        pairs = list(arrived)
-        if not pairs:
-            return set()
-        arriving = pa.table({"stream": [s for s, _ in pairs], "id": [i for _, i in pairs]})
-        sql = """SELECT d.stream, d.id FROM documents d JOIN arriving a ON d.stream = a.stream AND d.id = a.id
-UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream = a.stream AND o.id = a.id"""
-        found = self._store.select(sql, {"arriving": arriving})
-        return set(zip(found["stream"].to_pylist(), found["id"].to_pylist(), strict=True))
+        met = known(self._store, {(r.stream, r.id) for r in records if r.kind == "published"})
+        return [r for r in records if r.kind != "published" or (r.stream, r.id) not in met]
 
     def _read(
-        self, items: Iterable[Document | Reject], known: Container[tuple[str, str]], found: Found | None
+        self, items: Iterable[Document | Reject], met: Container[tuple[str, str]], found: Found | None
     ) -> dict[int, ParsedDocument | Text | DocumentError]:
-        """The documents that are not known, by their places: parsed, or why they do not enter."""
+        """The documents that were not met, by their places: parsed, or why they do not enter."""
         read: dict[int, ParsedDocument | Text | DocumentError] = {}
         waiting: dict[int, Document] = {}
         watermark = cache(lambda stream: self._watermarks.of(self._sources(stream)))
         for place, item in enumerate(items):
-            if isinstance(item, Document) and (item.stream, item.id) not in known:
+            if isinstance(item, Document) and (item.stream, item.id) not in met:
                 if refusal := self._refusal(item, watermark):
                     read[place] = refusal
                 elif found is not None:
@@ -149,7 +140,7 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
 
     def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
         """Why a document does not enter, whatever is in it, given the watermarks of streams."""
-        if document.stream.startswith("#"):
+        if is_hidden(document.stream):
             return DocumentError("names of streams that begin with # are the system's own")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")

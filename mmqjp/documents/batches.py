@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from common.batches import in_batches
 from feeds.document import Document, Reject
+from feeds.sightings import size_of
 
 DOCUMENTS = 5_000
 BYTES = 16 * 1024 * 1024
-
-
-def size_of(item: Document | Reject) -> int:
-    """How much of a batch an item takes, about in bytes."""
-    return len(item.xml if isinstance(item, Document) else item.raw)
 
 
 def size_refusal(document: Document, most: int | None) -> str | None:
@@ -26,13 +23,4 @@ def batches(
     documents: Iterable[Document | Reject], most: int = DOCUMENTS, most_bytes: int = BYTES
 ) -> Iterator[list[Document | Reject]]:
     """Lists of at most `most` documents; a list ends early with the document that brings it to `most_bytes` of XML."""
-    batch: list[Document | Reject] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += size_of(document)
-        if len(batch) >= most or size >= most_bytes:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return in_batches(documents, most, most_bytes, size_of)

@@ -7,17 +7,18 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from common.batches import in_batches
 from join_stage.joiner import JoinEngine
-from join_stage.store.tables import TABLES
-from mmqjp.tables.ledger import BEFORE_ARRIVALS
+from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, rows_of, sizes
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
 
-DOCUMENTS, CHARACTERS = 5_000, 16 << 20
+MOST_DOCUMENTS, MOST_CHARACTERS = 5_000, 16 << 20
 """Kept documents that are read at a time, and their text: all of them are in memory, parsed."""
 
 Kind = Literal["external", "published", "hidden"]
@@ -65,7 +66,52 @@ class Record:
 
 
 def own_part_id(stream: str, document_id: str) -> str:
+    """What tells a document apart from all others: its stream and id as JSON."""
     return json.dumps([stream, document_id], ensure_ascii=False)
+
+
+def published_record(stream: str, inputs: Sequence[Record], xml: str, id: str, *, within: bool) -> Record:
+    """An output over some documents, as a document of a stream. It gets a docid when it enters. `within` says whether
+    it appears when the latest of these did, or only now."""
+    appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
+    return _record_over(inputs, id, stream, xml, "published", (), (own_part_id(stream, id),), (), appeared)
+
+
+def tuple_record(stream: str, inputs: Sequence[Record], xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
+    """A tuple over some documents, as a document of a hidden stream. It gets a docid when it enters. `bound` has the
+    docid and node of each variable."""
+    parts = tuple(part for record in inputs for part in record.parts)
+    part_ids = tuple(part for record in inputs for part in record.part_ids)
+    appeared = tuple(at for record in inputs for at in record.appeared)
+    return _record_over(inputs, "", stream, xml, "hidden", parts, part_ids, bound, appeared)
+
+
+def _record_over(
+    inputs: Sequence[Record],
+    id: str,
+    stream: str,
+    xml: str,
+    kind: Kind,
+    parts: tuple[int, ...],
+    part_ids: tuple[str, ...],
+    bound: tuple[tuple[int, Node], ...],
+    appeared: tuple[int, ...],
+) -> Record:
+    return Record(
+        -1,
+        id,
+        stream,
+        min(r.t0 for r in inputs),
+        max(r.t1 for r in inputs),
+        xml,
+        kind,
+        parts,
+        part_ids,
+        tuple(source for r in inputs for source in r.sources),
+        bound,
+        max(r.arrival for r in inputs),
+        appeared,
+    )
 
 
 class Records:
@@ -104,10 +150,7 @@ class Records:
         missing = sorted(wanted - self._records.keys())
         if not missing:
             return
-        columns = ", ".join(f"d.{name}" for name in TABLES["documents"].names)
-        sql = f"SELECT {columns} FROM documents d JOIN wanted w ON d.docid = w.docid"
-        rows = self._store.select(sql, {"wanted": pa.table({"docid": pa.array(missing, pa.int64())})})
-        for row in rows.to_pylist():
+        for row in rows_of(self._store, missing).to_pylist():
             self._keep(_record(row))
         self._shrink(len(wanted))
 
@@ -143,20 +186,14 @@ class Records:
             self._size -= len(self._records.popitem(last=False)[1].xml)
 
 
-def kept_documents(store: JoinEngine, streams: Collection[str], condition: str = "true") -> Iterator[list[int]]:
-    """The kept documents of some streams that a condition of SQL holds for, oldest first, a few at a time."""
-    sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
-WHERE {condition} ORDER BY d.docid"""
-    docids: list[int] = []
-    size = 0
-    for row in store.select(sql, {"streams": pa.table({"stream": sorted(streams)})}).to_pylist():
-        docids.append(row["docid"])
-        size += row["size"]
-        if len(docids) >= DOCUMENTS or size >= CHARACTERS:
-            yield docids
-            docids, size = [], 0
-    if docids:
-        yield docids
+def kept_documents(
+    store: JoinEngine, streams: Collection[str], *, starts: range | None = None, joined: bool = False
+) -> Iterator[list[int]]:
+    """The kept documents of some streams, oldest first, a few at a time. With `starts` only those that begin at these
+    times; with `joined` only those that are in the join state."""
+    rows = sizes(store, streams, starts=starts, joined=joined).to_pylist()
+    for batch in in_batches(rows, MOST_DOCUMENTS, MOST_CHARACTERS, itemgetter("size")):
+        yield [row["docid"] for row in batch]
 
 
 def _table(records: Sequence[Record]) -> pa.Table:
@@ -177,7 +214,7 @@ def _table(records: Sequence[Record]) -> pa.Table:
         "arrival": [r.arrival for r in records],
         "appeared": [r.appeared for r in records],
     }
-    return pa.table(columns, schema=TABLES["documents"])
+    return pa.table(columns, schema=DOCUMENTS)
 
 
 def _record(row: dict[str, Any]) -> Record:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from join_stage.joiner import JoinEngine
+from mmqjp.tables import documents
 from mmqjp.tables.ledger import Ledger
 
 EARLIEST, LATEST = -(2**61), 2**61
@@ -112,10 +113,9 @@ def noted_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
 
 def greatest_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
     """The greatest time met on each stream from outside, as a store knows it."""
-    sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
     greatest = noted_watermarks(ledger)[1]
-    for row in store.select(sql).to_pylist():
-        greatest[row["stream"]] = max(row["t1"], greatest.get(row["stream"], row["t1"]))
+    for stream, time in documents.greatest_times(store).items():
+        greatest[stream] = max(time, greatest.get(stream, time))
     return greatest
 
 

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from join_stage.state_tables import DOCUMENTS, EQUAL_VALUES
 from mmqjp.session import Session
 from templates.template import Shape
-
-_PAIRS = """
-WITH postings AS (
-  SELECT b.var2 AS var, d.strval, count(*) AS n
-  FROM r_bin b JOIN r_doc d ON d.docid = b.docid AND d.node = b.node2 GROUP BY b.var2, d.strval
-)
-SELECT l.var AS var1, r.var AS var2, sum(l.n * r.n) AS pairs
-FROM postings l JOIN postings r ON l.strval = r.strval GROUP BY l.var, r.var"""
-"""How many pairs of nodes, bound by two variables, have one value, in all kept documents."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +33,9 @@ class Estimates:
 
 def estimates(engine: Session) -> Estimates | None:
     """Estimates from the documents that are kept; None if there are none."""
-    (kept,) = engine.sql("SELECT count(*) AS n FROM r_docts", trusted=True).to_pylist()
+    (kept,) = engine.sql(DOCUMENTS, trusted=True).to_pylist()
     if not kept["n"]:
         return None
-    rows = engine.sql(_PAIRS, trusted=True).to_pylist()
+    rows = engine.sql(EQUAL_VALUES, trusted=True).to_pylist()
     # A new document stands on the left and on the right.
     return Estimates(kept["n"], {(r["var1"], r["var2"]): 2 * float(r["pairs"]) / kept["n"] for r in rows})

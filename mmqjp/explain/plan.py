@@ -6,10 +6,10 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from join_stage.costs import Cost
-from join_stage.plan import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from mmqjp.explain.costs import Estimates
-from mmqjp.explain.terms import definition_text, names_of_others, owner_text, stream_text, term_text, window_text
+from mmqjp.explain.terms import definition_text, names_of_others, term_text, window_text
 from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
@@ -20,6 +20,7 @@ from templates.template import Shape
 from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import ElementConstructor
 from xscl.algebra.normal import NormalQuery, Side, Term
+from xscl.algebra.system_names import is_system_variable, short_name
 
 ARRAY = "[{}]"
 """DuckDB's array constructor; Spark's is `array({})`, and nothing else differs."""
@@ -82,7 +83,7 @@ class _Explanation:
         assert side.hidden is not None
         hidden = side.hidden
         yield ""
-        yield f"inner join {stream_text(hidden.stream)}, whose tuples are read above"
+        yield f"inner join {short_name(hidden.stream)}, whose tuples are read above"
         yield f"  {hidden.op} within {window_text(hidden.window)}"
         handed = [
             f"{inner} is {child.var}" for inner, child in zip(hidden.variables, side.pattern.children, strict=True)
@@ -100,7 +101,7 @@ class _Explanation:
         yield "join graph" if conjunct.joins else "pattern"
         for label, side in zip(("left", "right"), conjunct.sides(), strict=False):
             what = "inner join" if side.hidden else "stream"
-            yield f"  {f'{label}, ' if conjunct.joins else ''}{what} {stream_text(side.stream)}"
+            yield f"  {f'{label}, ' if conjunct.joins else ''}{what} {short_name(side.stream)}"
             yield from indented(tree(side.pattern), 4)
         for title, lines in (
             ("value joins", [f"{term_text(a)} = {term_text(b)}" for a, b in conjunct.joins]),
@@ -136,7 +137,7 @@ class _Explanation:
         if number in self._spelt:
             yield f"  its Datalog and SQL stand above, at {self._spelt[number]}"
             return
-        self._spelt[number] = owner_text(target.owner)
+        self._spelt[number] = target.owner.label
         datalog = conjunctive_query(shape, f"T{number}").datalog()
         sql = template_statement(TemplateTable(number, shape), NEW_RIGHT, ARRAY)
         yield "  Datalog"
@@ -186,7 +187,7 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     entries = [_entry(entry.key, entry.value) for entry in normal.entries]
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
-    if any(isinstance(e.value, Term) and e.value.var.startswith("#") for e in normal.entries):
+    if any(isinstance(e.value, Term) and is_system_variable(e.value.var) for e in normal.entries):
         yield "    (#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)"
     if publishes:
         yield "    its outputs are documents of the stream of its name"

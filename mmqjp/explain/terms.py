@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from mmqjp.queries.model import HiddenStream, Subscription, Target
+from mmqjp.queries.model import Owner, Target
 from templates.catalog import INFINITE
 from xscl import to_xscl
 from xscl.algebra.normal import Conjunct, Side, Term
@@ -32,23 +32,13 @@ def window_text(microseconds: int | None) -> str:
     return to_xscl(Window(None if microseconds == INFINITE else microseconds))
 
 
-def stream_text(stream: str) -> str:
-    """A stream's name; that of a hidden stream is a hash, of which six digits tell them apart."""
-    return stream[:7] if stream.startswith("#") else stream
-
-
-def owner_text(owner: Subscription | HiddenStream) -> str:
-    """Whose a row's subscription is: the query's name, or the hidden stream's."""
-    return owner.name if isinstance(owner, Subscription) else f"inner join {stream_text(owner.stream)}"
-
-
-def names_of_others(targets: Iterable[Target], own: Collection[Subscription | HiddenStream]) -> str:
+def names_of_others(targets: Iterable[Target], own: Collection[Owner]) -> str:
     """Whose the targets are other than one's own: the first few by name; empty if nobody's."""
     names: dict[str, None] = {}
     for target in targets:
         if target.owner in own:
             continue
-        names[owner_text(target.owner)] = None
+        names[target.owner.label] = None
         if len(names) > SHOWN:
             return ", ".join([*list(names)[:SHOWN], "and more"])
     return ", ".join(names)

@@ -13,6 +13,7 @@ from mmqjp.answers.residual import holds
 from mmqjp.documents.records import Record
 from mmqjp.explain.terms import leaf_sides
 from mmqjp.session import Session
+from mmqjp.tables.answers import DOCIDS_OF_OUTPUTS
 from xpath_stage.binder import Node, bindings
 from xscl.algebra.normal import Conjunct, NormalQuery, Side, Term
 
@@ -35,22 +36,15 @@ class Evidence:
         self._normal: dict[str, list[NormalQuery]] = defaultdict(list)
         for subscription in engine.registry.subscriptions.values():
             self._normal[subscription.name].append(subscription.normal)
-        self._matches: dict[tuple[str, int, int], list[list[int]]] = defaultdict(list)
-        rows = engine.sql(
-            "SELECT q.query, m.t0, m.t1, m.docid1, m.docid2 FROM match_rows m "
-            "JOIN match_queries q ON m.match = q.match ORDER BY m.match",
-            trusted=True,
-        )
+        self._matches: dict[int, list[list[int]]] = defaultdict(list)
+        rows = engine.sql(DOCIDS_OF_OUTPUTS, trusted=True)
         for row in rows.to_pylist():
-            docids = [row["docid1"]] + ([] if row["docid2"] is None else [row["docid2"]])
-            self._matches[row["query"], row["t0"], row["t1"]].append(docids)
+            self._matches[row["seq"]].append([row["docid1"]] + ([] if row["docid2"] is None else [row["docid2"]]))
 
     def of(self, output: Output) -> tuple[JoinedValue, ...]:
         """The value joins behind an output, inner ones first; none for a filter's."""
-        for docids in self._matches[output.query, output.t0, output.t1]:
+        for docids in self._matches[output.seq]:
             parts = [self._records[part] for docid in docids for part in self._records[docid].parts]
-            if [source[0] for part in parts for source in part.sources] != list(output.documents):
-                continue
             for normal in self._normal[output.query]:
                 for conjunct in normal.conjuncts:
                     for place, joined in _joint(conjunct, parts):

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
+from common.errors import InputError
 from feeds.document import Clock
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
-from mmqjp.errors import PublishCycle, UnknownQuery
 from mmqjp.queries.model import NUMBERED, Subscription
 from mmqjp.queries.prepared import Preparation
 from mmqjp.queries.registry import Registry
@@ -31,6 +31,21 @@ Noting = Callable[[list[str]], Notes]
 
 Within = Callable[[list[Subscription]], None]
 """What is done for new queries within the batch that keeps them."""
+
+
+class UnknownQuery(InputError, KeyError):
+    """No query has the name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"no query is named {self.name!r}"
+
+
+class PublishCycle(InputError, ValueError):
+    """A PUBLISHed stream would be made of itself, through queries registered earlier."""
 
 
 def nothing_noted(names: list[str]) -> Notes:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from join_stage.store.protocol import StoreError
 from templates.catalog import INFINITE, Catalog, Placement
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
+from xscl.algebra.system_names import short_name
 
 NUMBERED = re.compile(r"q([0-9]+)")
 """The names of queries that PUBLISH none."""
@@ -21,6 +22,35 @@ class Ready(Protocol):
 
     @property
     def normal(self) -> NormalQuery: ...
+
+
+ReadersOf = Callable[[str], list["Subscription"]]
+"""Gives the queries that read a hidden stream, by its name."""
+
+
+class Owner(Protocol):
+    """A node of the plan: what subscribes to rows of R_T. What it makes of its matches is an operator's, which
+    `mmqjp.answers.operators` has for each kind of node."""
+
+    targets: list[Target]
+
+    @property
+    def conjuncts(self) -> tuple[Conjunct, ...]:
+        """Its conjunctive queries, one for each of its targets."""
+
+    @property
+    def active(self) -> bool:
+        """Whether it is answered."""
+
+    @property
+    def label(self) -> str:
+        """What it is called where people read of it."""
+
+    def sees(self, docids: Iterable[int]) -> bool:
+        """Whether all documents that appeared with these are among those that it is answered for."""
+
+    def readers(self, readers_of: ReadersOf) -> list[Subscription]:
+        """The queries that get what it gives: itself, or those that read its stream."""
 
 
 @dataclass(eq=False)
@@ -51,6 +81,15 @@ class Subscription:
     def conjuncts(self) -> tuple[Conjunct, ...]:
         """Its conjunctive queries, one for each of its targets."""
         return self.normal.conjuncts
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.name
+
+    def readers(self, readers_of: ReadersOf) -> list[Subscription]:
+        """Itself."""
+        return [self]
 
     @property
     def publishes(self) -> bool:
@@ -110,6 +149,15 @@ class HiddenStream:
         return self.hidden.conjuncts
 
     @property
+    def label(self) -> str:
+        """That it is an inner join, and its stream's name in short."""
+        return f"inner join {short_name(self.stream)}"
+
+    def readers(self, readers_of: ReadersOf) -> list[Subscription]:
+        """Those that read its tuples."""
+        return readers_of(self.stream)
+
+    @property
     def active(self) -> bool:
         """Whether its tuples are wanted."""
         return self.calls > 0
@@ -117,10 +165,6 @@ class HiddenStream:
     def sees(self, docids: Iterable[int]) -> bool:
         """Whether all these documents are among those that it is made of."""
         return min(docids) > self.since
-
-
-Owner = Subscription | HiddenStream
-"""Who subscribes to rows."""
 
 
 class Standing(NamedTuple):
@@ -159,11 +203,6 @@ class Target:
         if found.row != self.row:
             raise StoreError("the store has the row of another query for one of its queries: its tables do not agree")
         return found
-
-
-def is_hidden(stream: str) -> bool:
-    """Whether a stream's name is that of a hidden stream."""
-    return stream.startswith("#")
 
 
 def width(op: JoinOp | None, window: int | None) -> int:

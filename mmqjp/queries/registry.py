@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
-from join_stage.plan import TemplateTable
-from mmqjp.queries.model import HiddenStream, Owner, Standing, Subscription, Target, is_hidden, width
+from mmqjp.queries.model import HiddenStream, Owner, Standing, Subscription, Target, width
 from mmqjp.queries.prepared import inner_join
 from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp
+from xscl.algebra.system_names import is_hidden
 
 
 class Registry:
@@ -121,11 +122,11 @@ class Registry:
         """The hidden stream of a name, which some registered query reads."""
         return self._hidden[stream]
 
-    def readers(self, stream: HiddenStream) -> list[Subscription]:
+    def readers(self, stream: str) -> list[Subscription]:
         """The queries that read a hidden stream, also through other hidden ones, each once."""
         found: dict[Subscription, None] = {}
-        for owner in self._hidden_readers.get(stream.stream, ()):
-            found |= dict.fromkeys(self.readers(owner) if isinstance(owner, HiddenStream) else [owner])
+        for owner in self._hidden_readers.get(stream, ()):
+            found |= dict.fromkeys(owner.readers(self.readers))
         return list(found)
 
     def publishers_behind(self, query: Subscription) -> set[Subscription]:

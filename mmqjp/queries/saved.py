@@ -14,6 +14,7 @@ from join_stage.store.protocol import StoreError
 from mmqjp.queries.model import Owner, Ready, Standing, Subscription, width
 from mmqjp.queries.prepared import Preparation, Written
 from mmqjp.queries.registry import Registry
+from mmqjp.tables.queries import added_at
 from mmqjp.tables.table_rows import Rows
 from templates.catalog import Catalog, Step
 from templates.shared_rows import RowKey
@@ -142,9 +143,7 @@ class KeptQueries:
 
     def added_at(self, qid: int) -> int:
         """When a query was added, microseconds."""
-        return next(
-            int(row["added_at"]) for row in self._rows.of(f"SELECT added_at FROM added_queries WHERE qid = {qid}")
-        )
+        return added_at(self._store, qid)
 
     # ------------------------------------------------------------ to write
 

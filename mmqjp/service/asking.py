@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from join_stage.store.reading import Bounds, Cut, Question
+from join_stage.store.reading import Bounds, Question, QuestionInterrupted
 from mmqjp.loading import QUESTION
 from mmqjp.service.spool import Answer
 from mmqjp.session import Session
@@ -90,7 +90,7 @@ class Asked:
     def _answer(self) -> None:
         try:
             answer = Answer(_plain(self._question.answer()))
-        except Cut as error:
+        except QuestionInterrupted as error:
             answer = Answer(error=self._reason or str(error))
         except Exception as error:  # whatever it is, whoever asked is to know, and the service goes on
             answer = Answer(error=str(error).strip() or type(error).__name__)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.errors import InputError
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, Outdated, StoreError
 from mmqjp.service.commands import QUESTIONS, CommandQueue, done
 from mmqjp.service.log import Silence
@@ -24,7 +25,7 @@ READS = frozenset((*QUESTIONS, QUERY))
 """The commands that change nothing."""
 
 
-class CommandError(ValueError):
+class CommandError(InputError, ValueError):
     """A command was refused; the message says why."""
 
 

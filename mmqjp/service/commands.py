@@ -6,9 +6,9 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any
 
+from common.errors import InputError
 from feeds.document import Clock, now_us
-from mmqjp.errors import BadCommand, MmqjpError, UnknownQuery
-from mmqjp.queries.changes import Noting
+from mmqjp.queries.changes import Noting, UnknownQuery
 from mmqjp.queries.model import Subscription
 from mmqjp.service.asking import Asking, answered
 from mmqjp.service.log import Log
@@ -17,13 +17,16 @@ from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.service.status import status
 from mmqjp.session import Session
 from mmqjp.tables.notes import Notes
-from xscl import XsclErrors
 
 SHELF_LIFE = 24 * 3600 * 1_000_000
 """How long, microseconds, an answer waits for whoever asked."""
 
 Change = Callable[[Session, Mapping[str, Any], Noting], None]
 Question = Callable[[Session, Mapping[str, Any]], object]
+
+
+class BadCommand(InputError, ValueError):
+    """A command from another process is none, or lacks an argument."""
 
 
 class CommandQueue:
@@ -60,7 +63,7 @@ def done(engine: Session, command: Command) -> Answer:
         return Answer(names)
     except Exception as error:
         # A change that fails for a fault of ours, or of the store's, ends the service: what it left is not known.
-        if not isinstance(error, MmqjpError | XsclErrors) and command.do not in {*QUESTIONS, QUERY}:
+        if not isinstance(error, InputError) and command.do not in {*QUESTIONS, QUERY}:
             raise
         text = str(error)
         return Answer(error=text.strip() or type(error).__name__)

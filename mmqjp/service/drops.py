@@ -7,13 +7,13 @@ from pathlib import Path
 from feeds.document import Clock, now_us
 from feeds.entries import EntryForm
 from feeds.fetch.drop_archive import remove_read
-from feeds.history import History
 from feeds.offsets import ALL_READ
 from feeds.tail import Tail
 from mmqjp.session import Session
 
 FETCHED = "#fetched"
-"""What the source is called in offsets, wherever the state directory is."""
+"""What the source is called in offsets, so that these hold wherever the state directory is moved. Stores have it; a
+source that is named by its path never begins with #, for the path is absolute."""
 
 HOUR = 3600 * 1_000_000
 
@@ -26,9 +26,9 @@ class Drops:
         self._swept: int | None = None
         directory.mkdir(parents=True, exist_ok=True)
 
-    def tail(self, feeds: EntryForm, history: History) -> Tail:
+    def tail(self, feeds: EntryForm) -> Tail:
         """The directory as a source."""
-        return Tail(self.directory, feeds=feeds, history=history, name=FETCHED)
+        return Tail(self.directory, feeds=feeds, name=FETCHED)
 
     def sweep(self, engine: Session) -> None:
         """Removes versions that were fetched long enough ago, if they are read to the end and that is committed, but

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from common.batches import in_batches
 from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.offsets import Offset, Positions
-from feeds.reading import read_waiting
-from feeds.tail import Piece, Tail, Waiting, waiting_files
+from feeds.sightings import Item, size_of
+from feeds.tail import ReadItem, Tail, WaitingFile, waiting_files
+from feeds.waiting import judged, read_waiting
 from mmqjp.documents.admission import Found
-from mmqjp.documents.batches import size_of
 from mmqjp.service.progress import Backlog
 from mmqjp.session import Session
 from mmqjp.tables.notes import Notes
@@ -27,15 +28,18 @@ class Taken:
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
-    size: int = 0
     found: Found | None = None
     seconds: float = 0.0
 
-    def add(self, piece: Piece) -> None:
-        self.offsets[piece.offset.source, piece.offset.file] = piece.offset
-        if piece.item is not None:
-            self.items.append(piece.item)
-            self.size += size_of(piece.item)
+    @classmethod
+    def of(cls, batch: Sequence[ReadItem[Document | Reject]]) -> Taken:
+        """The batch as it was read."""
+        items = [read.item for read in batch if read.item is not None]
+        return cls(items, {(read.offset.source, read.offset.file): read.offset for read in batch})
+
+
+def _size(read: ReadItem[Document | Reject]) -> int | None:
+    return None if read.item is None else size_of(read.item)
 
 
 class Intake:
@@ -66,10 +70,10 @@ class Intake:
         found = waiting_files(self._sources, self._positions)
         self._forget({(waiting.source, waiting.file) for waiting in found})
 
-        def told(waiting: Waiting, cause: str) -> None:
+        def told(waiting: WaitingFile, cause: str) -> None:
             self.fail((waiting.source, waiting.file), cause)
 
-        return self.in_batches(read_waiting(self.backlog.over(found), told))
+        return self.in_batches(self.judged(read_waiting(self.backlog.over(found), told)))
 
     def fail(self, file: tuple[str, str], cause: str) -> None:
         """A file cannot be read now, or not further."""
@@ -81,21 +85,13 @@ class Intake:
         """Forgets of files that could not be read those that are gone."""
         self._failed = {file: cause for file, cause in self._failed.items() if file in there}
 
-    def in_batches(self, pieces: Iterable[Piece]) -> Iterator[Taken]:
-        """Batches of pieces, each read no further than it goes."""
-        taken = Taken()
-        for piece in pieces:
-            taken.add(piece)
-            if len(taken.items) >= self._most or taken.size >= self._most_bytes:
-                yield taken
-                taken = Taken()
-        if taken.offsets:
-            yield taken
+    def in_batches(self, items: Iterable[ReadItem[Document | Reject]]) -> Iterator[Taken]:
+        """Batches of items, each read no further than it goes."""
+        return map(Taken.of, in_batches(items, self._most, self._most_bytes, _size))
 
-    def judged(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Pieces that were read without the history, as it judges them."""
-        for piece in pieces:
-            yield piece if piece.item is None else Piece(self._history.judge(piece.item), piece.offset)
+    def judged(self, items: Iterable[ReadItem[Item]]) -> Iterator[ReadItem[Document | Reject]]:
+        """Items as the history judges them."""
+        return judged(items, self._history)
 
     @property
     def positions(self) -> Positions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from time import perf_counter
 from typing import Protocol
 
@@ -17,8 +16,8 @@ from mmqjp.service.intake import Intake, Taken
 from mmqjp.service.log import Log
 from mmqjp.service.progress import progress
 from mmqjp.session import Session
-from mmqjp.sinks.lines import Lines
-from mmqjp.sinks.outlet import Outlet
+from mmqjp.sinks.delivery import Delivery
+from mmqjp.sinks.protocol import Sink
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import Notes
 
@@ -73,7 +72,7 @@ class Rules:
     keep: int | None = None
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
-    drained: Callable[[Session], object] = nobody_told
+    on_idle: Callable[[Session], object] = nobody_told
     reopening: Callable[[], bool] = nothing_asked
     make_room: Callable[[], bool] = no_room
 
@@ -82,10 +81,10 @@ class Service:
     """An engine that reads sources. Every batch commits its offsets along with its state and outputs."""
 
     def __init__(
-        self, engine: Session, sources: Sequence[Tail], lines: Lines, commands: Commands, log: Log, rules: Rules
+        self, engine: Session, sources: Sequence[Tail], sink: Sink, commands: Commands, log: Log, rules: Rules
     ) -> None:
         self._engine, self._commands, self._log, self._rules = engine, commands, log, rules
-        self._outlet = Outlet(engine, lines)
+        self._delivery = Delivery(engine, sink)
         self._intake = Intake(engine, sources, rules.history, rules.batch_size, rules.batch_bytes, self._unreadable)
         self._pruned = int(engine.setting(PRUNED_AT) or 0)
         self._settings: dict[str, str] = {}
@@ -99,7 +98,7 @@ class Service:
             self.drain(stop)
             if self._engine.pass_time():
                 self._prune()
-            self._rules.drained(self._engine)
+            self._rules.on_idle(self._engine)
             if trigger is None:
                 break
             self._settle()
@@ -118,6 +117,13 @@ class Service:
             self._obey()
             self._prune()
 
+    def _pass_time(self) -> None:
+        """Lets silent streams go on with the clock, and writes what is decided by that."""
+        if self._engine.pass_time():
+            self._write()
+            self._tell_paused()
+            self._prune()
+
     def _prune(self) -> None:
         """Drops, every PRUNED batches, what is kept no longer."""
         if self._engine.batch - self._pruned < PRUNED:
@@ -131,7 +137,7 @@ class Service:
     def _obey(self) -> None:
         """Does what other processes ask for; a backfill among it has outputs, and may pause queries."""
         if self._rules.reopening():
-            self._outlet.attend()
+            self._delivery.prepare()
             self._delivered()
         if self._commands.apply(self._engine, self._log):
             self._write()
@@ -144,8 +150,7 @@ class Service:
 
     def _write(self) -> None:
         """Writes the outputs that are committed and not written."""
-        outputs = chain.from_iterable(self._engine.outputs_after(self._outlet.written))
-        self._outlet.write(outputs, self._engine.batch - 1)
+        self._delivery.write(self._delivery.pending())
         self._delivered()
 
     def _process(self, taken: Taken) -> None:
@@ -155,7 +160,7 @@ class Service:
         self._intake.committed(taken)
         batch = engine.batch - 1
         if outputs:
-            self._outlet.write(outputs, batch)
+            self._delivery.write(outputs)
         self._delivered()
         after, seconds = engine.counters(), taken.seconds + perf_counter() - started
         documents = after.documents - before.documents
@@ -194,7 +199,7 @@ class Service:
 
     def _delivered(self) -> None:
         """All outputs so far are written: the next commit notes it."""
-        self._settings = {**self._outlet.settings(), PRUNED_AT: str(self._pruned)}
+        self._settings = {**self._delivery.settings(), PRUNED_AT: str(self._pruned)}
 
     def _settle(self) -> None:
         """Notes at once what else the next batch would note, if that is news."""

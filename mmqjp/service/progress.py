@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from feeds.tail import Waiting
+from feeds.tail import WaitingFile
 from mmqjp.session import Session
 
 
@@ -14,7 +14,7 @@ class Backlog:
     def __init__(self) -> None:
         self.left: int | None = None
 
-    def over(self, waiting: Sequence[Waiting]) -> Iterator[Waiting]:
+    def over(self, waiting: Sequence[WaitingFile]) -> Iterator[WaitingFile]:
         """The files one by one."""
         for place, file in enumerate(waiting, 1):
             self.left = len(waiting) - place

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 from mmqjp.session import Session
+from mmqjp.tables.kept import KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,9 @@ class Status:
 
 def status(engine: Session) -> Status:
     """The status of an engine's store."""
-    # One statement, lest each be a job of Spark's.
-    sql = """SELECT 'documents' AS what, kind, stream, count(*) AS rows, sum(length(xml)) AS bytes, max(t1) AS latest
-FROM documents WHERE kind <> 'hidden' GROUP BY kind, stream
-UNION ALL SELECT 'outputs', NULL, NULL, count(*), NULL, NULL FROM outputs
-UNION ALL SELECT 'dead_letters', NULL, NULL, count(*), NULL, NULL FROM dead_letters"""
     counts: Counter[str] = Counter()
     kept: dict[str, StreamStatus] = {}
-    for row in engine.sql(sql, trusted=True).to_pylist():
+    for row in engine.sql(KEPT, trusted=True).to_pylist():
         rows, stream = int(row["rows"]), row["stream"]
         if row["kind"] != "published":
             counts[row["what"]] += rows

@@ -20,25 +20,30 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from common.errors import OperationalError
+from feeds.document import Document, Reject
 from feeds.offsets import Offset
-from feeds.tail import Piece, Tail
+from feeds.tail import ReadItem, Tail
 from join_stage.store.protocol import StoreError
 from join_stage.store.spark.tables import file_urls
-from mmqjp.errors import StreamFailed
 from mmqjp.service.intake import Taken
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
 from mmqjp.session import Session
-from mmqjp.sinks.lines import Lines
-from mmqjp.spark.micro_batch import numbered, pieces, readable, uncommitted
+from mmqjp.sinks.protocol import Sink
+from mmqjp.spark.micro_batch import items_of, numbered, readable, uncommitted
 from mmqjp.text import one_line
 
 MICRO_BATCHES = "micro-batches"
 """The name under which an offset tells which micro-batches of a query are done."""
 
 
+class StreamFailed(OperationalError, RuntimeError):
+    """Spark could not go on with a streaming query; the message is the cause."""
+
+
 class Stopped(Exception):
-    """A micro-batch that begins when the service is to end: it comes again."""
+    """A micro-batch that begins when the service is to end: it comes again. Only Spark meets it, which ends for it."""
 
 
 class StreamingService(Service):
@@ -51,18 +56,18 @@ class StreamingService(Service):
         self,
         engine: Session,
         sources: Sequence[Tail],
-        lines: Lines,
+        sink: Sink,
         commands: Commands,
         log: Log,
         rules: Rules,
         frame: DataFrame,
         checkpoint: Path,
     ) -> None:
-        super().__init__(engine, sources, lines, commands, log, rules)
+        super().__init__(engine, sources, sink, commands, log, rules)
         self._frame, self._checkpoint = frame, checkpoint.absolute()
         self._lock = Lock()
         self._failure: BaseException | None = None
-        self._undrained = True
+        self._was_busy = True
         self._stop: Stop | None = None
 
     def run(self, trigger: float | None, stop: Stop) -> None:
@@ -113,10 +118,10 @@ class StreamingService(Service):
             self._obey()
             if idle and self._engine.pass_time():
                 self._prune()
-            if idle and self._undrained:
+            if idle and self._was_busy:
                 self._settle()
-                self._rules.drained(self._engine)
-                self._undrained = False
+                self._rules.on_idle(self._engine)
+                self._was_busy = False
         finally:
             self._lock.release()
 
@@ -133,7 +138,7 @@ class StreamingService(Service):
                 raise
 
     def _answer(self, frame: DataFrame, number: int) -> None:
-        self._undrained = True
+        self._was_busy = True
         done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
         if self._intake.position(done.source, done.file) >= done.position:
             return
@@ -151,18 +156,18 @@ class StreamingService(Service):
                 self._intake.fail(file, reason)
         rows = uncommitted(rows, self._intake.positions)
         items: list[int] = []
-        read = 0
+        count = 0
 
-        def judged() -> Iterator[Piece]:
-            nonlocal read
-            for read, piece in enumerate(self._intake.judged(pieces(rows)), 1):
-                if piece.item is not None:
-                    items.append(read - 1)
-                yield piece
+        def judged() -> Iterator[ReadItem[Document | Reject]]:
+            nonlocal count
+            for count, read in enumerate(self._intake.judged(items_of(rows)), 1):
+                if read.item is not None:
+                    items.append(count - 1)
+                yield read
 
         first = 0
         for taken in self._intake.in_batches(judged()) if len(rows) else [Taken()]:
-            if read == len(rows):
+            if count == len(rows):
                 taken.offsets[done.source, done.file] = done
             taken.found = evaluated.of(rows.take(pa.array(items[first:], pa.int64())))
             first = len(items)

@@ -1,4 +1,4 @@
-"""The plan of a micro-batch: which parts of which files it reads, fixed in a file before Spark hears of it.
+"""The plan of a micro-batch: which splits of which files it reads, fixed in a file before Spark hears of it.
 
 Spark knows of the source only the number of its last plan. A micro-batch that comes again after a crash reads what it
 read before; once it is done its plan goes.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
+from math import ceil
+from operator import attrgetter
 from pathlib import Path
 
+from common.batches import in_batches
 from common.whole_file import write_whole
 from feeds.offsets import Positions
-from feeds.parts import GRAIN, Part, parts_of
-from feeds.tail import Waiting
+from feeds.splits import GRAIN, Split, splits_of
+from feeds.tail import WaitingFile
 
 LARGE = 64 << 20
 """Bytes of XML after which a file is read on in a later micro-batch. Nothing comes behind so large a file in a plan."""
@@ -26,42 +29,40 @@ class Plan:
     have none."""
 
     time: int
-    parts: tuple[Part, ...] = ()
+    splits: tuple[Split, ...] = ()
 
 
 NOTHING = Plan(0)
 
 
 def next_plan(
-    waiting: list[Waiting], positions: Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
+    waiting: list[WaitingFile], positions: Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
 ) -> Plan:
     """The plan of the next micro-batch, about `most` documents and `most_bytes` large. Takes from the front of
     `waiting` the files of which it needs no more."""
-    parts: list[Part] = []
+    splits: list[Split] = []
     documents = size = 0
     while waiting and documents < most and size < most_bytes:
-        found = list(parts_of(waiting[0], positions, most - documents, most_bytes - size, grain))
-        parts += found
-        documents += sum(part.documents for part in found)
-        size += sum(part.weight for part in found)
+        found = list(splits_of(waiting[0], positions, most - documents, most_bytes - size, grain))
+        splits += found
+        documents += sum(split.documents for split in found)
+        size += sum(split.weight for split in found)
         if found and found[-1].end >= 0 and (documents >= most or size >= most_bytes):
             break  # there may be more lines
         del waiting[0]
         if size >= LARGE:
             waiting.clear()  # to be found again once that is read
-    return Plan(time, tuple(parts))
+    return Plan(time, tuple(splits))
 
 
-def shares(plan: Plan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Sequence[Part]]]:
+def shares(plan: Plan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Sequence[Split]]]:
     """The plan cut into at most about `most` shares of the same weight, of `grain` bytes at the least, each with the
-    number of its first part."""
-    aim = max(sum(part.weight for part in plan.parts) / most, grain)
-    first, weight = 0, 0
-    for number, part in enumerate(plan.parts, 1):
-        weight += part.weight
-        if weight >= aim or number == len(plan.parts):
-            yield first, plan.parts[first:number]
-            first, weight = number, 0
+    number of its first split."""
+    aim = max(sum(split.weight for split in plan.splits) / most, grain)
+    first = 0
+    for splits in in_batches(plan.splits, len(plan.splits), ceil(aim), attrgetter("weight")):
+        yield first, splits
+        first += len(splits)
 
 
 class PlanFiles:
@@ -73,9 +74,9 @@ class PlanFiles:
     def write(self, number: int, plan: Plan) -> None:
         """Keeps a plan, in place of another that nobody has heard of."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        write_whole(
-            self._path(number), json.dumps({"time": plan.time, "parts": [astuple(part) for part in plan.parts]})
-        )
+        # The keys are those of plans that an older version may have left.
+        content = {"time": plan.time, "parts": [astuple(split) for split in plan.splits]}
+        write_whole(self._path(number), json.dumps(content))
 
     def read(self, number: int) -> Plan:
         """A plan; one that is gone is of nothing: what it read and is not committed waits still."""
@@ -83,7 +84,7 @@ class PlanFiles:
             found = json.loads(self._path(number).read_text("utf-8"))
         except FileNotFoundError:
             return NOTHING
-        return Plan(found["time"], tuple(Part(*part) for part in found["parts"]))
+        return Plan(found["time"], tuple(Split(*split) for split in found["parts"]))
 
     def drop_before(self, number: int) -> None:
         """Removes plans that are done."""

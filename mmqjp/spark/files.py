@@ -14,15 +14,14 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from feeds.document import Clock, now_us
 from feeds.entries import EntryForm
-from feeds.history import Unsettled
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.order import feed_address
-from feeds.parts import GRAIN, NOTED, UNREADABLE, Part, can_be_read
-from feeds.reading import Held
-from feeds.tail import Piece, Tail, Waiting, waiting_files
+from feeds.sightings import Item, size_of
+from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read
+from feeds.tail import ReadItem, Tail, WaitingFile, waiting_files
 from feeds.unreadable import ReplacedError, cause, is_unreadable
+from feeds.waiting import BlockedFeeds
 from join_stage.store.spark.tables import spark_columns
-from mmqjp.documents.batches import size_of
 from mmqjp.spark.batch_plan import LARGE, PlanFiles, next_plan, shares
 from mmqjp.spark.micro_batch import ROWS, row_of, to_batches, unread_row
 
@@ -35,9 +34,9 @@ _PLAN = "plan"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A directory, or a file that grows; the form in which the entries of its feeds are read, if it has feeds; and what
-    it is called in offsets, its path without that."""
+class SourcePath:
+    """A directory, or a file that grows; the form in which the entries of its feeds are read, None if it has none; and
+    its name in offsets, by default its path."""
 
     path: Path
     feeds: EntryForm | None = None
@@ -47,12 +46,12 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class FileSource:
     """Which files are read and how (see `feeds.tail.Tail`), how large micro-batches and documents may be, in how many
-    tasks a micro-batch is read at the most, and how many bytes are worth one.
+    tasks a micro-batch is read at most, and how many bytes are worth one.
 
-    What feeds show is left unsettled.
+    What feeds show is judged by the driver.
     """
 
-    places: tuple[Place, ...]
+    paths: tuple[SourcePath, ...]
     time_xpath: str | None = None
     most: int = 5_000
     most_bytes: int = 16 << 20
@@ -61,20 +60,20 @@ class FileSource:
     grain: int = GRAIN
 
     def tails(self, now: Clock = now_us) -> list[Tail]:
-        """The places as sources. Raises SourceError."""
+        """The paths as sources. Raises SourceError."""
         return [
-            Tail(path, feeds=feeds, time_xpath=self.time_xpath, history=Unsettled(), name=name, now=now)
-            for path, feeds, name in map(attrgetter("path", "feeds", "name"), self.places)
+            Tail(path, feeds=feeds, time_xpath=self.time_xpath, name=name, now=now)
+            for path, feeds, name in map(attrgetter("path", "feeds", "name"), self.paths)
         ]
 
 
 @dataclass
 class Share(InputPartition):
-    """What a task reads of a plan of some time: parts in their order, the first of them with its number."""
+    """What a task reads of a plan: splits in their order, `first` the number of the first, and the time of the plan."""
 
     time: int
     first: int
-    parts: tuple[Part, ...]
+    splits: tuple[Split, ...]
 
 
 class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -88,7 +87,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         self._source, self._positions, self._plans, self._now = source, positions, plans, now
         self._tails: list[Tail] = []
-        self._waiting: list[Waiting] = []
+        self._waiting: list[WaitingFile] = []
         self._only: set[tuple[str, str]] | None = None
         self._planned: dict[tuple[str, str], Offset | None] = {}
         self._tries: dict[tuple[str, str], Tries] = {}
@@ -107,10 +106,10 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._waiting = self._list(positions)
         source = self._source
         plan = next_plan(self._waiting, positions, self._now(), source.most, source.most_bytes, source.grain)
-        if not plan.parts:
+        if not plan.splits:
             return start
-        for part in plan.parts:
-            self._planned.setdefault((part.source, part.file), positions.get((part.source, part.file)))
+        for split in plan.splits:
+            self._planned.setdefault((split.source, split.file), positions.get((split.source, split.file)))
         self._plans.write(number + 1, plan)
         self._last = number + 1
         return {_PLAN: number + 1}
@@ -130,31 +129,31 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._waiting.clear()  # what waits for it is found anew
         self._planned.clear()
 
-    def _list(self, positions: Positions) -> list[Waiting]:
+    def _list(self, positions: Positions) -> list[WaitingFile]:
         self._tails = self._tails or self._source.tails()
         found = waiting_files(self._tails, positions)
         there = {(waiting.source, waiting.file) for waiting in found}
         self._tries = {file: tries for file, tries in self._tries.items() if file in there}
         resting = {file for file, tries in self._tries.items() if self._only is not None or not tries.are_due()}
-        held = Held()
-        return [waiting for waiting in found if self._is_wanted(waiting, resting, held)]
+        blocked = BlockedFeeds()
+        return [waiting for waiting in found if self._is_wanted(waiting, resting, blocked)]
 
-    def _is_wanted(self, waiting: Waiting, resting: Container[tuple[str, str]], held: Held) -> bool:
+    def _is_wanted(self, waiting: WaitingFile, resting: Container[tuple[str, str]], blocked: BlockedFeeds) -> bool:
         """Whether a file did not come too late, is not let rest, and has not to wait for another version of its feed
         that is."""
         file = waiting.source, waiting.file
-        if held.holds(waiting) or (self._only is not None and file not in self._only):
+        if blocked.has(waiting) or (self._only is not None and file not in self._only):
             return False
         if file in resting:
-            held.add(waiting)
+            blocked.add(waiting)
         return file not in resting
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [
-            Share(plan.time, first, tuple(parts))
+            Share(plan.time, first, tuple(splits))
             for number in range(start[_PLAN] + 1, end[_PLAN] + 1)
             for plan in [self._plans.read(number)]
-            for first, parts in shares(plan, self._source.tasks, self._source.grain)
+            for first, splits in shares(plan, self._source.tasks, self._source.grain)
         ]
 
     def commit(self, end: dict[str, int]) -> None:
@@ -168,17 +167,17 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _rows(self, share: Share) -> Iterator[tuple[Any, ...]]:
         tails = {tail.name: tail for tail in self._source.tails(lambda: share.time)}
-        for number, part in enumerate(share.parts, share.first):
+        for number, split in enumerate(share.splits, share.first):
             count = 0
             try:
-                for count, piece in enumerate(_read(tails[part.source], part), 1):
+                for count, read in enumerate(_read(tails[split.source], split), 1):
                     place = number << 32 | count
-                    yield row_of(place, part.known, piece, self._source.max_document, part.before)
+                    yield row_of(place, split.known, read, self._source.max_document, split.known_fingerprint)
             except OSError as error:
                 if not is_unreadable(error):
                     raise
                 reason = "" if isinstance(error, ReplacedError) else cause(error)
-                yield unread_row(number << 32 | count + 1, part, reason, feed_address(Path(part.path)))
+                yield unread_row(number << 32 | count + 1, split, reason, feed_address(Path(split.path)))
 
 
 class Tries:
@@ -196,19 +195,19 @@ class Tries:
         return self._left < 0
 
 
-def _read(tail: Tail, part: Part) -> Iterator[Piece]:
-    """The pieces of a part, up to so many bytes of XML that others have to wait for the next micro-batch. Raises
-    OSError where it cannot be read."""
-    start = Offset(part.source, part.file, part.start, part.mark)
-    reads, lines = part.end != NOTED, part.end != ALL_READ
-    waiting = Waiting(reads, 0, part.source, part.file, Path(part.path), tail, start, None, lines=lines)
-    if part.end == UNREADABLE:
+def _read(tail: Tail, split: Split) -> Iterator[ReadItem[Item]]:
+    """The items of a split. After LARGE bytes of XML the rest waits for the next micro-batch. Raises OSError if it
+    cannot be read."""
+    start = Offset(split.source, split.file, split.start, split.start_fingerprint)
+    reads, lines = split.end != NOTED, split.end != ALL_READ
+    waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines=lines)
+    if split.end == UNREADABLE:
         can_be_read(waiting.path)
-        raise ReplacedError(f"{part.file} can be read again")
+        raise ReplacedError(f"{split.file} can be read again")
     size = 0
-    for piece in waiting.read(part.end if part.end >= 0 else None, part.seal):
-        yield piece
-        size += 0 if piece.item is None else size_of(piece.item)
+    for read in waiting.read(split.end if split.end >= 0 else None, split.end_fingerprint):
+        yield read
+        size += 0 if read.item is None else size_of(read.item)
         if size >= LARGE:
             return
 

@@ -1,4 +1,4 @@
-"""What executors make of a micro-batch: a row for each document, reject or mere offset, in the order of the source."""
+"""The rows that executors make of a micro-batch: one for each item or mere offset, in the order of the source."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.batches import in_batches
 from feeds.document import Document, Reject
 from feeds.offsets import ALL_READ, Offset, Positions
-from feeds.parts import Part
-from feeds.sightings import Listed, SeenEntry, from_json, to_json
-from feeds.tail import Piece
+from feeds.sightings import EndOfFetch, Item, Sighting, fetch_in, from_json, to_json
+from feeds.splits import Split
+from feeds.tail import ReadItem
 from mmqjp.documents.batches import size_refusal
 
 ROWS = pa.schema(
@@ -30,15 +31,15 @@ ROWS = pa.schema(
         ("reason", pa.string()),
         ("raw", pa.binary()),
         ("seen", pa.string()),
-        ("mark", pa.string()),
-        ("before", pa.string()),
+        ("fingerprint", pa.string()),
+        ("known_fingerprint", pa.string()),
     ]
 )
-"""`place` is the row's in the micro-batch. `source`, `file`, `position` and `mark` are the offset that is reached with
-it; `known` and `before` are the position and the mark that the file had when the micro-batch was planned. A document
-has `xml`; a reject `reason` and `raw`; a row without `id` is an offset alone, or, where the position is UNREAD, the
-`reason` why a file cannot be read further. What a fetch of a feed shows is judged by this process: `seen` is what it
-needs."""
+"""`place` is the row's in the micro-batch. `source`, `file`, `position` and `fingerprint` are the offset behind it;
+`known` and `known_fingerprint` are the file's when the micro-batch was planned. A document has `xml`, a reject `reason`
+and `raw`. A sighting and the end of a fetch have in `seen` what the driver needs to judge them, a sighting also its
+document. Any other row is an offset alone, or, if the position is UNREAD, the `reason` why a file cannot be read
+further, with the address of its feed in `seen`."""
 
 _XML, _RAW = ROWS.names.index("xml"), ROWS.names.index("raw")
 
@@ -53,42 +54,43 @@ BYTES_AT_ONCE = 4 << 20
 
 
 def row_of(
-    place: int, known: int, piece: Piece, max_document: int | None, before: str | None = None
+    place: int, known: int, read: ReadItem[Item], max_document: int | None, known_fingerprint: str = ""
 ) -> tuple[Any, ...]:
-    """The row of a piece; a document of more than `max_document` bytes is a reject."""
-    offset, item = piece.offset, piece.item
+    """The row of an item; a document of more than `max_document` bytes is a reject."""
+    offset, item, seen = read.offset, read.item, None
     where = (place, offset.source, offset.file, known, offset.position)
+    fingerprints = offset.fingerprint or None, known_fingerprint or None
+    if isinstance(item, Sighting):
+        seen = to_json(item)
+        item = item.at(item.fetch.time)
     if isinstance(item, Document) and (reason := size_refusal(item, max_document)):
-        item = Reject(item.id, item.stream, item.t0, reason, item.xml)
-    seen = to_json(item) if isinstance(item, SeenEntry | Listed) else None
-    marks = offset.mark or None, before or None
-    if isinstance(item, Document):
-        return (*where, item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None, seen, *marks)
-    if isinstance(item, Reject):
-        raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
-        return (*where, item.id, item.stream, item.time, None, None, item.reason, raw, seen, *marks)
-    return (*where, *[None] * 8, *marks)
+        item, seen = Reject(item.id, item.stream, item.t0, reason, item.xml), None
+    match item:
+        case Document():
+            return (*where, item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None, seen, *fingerprints)
+        case Reject():
+            raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
+            return (*where, item.id, item.stream, item.time, None, None, item.reason, raw, None, *fingerprints)
+        case EndOfFetch():
+            return (*where, *[None] * 7, to_json(item), *fingerprints)
+        case None:
+            return (*where, *[None] * 8, *fingerprints)
 
 
-def unread_row(place: int, part: Part, reason: str, feed: str) -> tuple[Any, ...]:
-    """The row that says that a file cannot be read further, and why; "" for one that is another by now. It is a version
-    of the feed with that address; "" if none is known."""
-    where = (place, part.source, part.file, part.known, UNREAD)
-    return (*where, None, None, None, None, None, reason, None, feed, None, part.before or None)
+def unread_row(place: int, split: Split, reason: str, feed: str) -> tuple[Any, ...]:
+    """The row that says why a file cannot be read further; "" if another file has its name by now. `feed` is the
+    address of its feed, "" if it is not known."""
+    where = (place, split.source, split.file, split.known, UNREAD)
+    return (*where, None, None, None, None, None, reason, None, feed, None, split.known_fingerprint or None)
 
 
 def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     """Rows as Arrow's, some at a time."""
-    waiting: list[tuple[Any, ...]] = []
-    size = 0
-    for row in rows:
-        waiting.append(row)
-        size += len(row[_XML] or row[_RAW] or b"")
-        if len(waiting) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-            yield _batch(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield _batch(waiting)
+    return map(_batch, in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
+
+
+def _size(row: tuple[Any, ...]) -> int:
+    return len(row[_XML] or row[_RAW] or b"")
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -98,25 +100,25 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
     """The rows behind what is committed of their files: a micro-batch that comes again may be done in part."""
-    names = ("source", "file", "known", "before", "position")
+    names = ("source", "file", "known", "known_fingerprint", "position")
     stays = [
-        not _is_done(known, before or "", position, positions.get((source, file)))
-        for source, file, known, before, position in zip(*(rows[name].to_pylist() for name in names), strict=True)
+        not _is_done(known, fingerprint or "", position, positions.get((source, file)))
+        for source, file, known, fingerprint, position in zip(*(rows[name].to_pylist() for name in names), strict=True)
     ]
     return rows.filter(pa.array(stays, pa.bool_()))
 
 
-def _is_done(known: int, before: str, position: int, committed: Offset | None) -> bool:
-    """Whether an offset is behind what is committed. A file that was written anew begins again before it."""
-    now = (0, "") if committed is None else (committed.position, committed.mark)
-    if now == (known, before):
+def _is_done(known: int, fingerprint: str, position: int, committed: Offset | None) -> bool:
+    """Whether an offset is committed already. A file that was written anew begins again before it."""
+    now = (0, "") if committed is None else (committed.position, committed.fingerprint)
+    if now == (known, fingerprint):
         return False
     return now[0] == ALL_READ or ALL_READ != position <= now[0]
 
 
 def readable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
-    """The rows, in their order, of files as far as they could be read, and why others could not, by source and file; ""
-    for those that are others by now. What a feed shows behind a fetch that could not be read waits for that."""
+    """The rows, in their order, of files as far as they could be read; and why others could not, by source and file, ""
+    if another file has the name by now. What a feed shows behind a fetch that could not be read waits for that."""
     failed: dict[tuple[str, str], str] = {}
     if pc.min(rows["position"]).as_py() != UNREAD:
         return rows, failed
@@ -127,7 +129,7 @@ def readable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
         if position == UNREAD:
             failed.setdefault((source, file), reason)
             feeds.add(seen)
-        elif seen is not None and len(feeds) > 1 and from_json(seen, "x", "").fetch.feed in feeds:
+        elif seen is not None and len(feeds) > 1 and fetch_in(seen).feed in feeds:
             failed.setdefault((source, file), "")
         stays.append((source, file) not in failed)
     return rows.filter(pa.array(stays, pa.bool_())), failed
@@ -141,22 +143,22 @@ def numbered(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
         "file": pa.repeat(pa.scalar(file), count),
         "known": pa.repeat(pa.scalar(NEVER), count),
         "position": pa.array(range((batch << 32) + 1, (batch << 32) + 1 + count), pa.int64()),
-        "mark": pa.nulls(count, pa.string()),
-        "before": pa.nulls(count, pa.string()),
+        "fingerprint": pa.nulls(count, pa.string()),
+        "known_fingerprint": pa.nulls(count, pa.string()),
     }
     for name, column in offsets.items():
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     return rows
 
 
-def pieces(rows: pa.Table) -> Iterator[Piece]:
-    """The pieces that rows are of, as stage 1 on executors left them: with `text`, the document as it was read, or
+def items_of(rows: pa.Table) -> Iterator[ReadItem[Item]]:
+    """The items that rows are of, as stage 1 on executors left them: with `text`, the document as it was read, or
     `unread`, the bytes of one that could not be."""
     names = (
         "source",
         "file",
         "position",
-        "mark",
+        "fingerprint",
         "id",
         "stream",
         "t0",
@@ -167,15 +169,15 @@ def pieces(rows: pa.Table) -> Iterator[Piece]:
         "text",
         "unread",
     )
-    for source, file, position, mark, id, stream, t0, t1, reason, raw, seen, text, unread in zip(
+    for source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread in zip(
         *(rows[name].to_pylist() for name in names), strict=True
     ):
-        offset = Offset(source, file, position, mark or "")
-        if id is None:
-            yield Piece(None, offset)
-        elif seen is not None:
-            yield Piece(from_json(seen, id, unread if text is None else text), offset)
+        offset = Offset(source, file, position, fingerprint or "")
+        if seen is not None:
+            yield ReadItem(from_json(seen, id, unread if text is None else text), offset)
+        elif id is None:
+            yield ReadItem(None, offset)
         elif reason is not None:
-            yield Piece(Reject(id, stream, t0, reason, raw), offset)
+            yield ReadItem(Reject(id, stream, t0, reason, raw), offset)
         else:
-            yield Piece(Document(id, unread if text is None else text, stream, (t0, t1)), offset)
+            yield ReadItem(Document(id, unread if text is None else text, stream, (t0, t1)), offset)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from feeds.offsets import Offset, Positions
 from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
-from join_stage.store.tables import TABLES
+from mmqjp.tables.offsets import OFFSETS, by_file
 
 
 class StoredPositions:
@@ -20,13 +20,11 @@ class StoredPositions:
         self._positions: Positions = {}
 
     def __call__(self) -> Positions:
-        files = newest_files(self._state)["offsets"]
+        files = newest_files(self._state, ["offsets"])["offsets"]
         if files != self._files:
-            tables = [read_checked(self._state / "offsets" / file.name, file) for file in files]
-            rows = pa.concat_tables([TABLES["offsets"].empty_table(), *tables]).sort_by("batch").to_pylist()
-            self._positions = {
-                (row["source"], row["file"]): Offset(row["source"], row["file"], row["position"], row["mark"] or "")
-                for row in rows
-            }
+            schema = OFFSETS
+            tables = [read_checked(self._state / "offsets" / file.name, file, schema) for file in files]
+            rows = pa.concat_tables([schema.empty_table(), *tables]).sort_by("batch").to_pylist()
+            self._positions = by_file(Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in rows)
             self._files = files
         return self._positions

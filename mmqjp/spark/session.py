@@ -9,7 +9,11 @@ from pyspark.sql import SparkSession
 from feeds.spark.drops import drops
 from feeds.spark.live import FeedSource
 from feeds.spark.warc import WarcSource
+from join_stage.state_tables import FLAT_STORE
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.attach import attach as _attach
+from mmqjp.tables.schema import SCHEMA
+from mmqjp.tables.settings import SPARK_VIEWS
 
 __all__ = ["attach", "drops", "register"]
 
@@ -27,7 +31,7 @@ def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE)
 
     Raises StoreError if the directory holds no store, or the database a table that is not ours.
     """
-    _attach(spark, Path(warehouse), database)
+    _attach(spark, FLAT_STORE | SCHEMA | StoreSchema(views=SPARK_VIEWS), Path(warehouse), database)
 
 
 def register(spark: SparkSession) -> None:

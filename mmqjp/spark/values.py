@@ -14,11 +14,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from feeds.bad_input import SourceError
 from feeds.document import DEFAULT_STREAM, Document, Reject, now_us, unix_time_refusal
-from feeds.errors import SourceError
 from feeds.jsonl import read_line
 from feeds.offsets import Offset
-from feeds.tail import Piece
+from feeds.tail import ReadItem
 from join_stage.store.spark.tables import spark_columns
 from mmqjp.spark.micro_batch import ROWS, row_of, to_batches
 
@@ -79,7 +79,7 @@ def _rows(
         for value, id, stream, time in zip(*(batch[name].to_pylist() for name in _COLUMNS), strict=True):
             if value is not None:
                 item = _item(value, id, stream, time, source, counted)
-                yield row_of(place, 0, Piece(item, Offset("", "", 0)), most)
+                yield row_of(place, 0, ReadItem(item, Offset("", "", 0)), most)
                 place += 1
 
 

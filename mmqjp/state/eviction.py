@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from feeds.document import Clock
 from join_stage.joiner import JoinEngine
+from join_stage.state_tables import has_documents_between
 from mmqjp.documents.watermarks import EARLIEST, WATERMARKS, Watermarks, is_bounded, to_setting
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState
@@ -62,8 +63,7 @@ class Eviction:
         before, done = self._before(greatest), self._state.evicted_before
         if before <= done:
             return False
-        found = self._store.select(f"SELECT docid FROM r_docts WHERE t0 >= {done} AND t0 < {before} LIMIT 1")
-        return len(found) > 0
+        return has_documents_between(self._store, done, before)
 
     def _before(self, greatest: Mapping[str, int]) -> int:
         return self.before(self._watermarks.of(self._registry.outside(), greatest))

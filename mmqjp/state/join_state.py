@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
+from join_stage.state_tables import STATE, by_edges, documents_between, missing
 from mmqjp.documents.records import Record, Records, kept_documents
 from mmqjp.documents.watermarks import EARLIEST
 from mmqjp.queries.registry import Registry
@@ -17,13 +18,6 @@ from mmqjp.tables.notes import Notes
 from templates.witness import R_BIN, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import Arriving
-
-_KEYS = {
-    "r_bin": ("docid", "var1", "var2", "node1", "node2"),
-    "r_doc": ("docid", "node"),
-    "r_docts": ("docid",),
-}
-"""By which columns a row of the join state is found there."""
 
 
 class JoinState:
@@ -83,8 +77,9 @@ class JoinState:
         if time is None or (low := missed_from(self.reach.evicted, time)) is None:
             return
         high = max(gap.before for gap in self.reach.evicted)
-        partial = self._partial(low, high)
-        for docids in self.kept(joined, f"t0 >= {low} AND t0 < {high}"):
+        # What was not practical to drop, or what a backfill has added since, is there in part.
+        partial = documents_between(self._store, low, high)
+        for docids in kept_documents(self._store, joined, starts=range(low, high)):
             whole = [docid for docid in docids if docid not in partial]
             self._store.extend(self._evaluated(whole))
             self._complete(self._evaluated([docid for docid in docids if docid in partial]))
@@ -92,46 +87,34 @@ class JoinState:
         self.reach = replace(self.reach, evicted=filled(self.reach.evicted, low))
         self.evicted_before = min(self.evicted_before, low)
 
-    def _partial(self, low: int, high: int) -> set[int]:
-        """The documents of these times of which the state has something: what was not practical to drop, or what a
-        backfill has added since."""
-        rows = self._store.select(f"SELECT docid FROM r_docts WHERE t0 >= {low} AND t0 < {high}")
-        return set(rows["docid"].to_pylist())
-
     def _evaluated(self, docids: Collection[int]) -> Witnesses:
         """What stage 1 finds in kept documents."""
         self._records.load(docids)
         return self._stage1.evaluate(arriving(self._records[docid]) for docid in docids)
 
-    def kept(self, streams: Collection[str], condition: str = "true") -> Iterator[list[int]]:
-        """The kept documents of some streams that a condition of SQL holds for, oldest first, a few at a time."""
-        return kept_documents(self._store, streams, condition)
+    def kept(self, streams: Collection[str]) -> Iterator[list[int]]:
+        """The kept documents of some streams, oldest first, a few at a time."""
+        return kept_documents(self._store, streams)
 
     # ------------------------------------------------------------ what is added
 
     def _complete(self, witnesses: Witnesses) -> None:
         """Adds what the state lacks of witnesses whose groups this engine's stage 1 has made."""
         self._store.append("groups", witnesses.r_group)
-        sql = "SELECT w.docid, g.var1, g.var2, w.node1, w.node2 FROM w JOIN groups g ON w.grp = g.grp"
-        self.extend(self._store.select(sql, {"w": witnesses.r_bin}), witnesses.r_doc, witnesses.r_docts)
+        self.extend(by_edges(self._store, witnesses.r_bin), witnesses.r_doc, witnesses.r_docts)
 
     def extend(self, flat: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
         """Adds what the state lacks of rows of R_bin (docid, var1, var2, node1, node2), R_doc and R_docts of documents
         that came before."""
-        missing = {
-            name: self._store.select(
-                f"SELECT f.* FROM found f LEFT JOIN {name} s ON {' AND '.join(f'f.{c} = s.{c}' for c in columns)} "
-                "WHERE s.docid IS NULL",
-                {"found": rows},
-            )
-            for (name, columns), rows in zip(_KEYS.items(), (flat, r_doc, r_docts), strict=True)
-        }
+        edges, r_doc, r_docts = (
+            missing(self._store, table, rows) for table, rows in zip(STATE, (flat, r_doc, r_docts), strict=True)
+        )
         # Each edge is a group of its own: which edges bind together was not known when the others came.
-        edges = zip(*(missing["r_bin"][name].to_pylist() for name in ("var1", "var2")), strict=True)
-        numbers = [self._stage1.group(edge) for edge in edges]
-        grouped = missing["r_bin"].select(["docid", "node1", "node2"])
+        pairs = zip(*(edges[name].to_pylist() for name in ("var1", "var2")), strict=True)
+        numbers = [self._stage1.group(edge) for edge in pairs]
+        grouped = edges.select(["docid", "node1", "node2"])
         r_bin = grouped.add_column(1, "grp", pa.array(numbers, pa.int32())).cast(R_BIN)
-        self._store.extend(Witnesses(r_bin, self._stage1.new_groups(), missing["r_doc"], missing["r_docts"]))
+        self._store.extend(Witnesses(r_bin, self._stage1.new_groups(), r_doc, r_docts))
 
 
 def arriving(record: Record) -> Arriving:

@@ -1,22 +1,25 @@
-"""What a store of an older format has of derived values, found anew: it numbered functions as its processes met them.
+"""Migration: brings a store of an older format up to date, in one batch.
 
-Two processes that wrote one store could give one number to two chains of functions, so the numbers cannot be told; but
-what the join state has of derived values follows from its documents.
+Up to format 3 two processes that wrote one store could give one number to two chains of functions, so the numbers
+cannot be told; but what the join state has of derived values follows from its documents. Up to format 4 outputs had no
+numbers and ids, and it was noted by batch how far they were written.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
-from join_stage.store.tables import RECORDS
 from mmqjp.documents.records import Records, kept_documents
 from mmqjp.queries.prepared import Preparation
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.saved import KeptQueries
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import TABLES
 from templates.catalog import Catalog, Edge
 from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
@@ -26,19 +29,20 @@ OLD_CHAIN_SHIFT = 52
 
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
-_JOINED = "d.docid IN (SELECT docid FROM r_docts)"
-"""Of a document: it is in the join state."""
-
-
-PLACED, CHAINED = 3, 4
-"""The formats since which it is written where queries stand, and the numbers of chains are."""
+PLACED, CHAINED, NUMBERED = 3, 4, 5
+"""The formats since which it is written where queries stand, the numbers of chains are, and outputs have numbers."""
 
 
 def migrate(
-    store: JoinEngine, ledger: Ledger, saved: KeptQueries, registry: Registry, preparation: Preparation
+    store: JoinEngine,
+    ledger: Ledger,
+    saved: KeptQueries,
+    registry: Registry,
+    preparation: Preparation,
+    number_outputs: Callable[[], None],
 ) -> bool:
     """Brings a store of an older format up to date, in a batch of its own: whether there was need to. The queries are
-    registered by the way.
+    registered by the way. `number_outputs` does what concerns outputs.
 
     What a format has more, tables and columns, the store has made already; what it keeps otherwise, it has rewritten.
     """
@@ -51,6 +55,8 @@ def migrate(
             saved.restore(registry, preparation)
         if 0 < ledger.version < CHAINED:
             derive_anew(store, registry.catalog, registry.stage1)
+        if 0 < ledger.version < NUMBERED:
+            number_outputs()
         saved.save_catalog(registry.catalog)
         ledger.save_version()
     registry.stage1.finish_batch(committed=True)
@@ -73,7 +79,7 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
     own, records, times = XPathStage(), Records(store), R_DOCTS.empty_table()
     own.add(needs)
     groups: dict[int, list[Edge]] = {}
-    for docids in kept_documents(store, {step.stream for step in needs.steps}, _JOINED):
+    for docids in kept_documents(store, {step.stream for step in needs.steps}, joined=True):
         records.load(docids)
         found = own.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in map(records.__getitem__, docids))
         own.finish_batch(committed=True)
@@ -86,7 +92,7 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
 
 def _clear_bindings(store: JoinEngine) -> None:
     """Takes the numbers of functions out of what is written of matches."""
-    schema = RECORDS["match_rows"]
+    schema = TABLES["match_rows"]
     rows = store.read("match_rows", schema.names)
     nodes = pc.list_flatten(rows["bindings"]).to_numpy()
     if not (nodes > _OLD_PLAIN).any():

@@ -6,18 +6,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.errors import InvalidValue
 from join_stage.joiner import JoinEngine
+from mmqjp.tables.schema import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:
-    """The Spark session that `engine` is or names. Raises JavaNotFound or ValueError."""
+    """The Spark session that `engine` is or names. Raises JavaNotFound if Spark cannot start, OtherSession if
+    another session runs than the one of `master`, and InvalidValue for what is no engine."""
     if not isinstance(engine, str):
         return engine
     if engine != "spark":
-        raise ValueError(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
+        raise InvalidValue(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
     from join_stage.store.spark.session import spark_session
 
     return spark_session(master)
@@ -35,25 +38,26 @@ def directory_bytes(directory: Path) -> int:
 def open_store(
     session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int, *, read_only: bool = False
 ) -> JoinEngine:
-    """The store and join engine: on Spark if there is a session, else on DuckDB. Raises StoreError, ValueError."""
+    """The store and join engine: on Spark if there is a session, else on DuckDB. Raises StoreError,
+    UnknownPlan, and InvalidValue if there is no state that could be only read."""
     if read_only:
         return _open_reader(session, state)
     if session is None:
         from join_stage.duckdb_engine import DuckDBEngine
 
-        return DuckDBEngine(state, plan, cache_bytes=cache_bytes)
+        return DuckDBEngine(state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
     from join_stage.spark.engine import SparkEngine
 
-    return SparkEngine(session, state, plan, cache_bytes=cache_bytes)
+    return SparkEngine(session, state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
 
 
 def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine:
     if state is None:
-        raise ValueError("what is only read is a state directory: name one")
+        raise InvalidValue("what is only read is a state directory: name one")
     if session is None:
         from join_stage.duckdb_reader import DuckDBReader
 
-        return DuckDBReader(state)
+        return DuckDBReader(SCHEMA, state)
     from join_stage.spark.reader import SparkReader
 
-    return SparkReader(session, state)
+    return SparkReader(session, SCHEMA, state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -12,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from common.lock import lock, unlock
 from common.private import make_lock, make_state
 from feeds.document import Clock, now_us
 from join_stage.store.protocol import StoreError
@@ -52,16 +52,18 @@ class Ownership:
             raise StoreError(f"cannot open the store in {directory}: {error}") from error
         try:
             waited = 0.0
-            while not _locked(self._handle, fcntl.LOCK_EX):
-                if not _locked(self._handle, fcntl.LOCK_SH):
+            while not lock(self._handle):
+                if not lock(self._handle, shared=True):
                     raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
-                _unlock(self._handle)
+                unlock(self._handle)
                 if waited >= patience:
                     raise InUse(f"the store in {directory} is being looked at by others; try again when they are done")
                 sleep(PAUSE)
                 waited += PAUSE
-        except BaseException:
+        except BaseException as error:
             os.close(self._handle)
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot open the store in {directory}: {error}") from error
             raise
         os.ftruncate(self._handle, 0)
         os.write(self._handle, json.dumps(_self(now())).encode())
@@ -81,9 +83,14 @@ class Looking:
         self._handle: int | None = None
         with suppress(OSError):
             self._handle = os.open(directory / OWNER, os.O_RDONLY | os.O_CLOEXEC)
-        if self._handle is not None and not _locked(self._handle, fcntl.LOCK_SH):
-            os.close(self._handle)
-            raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
+        try:
+            if self._handle is not None and not lock(self._handle, shared=True):
+                raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
+        except BaseException as error:
+            self.release()
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot look at the store in {directory}: {error}") from error
+            raise
 
     def release(self) -> None:
         """Lets others hold it."""
@@ -98,19 +105,6 @@ def is_held(directory: Path) -> bool:
     except InUse:
         return True
     return False
-
-
-def _locked(handle: int, kind: int) -> bool:
-    """Locks a file, if nobody else's lock is in the way; whether it did."""
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _unlock(handle: int) -> None:
-    fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _self(now: int) -> dict[str, object]:

@@ -6,7 +6,10 @@ from collections.abc import Collection
 
 from join_stage.joiner import JoinEngine
 from mmqjp.documents.watermarks import EARLIEST
+from mmqjp.tables import documents
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.offsets import count, renew_offsets
+from mmqjp.tables.settings import drop_superseded
 
 ID_RETENTION = 30 * 24 * 3600 * 1_000_000
 """How long, microseconds of stream time, the ids of documents are known where nothing else is said."""
@@ -29,7 +32,7 @@ def prune(
     documents that are dropped begin; None if none are.
     """
     ledger.keep_numbers()
-    ledger.drop_superseded_settings()
+    drop_superseded(store, ledger.batch)
     store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
     if keep is None:
         return None
@@ -40,9 +43,10 @@ def prune(
     before = horizon - keep
     for table in ("outputs", "match_rows"):
         store.drop_before(table, "t1", before)
-    store.drop_before("match_queries", "match", ledger.first_match())
+    for table in ("match_queries", "output_matches"):
+        store.drop_before(table, "match", ledger.first_match())
     unneeded = min(before, evictable)
-    ledger.keep_ids(unneeded)
+    documents.keep_ids(store, unneeded)
     if keep_ids is not None:
         store.drop_before("dropped_ids", "t1", horizon - keep_ids)
     if unneeded <= EARLIEST:
@@ -51,13 +55,15 @@ def prune(
     return unneeded
 
 
-def prune_offsets(ledger: Ledger, sources: Collection[str], files: Collection[tuple[str, str]]) -> None:
+def prune_offsets(
+    store: JoinEngine, ledger: Ledger, sources: Collection[str], files: Collection[tuple[str, str]]
+) -> None:
     """Drops, within a batch, offsets that later ones have superseded, and those of files of `sources` that are gone:
     `files` are those that are there. Nothing, while they are few."""
     live = [
         offset
         for (source, file), offset in ledger.offsets().items()
-        if source not in sources or (source, file) in files or file.startswith("#")
+        if source not in sources or (source, file) in files
     ]
-    if ledger.count("offsets") > 2 * len(live) + SUPERSEDED:
-        ledger.renew_offsets(live)
+    if count(store) > 2 * len(live) + SUPERSEDED:
+        renew_offsets(store, live, ledger.batch)

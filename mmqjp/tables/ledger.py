@@ -1,10 +1,11 @@
-"""The ledger: what the engine keeps in its tables between batches and between runs, typed."""
+"""The ledger: what is numbered from batch to batch, and what is noted along with a batch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -12,168 +13,129 @@ import pyarrow as pa
 from feeds.document import Clock, now_us
 from feeds.offsets import Offset
 from join_stage.costs import Cost
-from join_stage.joiner import JoinEngine
-from join_stage.store.protocol import StoreError, whole_batch
+from join_stage.store.protocol import StoreError, TableStore, whole_batch
+from mmqjp.tables import answers, batches, commands, dead_letters, documents, offsets, settings
 from mmqjp.tables.notes import Notes
-from mmqjp.tables.table_rows import Rows
-from templates.catalog import Edge
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The format of a store. Since 2 queries may be paused, and sources have offsets; since 3 it is written where queries
-stand in the catalog; since 4 the numbers of chains of functions are, and documents have arrivals. A version that finds
-another normal form, or other templates, for a query has a new format."""
+stand in the catalog; since 4 the numbers of chains of functions are, and documents have arrivals; since 5 outputs have
+numbers and ids. A version that finds another normal form, or other templates, for a query has a new format."""
 
 NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
 """The tables whose rows have the number of the batch that wrote them."""
 
-BEFORE_ARRIVALS = 1 << 40
-"""Documents of a store from before their arrivals were noted came before all others, in the order of their docids."""
-
 NUMBERS = "numbers"
-"""The setting with the next docid, arrival and match: those that had the last ones may be gone."""
+"""The setting with the next docid, arrival, match and output: those that had the last ones may be gone."""
 
-_PLACES = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "match")
+COSTS = "costs"
+"""The setting with what templates cost when a run was closed."""
 
-Mark = tuple[int, int, int]
-"""The next docid, arrival and match."""
+_PLACES = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "match"), ("outputs", "seq")
+
+Mark = tuple[int, int, int, int]
+"""The next docid, arrival, match and output."""
 
 
 class Ledger:
-    """Reads and appends the rows that are not join state. Callers begin and commit batches, except where said."""
+    """Reads and writes what is noted, in the batch whose number is `batch`. Callers begin and commit batches, except
+    where said."""
 
-    def __init__(self, store: JoinEngine, now: Clock = now_us) -> None:
+    def __init__(self, store: TableStore, now: Clock = now_us) -> None:
         """Raises StoreError for a store of a newer format."""
-        self._store, self._now, self._table = store, now, Rows(store)
-        self._append, self._rows = self._table.append, self._table.of
-        self.version = version = int(self._setting("schema_version") or 0)
+        self._store, self._now = store, now
+        self.version = version = int(self.setting("schema_version") or 0)
         if version > SCHEMA_VERSION:
             raise StoreError(
                 f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
                 "install the version that wrote it, or a newer one"
             )
         self.batch = 1 + max(store.highest(table, "batch") for table in NUMBERED)
-        noted = json.loads(self._setting(NUMBERS) or "[0, 0, 0]")
+        noted = json.loads(self.setting(NUMBERS) or "[]")
         kept = (store.highest(*place) + 1 for place in _PLACES)
-        self.next_docid, self.next_arrival, self.next_match = map(max, kept, noted)
+        # An older store has noted fewer.
+        numbers = (max(pair) for pair in zip_longest(kept, noted, fillvalue=0))
+        self.next_docid, self.next_arrival, self.next_match, self.next_seq = numbers
 
     @property
     def is_current(self) -> bool:
         """Whether the store has the format that this version writes."""
         return self.version == SCHEMA_VERSION
 
+    # ------------------------------------------------------------ numbers
+
     def mark(self) -> Mark:
         """What is numbered next."""
-        return self.next_docid, self.next_arrival, self.next_match
+        return self.next_docid, self.next_arrival, self.next_match, self.next_seq
 
     def back_to(self, mark: Mark) -> None:
         """Numbers again from there: what was numbered since is rolled back."""
-        self.next_docid, self.next_arrival, self.next_match = mark
-
-    def groups(self) -> Iterator[tuple[int, frozenset[Edge]]]:
-        """The groups of edges that the join state's rows were expanded from."""
-        groups: dict[int, set[Edge]] = {}
-        for number, *edge in self._table.tuples("groups", "grp var1 var2"):
-            groups.setdefault(number, set()).add((edge[0], edge[1]))
-        return ((number, frozenset(edges)) for number, edges in groups.items())
-
-    # ------------------------------------------------------------ what comes out
-
-    def save_version(self) -> None:
-        """Notes, within a batch, that the store has the format that this version writes."""
-        self._append("settings", [("schema_version", str(SCHEMA_VERSION), self.batch)])
-
-    def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
-        """Writes of the batch, if it brought anything, when it was taken in, and that it is committed now."""
-        if documents or dead_letters or outputs:
-            row = (self.batch, taken_at, self._now(), documents, dead_letters, outputs)
-            self._append("batches", [row])
-
-    # ------------------------------------------------------------ what a service notes
-
-    def save_notes(self, notes: Notes) -> None:
-        """Writes what is committed along with the current batch."""
-        self._save_offsets(notes.offsets)
-        self._append("settings", [(key, value, self.batch) for key, value in notes.settings.items()])
-        now = self._now()
-        self._append("commands", [(id, answer, now, self.batch) for id, answer in notes.answers.items()])
-
-    def answer_to(self, command: str) -> str | None:
-        """What a command was answered that is done."""
-        asked = pa.table({"id": [command]})
-        found = self._store.select("SELECT c.answer FROM commands c JOIN asked a ON c.id = a.id", {"asked": asked})
-        return next((row["answer"] for row in found.to_pylist()), None)
-
-    def offsets(self) -> dict[tuple[str, str], Offset]:
-        """How far each file of each source was read."""
-        sql = """SELECT source, file, position, mark FROM offsets JOIN
-(SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
-        return {
-            (row["source"], row["file"]): Offset(row["source"], row["file"], row["position"], row["mark"] or "")
-            for row in self._rows(sql)
-        }
-
-    def count(self, table: str) -> int:
-        """How many rows a table has."""
-        return next(int(row["n"]) for row in self._rows(f"SELECT count(*) AS n FROM {table}"))
-
-    def first_match(self) -> int:
-        """The number of the first match that is kept, else of the next one."""
-        first = next(row["first"] for row in self._rows("SELECT min(match) AS first FROM match_rows"))
-        return self.next_match if first is None else int(first)
+        self.next_docid, self.next_arrival, self.next_match, self.next_seq = mark
 
     def keep_numbers(self) -> None:
         """Notes what is numbered next, whatever is dropped."""
-        self._append("settings", [(NUMBERS, json.dumps(self.mark()), self.batch)])
+        self._save_setting(NUMBERS, json.dumps(self.mark()))
+
+    def first_match(self) -> int:
+        """The number of the first match that is kept, else of the next one."""
+        first = answers.first(self._store, "match_rows", "match")
+        return self.next_match if first is None else first
+
+    def first_seq(self) -> int:
+        """The number of the first output that is kept, else of the next one."""
+        first = answers.first(self._store, "outputs", "seq")
+        return self.next_seq if first is None else first
 
     def arrivals(self) -> pa.Table:
         """The docids of the documents that are kept, in their order, and their arrivals."""
-        sql = f"SELECT docid, coalesce(arrival, docid - {BEFORE_ARRIVALS}) AS arrival FROM documents ORDER BY docid"
-        return self._store.select(sql)
+        return documents.arrivals(self._store)
 
     def docid_of_arrival(self, arrival: int) -> int | None:
         """The docid of the first document from outside that is kept from an arrival on; None if there is none."""
-        sql = f"""SELECT min(docid) AS docid FROM documents
-WHERE kind = 'external' AND coalesce(arrival, docid - {BEFORE_ARRIVALS}) >= {arrival}"""
-        return next((row["docid"] for row in self._rows(sql)), None)
+        return documents.first_from(self._store, arrival)
 
-    def keep_ids(self, before: int) -> None:
-        """Keeps the ids of the documents from outside that begin before a time."""
-        sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
-        self._store.append("dropped_ids", self._store.select(sql))
+    # ------------------------------------------------------------ what is noted along with a batch
 
-    def drop_superseded_settings(self) -> None:
-        """Writes the settings that count anew, and drops all that were written before."""
-        latest = self.settings("")
-        self._store.drop_before("settings", "batch", self.batch)
-        self._append("settings", [(key, value, self.batch) for key, value in latest.items()])
+    def save_version(self) -> None:
+        """Notes, within a batch, that the store has the format that this version writes."""
+        self._save_setting("schema_version", str(SCHEMA_VERSION))
 
-    def renew_offsets(self, offsets: Sequence[Offset]) -> None:
-        """Writes the offsets that count anew, and drops all that were written before."""
-        self._store.drop_before("offsets", "batch", self.batch)
-        self._save_offsets(offsets)
+    def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
+        """Writes of the batch, if it brought anything, when it was taken in, and that it is committed now."""
+        batches.save_batch(self._store, self.batch, taken_at, self._now(), documents, dead_letters, outputs)
 
-    def _save_offsets(self, offsets: Iterable[Offset]) -> None:
-        self._append("offsets", [(o.source, o.file, o.position, self.batch, o.mark or None) for o in offsets])
+    def save_notes(self, notes: Notes) -> None:
+        """Writes what is committed along with the current batch."""
+        offsets.save_offsets(self._store, notes.offsets, self.batch)
+        settings.save_settings(self._store, notes.settings, self.batch)
+        commands.save_answers(self._store, notes.answers, self._now(), self.batch)
+
+    def answer_to(self, command: str) -> str | None:
+        """What a command was answered that is done."""
+        return commands.answer_to(self._store, command)
+
+    def offsets(self) -> dict[tuple[str, str], Offset]:
+        """How far each file of each source was read."""
+        return offsets.offsets(self._store)
 
     def setting(self, key: str) -> str | None:
         """What was noted last under a key."""
-        return self._setting(key)
+        return settings.setting(self._store, key)
 
     def settings(self, prefix: str) -> dict[str, str]:
         """What was noted last under each key that begins so, by the rest of the key."""
-        rows = self._rows(f"SELECT key, value FROM settings WHERE key LIKE '{prefix}%' ORDER BY batch")
-        return {row["key"].removeprefix(prefix): row["value"] for row in rows}
+        return settings.settings(self._store, prefix)
 
     def save_costs(self, costs: Mapping[int, Cost], plan: str) -> None:
         """Keeps, in a batch of its own, what templates cost with a plan."""
-        value = _json({"plan": plan, "templates": {number: asdict(cost) for number, cost in costs.items()}})
+        noted = {"plan": plan, "templates": {number: asdict(cost) for number, cost in costs.items()}}
         with whole_batch(self._store):
-            self._append("settings", [("costs", value, self.batch)])
+            self._save_setting(COSTS, json.dumps(noted, ensure_ascii=False))
         self.batch += 1
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
         """The plan that was measured last, and what templates cost with it, by their numbers."""
-        value = self._setting("costs")
+        value = self.setting(COSTS)
         if value is None:
             return None
         kept = json.loads(value)
@@ -185,14 +147,7 @@ WHERE kind = 'external' AND coalesce(arrival, docid - {BEFORE_ARRIVALS}) >= {arr
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """All dead letters, in no particular order."""
-        return self._rows("SELECT * FROM dead_letters")
+        return dead_letters.dead_letters(self._store)
 
-    # ------------------------------------------------------------ rows
-
-    def _setting(self, key: str) -> str | None:
-        value: str | None = self._table.latest("settings", key)
-        return value
-
-
-def _json(nodes: object) -> str:
-    return json.dumps(nodes, ensure_ascii=False)
+    def _save_setting(self, key: str, value: str) -> None:
+        settings.save_settings(self._store, {key: value}, self.batch)

@@ -7,20 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from join_stage.joiner import JoinEngine
-from join_stage.store.tables import TABLES
+from join_stage.store.protocol import TableStore
 
 
 class Rows:
     """Appends rows to the tables of a store, and reads them."""
 
-    def __init__(self, store: JoinEngine) -> None:
+    def __init__(self, store: TableStore) -> None:
         self._store = store
 
     def append(self, table: str, rows: Sequence[Sequence[object]]) -> None:
         """Appends rows, if there are any."""
         if rows:
-            self._store.append(table, rows_table(rows, TABLES[table]))
+            self._store.append(table, rows_table(rows, self._store.schema.tables[table]))
 
     def of(self, sql: str) -> Iterator[dict[str, Any]]:
         """The rows of a query, as dicts."""
@@ -33,11 +32,6 @@ class Rows:
         if order is not None:
             rows = rows.sort_by([(name, "ascending") for name in order.split()])
         return zip(*(column.to_pylist() for column in rows.columns), strict=True)
-
-    def latest(self, table: str, key: str) -> Any:
-        """The `value` of the highest batch in a table of keys; None if there is none of the key."""
-        found = self._store.read(table, ["value", "batch"], key).sort_by("batch")
-        return found["value"][-1].as_py() if len(found) else None
 
 
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:

@@ -18,6 +18,7 @@ from lxml import etree
 
 from feeds import Document, Reject
 from feeds.entries import EntryForm, read_entries
+from feeds.history import History
 from feeds.item import Origin
 from feeds.text import html_to_text, one_line
 from tests.support.places import ROOT
@@ -48,7 +49,7 @@ def cases(folder: str) -> list[Path]:
 
 def documents(path: Path, form: EntryForm = "item") -> list[Document | Reject]:
     source = SERVER if path.name.startswith("http_") else ""
-    items = read_entries(path.read_bytes(), Origin(path.name, 0, source), form)
+    items = History().settle(read_entries(path.read_bytes(), Origin(path.name, 0, source), form))
     return [item for item in items if item is not None]
 
 

@@ -18,8 +18,8 @@ from feeds.fetch.feed_state import source_name
 from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
-from feeds.item import Entry, Origin, entry_id, item_xml
-from feeds.sightings import Fetch, Listed, SeenEntry, sightings
+from feeds.item import Entry, Origin, item_xml
+from feeds.sightings import EndOfFetch, Fetch, Sighting, sightings
 from feeds.sources import read_documents
 from mmqjp import Engine
 from tests.generate.seeds import examples
@@ -34,15 +34,10 @@ def fetched(hours: int) -> Origin:
     return Origin(f"{hours}.xml", 0, SOURCE, START + hours * HOUR)
 
 
-def seen(origin: Origin, *entries: Entry) -> list[SeenEntry | Listed]:
+def seen(origin: Origin, *entries: Entry) -> list[Sighting | EndOfFetch]:
     """What a fetch shows."""
     fetch = Fetch(origin.source or origin.name, origin.name, origin.modified, origin.fetched)
-    found = sightings(entries)
-    places = [
-        SeenEntry(entry_id(entry, fetch.feed), item_xml(entry).decode(), fetch, one)
-        for entry, one in zip(entries, found, strict=True)
-    ]
-    return [*places, Listed(fetch, [one.key for one in found])]
+    return list(sightings(entries, [item_xml(entry).decode() for entry in entries], fetch))
 
 
 def met(history: History, hours: int, *entries: Entry) -> list[tuple[int, int]]:
@@ -284,6 +279,6 @@ def _version(id: str, engine: Engine) -> tuple[str, str]:
 
 
 def test_a_document_is_as_it_was_without_a_history():
-    (document,) = read_entries(rss("a").encode(), fetched(0))
+    (document,) = History().settle(read_entries(rss("a").encode(), fetched(0)))
     assert isinstance(document, Document)
     assert document.id.startswith(f"{SOURCE} a ")

@@ -11,6 +11,7 @@ from lxml import etree
 from feeds import Document
 from feeds.entries import read_entries
 from feeds.fetch.discovery import feeds_of_page
+from feeds.history import History
 from feeds.item import Origin
 from feeds.links import is_harmless
 
@@ -73,7 +74,7 @@ def json_feed(address: str) -> str:
 
 def addresses(feed: str, origin: Origin = HERE) -> list[str]:
     """All addresses of the only entry."""
-    (document,) = read_entries(feed.encode(), origin)
+    (document,) = History().settle(read_entries(feed.encode(), origin))
     assert isinstance(document, Document), document
     item = etree.fromstring(document.xml_bytes())
     found = [item.findtext("item_url"), item.findtext("channel_url"), *(link.get("href") for link in item.iter("link"))]
@@ -129,7 +130,7 @@ def test_a_page_s_feeds_are_web_addresses():
 
 def title(markup: str) -> str:
     feed = f'<feed xmlns="http://www.w3.org/2005/Atom"><title>F</title><entry>{markup}<id>1</id></entry></feed>'
-    (document,) = read_entries(feed.encode(), HERE)
+    (document,) = History().settle(read_entries(feed.encode(), HERE))
     assert isinstance(document, Document), document
     return etree.fromstring(document.xml_bytes()).findtext("title", "")
 

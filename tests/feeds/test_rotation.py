@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from feeds.document import Document, Reject
-from feeds.moves import RACY
 from feeds.offsets import Offset
+from feeds.rotation import RACY
 from feeds.tail import Tail
 from mmqjp.session import Session
 from mmqjp.tables.notes import Notes
@@ -45,7 +45,7 @@ def test_each_line_is_read_once_whatever_becomes_of_its_file(
     seed: int, single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     rng = random.Random(seed)
-    monkeypatch.setattr("feeds.moves.RACY", rng.choice([RACY, SOON]))
+    monkeypatch.setattr("feeds.rotation.RACY", rng.choice([RACY, SOON]))
     positions: dict[tuple[str, str], Offset] = {}
     found: Counter[str] = Counter()
     path = tmp_path / "x.jsonl"
@@ -79,7 +79,7 @@ def test_each_line_is_read_once_by_micro_batches_that_are_repeated(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     rng = random.Random(seed)
-    monkeypatch.setattr("feeds.moves.RACY", rng.choice([RACY, SOON]))
+    monkeypatch.setattr("feeds.rotation.RACY", rng.choice([RACY, SOON]))
     driver = Driver(tmp_path, most=rng.choice([2, 5, 100]), grain=rng.choice([1, 100, 10_000]), tasks=3)
     found: Counter[str] = Counter()
 
@@ -188,7 +188,7 @@ def test_a_store_that_was_written_without_marks_goes_on(tmp_path: Path):
 
 
 def test_what_could_not_be_looked_into_is_looked_into_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("feeds.moves.RACY", -(10**12))
+    monkeypatch.setattr("feeds.rotation.RACY", -(10**12))
     path, copied = tmp_path / "1.jsonl", tmp_path / "1.jsonl.old"
     path.write_text('{"id": "d0", "xml": "<a/>"}\n')
     tail = Tail(tmp_path)
@@ -203,7 +203,7 @@ def test_what_could_not_be_looked_into_is_looked_into_again(tmp_path: Path, monk
 
 
 def test_what_was_found_elsewhere_is_found_until_it_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("feeds.moves.RACY", -(10**12))  # a directory seen once is not listed again
+    monkeypatch.setattr("feeds.rotation.RACY", -(10**12))  # a directory seen once is not listed again
     path = tmp_path / "1.jsonl"
     path.write_text('{"id": "d0", "xml": "<a/>"}\n')
     tail = Tail(tmp_path)

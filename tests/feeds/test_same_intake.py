@@ -17,12 +17,12 @@ from warcio.warcwriter import WARCWriter
 from feeds.document import Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History
-from feeds.reading import read_waiting
 from feeds.sources import read_documents
 from feeds.tail import Tail, waiting_files
+from feeds.waiting import judged, read_waiting
 from mmqjp.spark.batch_plan import PlanFiles
-from mmqjp.spark.files import FileReader, FileSource, Place, Share
-from mmqjp.spark.micro_batch import ROWS, pieces
+from mmqjp.spark.files import FileReader, FileSource, Share, SourcePath
+from mmqjp.spark.micro_batch import ROWS, items_of
 from tests.generate.seeds import seeds
 
 Sequence = list[tuple[str, str, int | None]]
@@ -124,21 +124,23 @@ def by_run(directory: Path, feeds: EntryForm | None) -> Sequence:
 
 
 def by_stream(directory: Path, feeds: EntryForm | None) -> Sequence:
-    tail = Tail(directory, feeds=feeds, history=history(), now=lambda: NOW)
-    found = read_waiting(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause))
-    return sequence([piece.item for piece in found if piece.item is not None])
+    tail = Tail(directory, feeds=feeds, now=lambda: NOW)
+    found = judged(read_waiting(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause)), history())
+    return sequence([read.item for read in found if read.item is not None])
 
 
 def by_spark(directory: Path, feeds: EntryForm | None, plans: Path) -> Sequence:
     """What the driver admits of what executors read, here in one process."""
     known, found = history(), list[Document | Reject]()
-    reader = FileReader(FileSource((Place(directory, feeds),), grain=100, tasks=3), dict, PlanFiles(plans), lambda: NOW)
+    reader = FileReader(
+        FileSource((SourcePath(directory, feeds),), grain=100, tasks=3), dict, PlanFiles(plans), lambda: NOW
+    )
     shares = reader.partitions({"plan": 0}, reader.latestOffset({"plan": 0}, None))  # type: ignore[arg-type]
-    read = [row for share in reversed(shares) if isinstance(share, Share) for row in reader.read(share)]
-    rows = pa.Table.from_batches(read, ROWS).sort_by("place")
+    made = [row for share in reversed(shares) if isinstance(share, Share) for row in reader.read(share)]
+    rows = pa.Table.from_batches(made, ROWS).sort_by("place")
     text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
-    for piece in pieces(rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))):
-        if piece.item is not None and (item := known.judge(piece.item)) is not None:
+    for read in items_of(rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))):
+        if read.item is not None and (item := known.judge(read.item)) is not None:
             found.append(item)
     return sequence(found)
 

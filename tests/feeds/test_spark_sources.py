@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from feeds import Document, Reject, read_documents
-from feeds.errors import SourceError
+from feeds.bad_input import SourceError
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.spark.document_rows import local_path, row_batches
@@ -282,10 +282,9 @@ def test_what_cannot_be_fetched_is_said(session, live, options, words):
 
 
 def test_a_document_in_another_encoding_is_text_in_its_row():
-    items = [
+    items: list[Document | Reject] = [
         Document("d", "<?xml version='1.0' encoding='iso-8859-1'?><a>é</a>".encode("latin-1"), "S", 1),
         Document("e", b"<a>\xff</a>", "S", 2),
-        None,
         Reject("f", "S", None, "why", "raw"),
     ]
     (batch,) = row_batches(items)

@@ -10,11 +10,12 @@ import pytest
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
+from feeds.bad_input import SourceError
 from feeds.document import Document, Reject
-from feeds.errors import SourceError
+from feeds.history import History
 from feeds.offsets import ALL_READ, Offset
-from feeds.reading import read_waiting
 from feeds.tail import Tail, waiting_files
+from feeds.waiting import judged, read_waiting
 from tests.support.unreadable import failing, shut
 
 FEED = "<rss><channel><title>t</title><item><title>{0}</title><guid>{0}</guid></item></channel></rss>"
@@ -24,6 +25,19 @@ def line(id: str) -> str:
     return json.dumps({"id": id, "time": 1, "xml": "<a/>"})
 
 
+def archive(path: Path, *titles: str) -> None:
+    """A WARC file with a feed for each title."""
+    out = BytesIO()
+    writer = WARCWriter(out, gzip=False)
+    headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
+    date = {"WARC-Date": "2026-01-01T18:00:00Z"}
+    for title in titles:
+        body, url = BytesIO(FEED.format(title).encode()), f"http://{title}/"
+        record = writer.create_warc_record(url, "response", payload=body, http_headers=headers, warc_headers_dict=date)
+        writer.write_record(record)
+    path.write_bytes(out.getvalue())
+
+
 class Reader:
     """Reads a source as a service does, remembering positions, and what could not be read."""
 
@@ -31,17 +45,19 @@ class Reader:
         self.tails = tails
         self.positions: dict[tuple[str, str], Offset] = {}
         self.failed: dict[str, str] = {}
+        self.history = History()
 
     def read(self, most: int = 1000) -> list[Document | Reject]:
         found: list[Document | Reject] = []
         self.failed.clear()
         files = waiting_files(self.tails, self.positions)
-        for piece in read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause})):
+        items = read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause}))
+        for read in judged(items, self.history):
             if len(found) == most:
                 return found
-            self.positions[piece.offset.source, piece.offset.file] = piece.offset
-            if piece.item is not None:
-                found.append(piece.item)
+            self.positions[read.offset.source, read.offset.file] = read.offset
+            if read.item is not None:
+                found.append(read.item)
         return found
 
     def ids(self, most: int = 1000) -> list[str]:
@@ -92,6 +108,14 @@ def test_other_files_are_read_once_and_drafts_not_at_all(tmp_path: Path):
     assert reader.ids() == ["y.xml"]
 
 
+def test_a_file_that_is_named_is_read_also_where_its_directory_passes_it_over(tmp_path: Path):
+    (tmp_path / ".x.xml").write_text("<a/>")
+    assert Reader(Tail(tmp_path)).ids() == [] and Reader(Tail(tmp_path / ".x.xml")).ids() == [".x.xml"]
+    (tmp_path / "x.json").write_text(json.dumps({"url": "http://x/"}))
+    (tmp_path / "x.xml").write_text(FEED.format("e"))
+    assert Reader(Tail(tmp_path / "x.json", feeds="item")).read() == [], "a sidecar has no documents"
+
+
 def test_files_are_read_in_order_of_the_fetch(tmp_path: Path):
     first, second = tmp_path / "one", tmp_path / "two"
     for directory in (first, second):
@@ -106,18 +130,19 @@ def test_files_are_read_in_order_of_the_fetch(tmp_path: Path):
     feed(first / "20260102T000000Z-0123456789abcdef.xml", 9_000_000_000)  # by its name
     feed(second / "20260101T120000500000Z-0123456789abcdef.xml", 1)
     feed(second / "m.xml", 1_000_000_000)  # by its time
-    out = BytesIO()
-    writer = WARCWriter(out, gzip=False)
-    headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
-    body = BytesIO(FEED.format("warc").encode())
-    date = {"WARC-Date": "2026-01-01T18:00:00Z"}
-    writer.write_record(
-        writer.create_warc_record("http://w/", "response", payload=body, http_headers=headers, warc_headers_dict=date)
-    )
-    (second / "x.warc").write_bytes(out.getvalue())
+    archive(second / "x.warc", "warc")
     reader = Reader(Tail(first, feeds="item"), Tail(second, feeds="item"))
     got = [id.split()[1] for id in reader.ids()]
     assert got == ["m", "z", "20260101T120000500000Z-0123456789abcdef", "warc", "20260102T000000Z-0123456789abcdef"]
+
+
+def test_an_offset_that_did_not_count_the_ends_of_fetches_repeats_no_entry(tmp_path: Path):
+    archive(tmp_path / "x.warc", *"abc")
+    reader = Reader(Tail(tmp_path, feeds="item"))
+    assert [id.split()[1] for id in reader.ids(2)] == ["a", "b"]
+    source = str(tmp_path)
+    reader.positions[source, "x.warc"] = Offset(source, "x.warc", 2)  # as older stores have it
+    assert [id.split()[1] for id in reader.ids()] == ["c"] and reader.positions[source, "x.warc"].position == ALL_READ
 
 
 def test_a_sidecar_is_no_document_whether_its_feed_is_there_or_not(tmp_path: Path):
@@ -185,8 +210,8 @@ def test_what_vanishes_is_told_and_no_dead_letter(tmp_path: Path):
     files = waiting_files([Tail(tmp_path)], {})
     for name in ("x.xml", "y.jsonl"):
         (tmp_path / name).unlink()
-    pieces = list(read_waiting(files, lambda waiting, cause: told.append(waiting.file)))
-    assert [piece.item.id for piece in pieces if piece.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
+    items = list(judged(read_waiting(files, lambda waiting, cause: told.append(waiting.file)), History()))
+    assert [read.item.id for read in items if read.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
 
 
 def test_a_later_version_of_a_feed_waits_for_one_that_cannot_be_read(tmp_path: Path):

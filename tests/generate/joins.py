@@ -9,8 +9,8 @@ from random import Random
 
 import pyarrow as pa
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import RESULT, JoinEngine, Matches, Scope
-from join_stage.plan import TemplateTable
 from templates.catalog import INFINITE, Row
 from templates.template import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses

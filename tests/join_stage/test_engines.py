@@ -9,13 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from join_stage import duckdb_plans
+from join_stage import duckdb_basic
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import PLANS, JoinEngine
+from join_stage.state_tables import STATE
 from join_stage.store import duckdb_tables
 from join_stage.store.protocol import StoreError
-from join_stage.store.tables import STATE, TABLES
+from mmqjp.tables.schema import SCHEMA
 from tests.generate.joins import JoinCase, as_table, random_join_case, run_case, sorted_rows
+from tests.support.stores import TABLES
 
 Opener = Callable[..., JoinEngine]
 
@@ -38,10 +40,10 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 def open_engine(request: pytest.FixtureRequest, engine_name: str, plan: str) -> Opener:
     """Opens an engine, on a directory or without, with each plan."""
     if engine_name == "duckdb":
-        return partial(DuckDBEngine, plan=plan)
+        return partial(DuckDBEngine, plan=plan, schema=SCHEMA)
     from join_stage.spark.engine import SparkEngine
 
-    return partial(SparkEngine, request.getfixturevalue("spark"), plan=plan)
+    return partial(SparkEngine, request.getfixturevalue("spark"), plan=plan, schema=SCHEMA)
 
 
 def table(name: str, *rows: tuple[object, ...]) -> pa.Table:
@@ -179,7 +181,7 @@ def test_views_for_readers(open_engine: Opener):
     queries = engine.select("SELECT qid, name, removed_at FROM queries ORDER BY qid").to_pylist()
     assert [tuple(q.values()) for q in queries] == [(1, "q1", None), (2, "q2", 99)]
     matches = engine.select("SELECT * FROM matches ORDER BY query").to_pylist()
-    assert [tuple(m.values()) for m in matches] == [(q, 1, None, 3, 4, [5]) for q in ("q1", "q2")]
+    assert [tuple(m.values()) for m in matches] == [(q, 1, None, 3, 4, [5], 0) for q in ("q1", "q2")]
     (row,) = engine.select("SELECT * FROM r_t_0").to_pylist()
     assert tuple(row.values()) == (1, *range(10, 10 + nodes), 5)
     engine.close()
@@ -306,7 +308,7 @@ def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.Monke
     expected = run_case(together, case)
     together.close()
     assert len({row[0] // 3 for row in expected[1]}) > 20, "few templates matched"
-    monkeypatch.setattr(duckdb_plans, "JOINS", 1)
+    monkeypatch.setattr(duckdb_basic, "JOINS", 1)
     apart = DuckDBEngine()
     assert run_case(apart, case) == expected
     apart.close()

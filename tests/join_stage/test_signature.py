@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine, Scope
-from join_stage.plan import TemplateTable
 from join_stage.signature import matches
-from join_stage.signature.joiner import SignatureJoin
+from join_stage.signature.join import SignatureJoin
 from mmqjp.session import Session
 from templates.catalog import INFINITE, Row
 from templates.template import Shape

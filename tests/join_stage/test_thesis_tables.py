@@ -13,9 +13,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from join_stage.batch_sql import TemplateTable
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import Scope
-from join_stage.plan import TemplateTable
 from mmqjp import Document
 from mmqjp.session import Session
 from templates.catalog import Catalog, Placement, Row

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from join_stage import duckdb_views
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine
-from join_stage.store.tables import TABLES
 from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
+from mmqjp.tables.schema import SCHEMA
 from templates.witness import Witnesses
 from tests.generate.joins import SECOND, JoinCase, random_join_case, sorted_rows
 from tests.generate.seeds import examples
+from tests.support.stores import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ BOUNDS = (0, 300, 1_000, 3_000, 10_000, CACHE_BYTES)
 
 
 def open_duckdb(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
-    return DuckDBEngine(directory, plan, cache_bytes=cache_bytes)
+    return DuckDBEngine(directory, plan, schema=SCHEMA, cache_bytes=cache_bytes)
 
 
 class Pair:
@@ -190,7 +191,7 @@ def test_slices_stay_complete_on_spark(
     from join_stage.spark.engine import SparkEngine
 
     def opener(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
-        return SparkEngine(spark, directory, plan, cache_bytes=cache_bytes)
+        return SparkEngine(spark, directory, plan, schema=SCHEMA, cache_bytes=cache_bytes)
 
     monkeypatch.setattr(view_cache, "MERGE", 3)
     case = random_join_case(4, templates=3, batches=5, documents=4, in_order=in_order)

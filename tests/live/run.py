@@ -32,6 +32,7 @@ from tests.live.standing import Refused, kept_texts
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
+from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, FaultyStore, Injected
 from xscl import parse_script
 
@@ -198,7 +199,7 @@ class Live:
 
     def _deliver(self) -> None:
         self._compare_undelivered()
-        self._engine.mark_delivered()
+        mark_delivered(self._engine)
         self._model.delivered()
 
     def _copied(self) -> None:
@@ -222,8 +223,8 @@ class Live:
             self._compare_kept()
 
     def _compare_undelivered(self) -> None:
-        undelivered = [as_row(output) for output in self._engine.undelivered()]
-        _same_rows("undelivered outputs", undelivered, self._model.undelivered)
+        left = [as_row(output) for output in undelivered(self._engine)]
+        _same_rows("undelivered outputs", left, self._model.undelivered)
 
     def _compare_queries(self) -> None:
         texts = self._engine.queries()

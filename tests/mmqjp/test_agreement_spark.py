@@ -14,6 +14,7 @@ from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import Delivery, as_row, assert_agrees
+from tests.support.delivery import mark_delivered, undelivered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +62,7 @@ def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark: SparkSess
     for half in (documents[:6], documents[6:]):
         with Session(spark, state=tmp_path) as engine:
             engine.ensure(script)
-            assert sorted(o.xml for o in engine.process(half)) == sorted(o.xml for o in engine.undelivered())
-            halves += [as_row(output) for output in engine.undelivered()]
-            engine.mark_delivered()
+            assert sorted(o.xml for o in engine.process(half)) == sorted(o.xml for o in undelivered(engine))
+            halves += [as_row(output) for output in undelivered(engine)]
+            mark_delivered(engine)
     assert comparable(halves) == comparable(whole)

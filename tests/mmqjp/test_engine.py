@@ -13,6 +13,7 @@ from mmqjp.session import Session
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
+from tests.support.delivery import mark_delivered, undelivered
 from tests.support.pairs import PAIRS, doc, pairs
 from xscl import parse_script
 
@@ -189,12 +190,12 @@ def test_outputs_wait_in_the_state_until_they_are_delivered(tmp_path: Path):
         engine.process([doc(1), doc(2)])
     with Session("duckdb", state=tmp_path) as engine:
         engine.process([doc(3)])
-        assert [o.documents for o in engine.undelivered()] == [("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
-        engine.mark_delivered()
+        assert [o.documents for o in undelivered(engine)] == [("d1", "d2"), ("d1", "d3"), ("d2", "d3")]
+        mark_delivered(engine)
     with Session("duckdb", state=tmp_path) as engine:
-        assert list(engine.undelivered()) == []
+        assert list(undelivered(engine)) == []
         engine.process([doc(4)])
-        assert [o.documents for o in engine.undelivered()] == [("d1", "d4"), ("d2", "d4"), ("d3", "d4")]
+        assert [o.documents for o in undelivered(engine)] == [("d1", "d4"), ("d2", "d4"), ("d3", "d4")]
 
 
 def test_matches_are_kept_once_for_all_queries_that_share_a_row(engine: Session):

@@ -17,12 +17,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import mmqjp.sinks.places as places
+import mmqjp.sinks.file_place as file_place
 from join_stage.duckdb_engine import DuckDBEngine
 from mmqjp.cli import main as command
 from mmqjp.session import Session
-from mmqjp.sinks.lines import GrowingFile
-from mmqjp.sinks.outlet import Outlet
+from mmqjp.sinks.delivery import Delivery
+from mmqjp.sinks.jsonl import GrowingFile
 from tests.support.faults import Point, arm, kill
 
 QUERIES = [
@@ -39,9 +39,9 @@ STORE = 7
 SEAMS: list[Point] = [
     *((DuckDBEngine, name) for name in ("begin", "append", "join", "commit", "close")),
     *((Session, name) for name in ("process", "ensure")),
-    *((GrowingFile, name) for name in ("attend", "write", "close")),
-    (places, "_cut_back"),
-    (Outlet, "note"),
+    *((GrowingFile, name) for name in ("prepare", "write", "close")),
+    (file_place, "_cut_back"),
+    (Delivery, "note"),
     (os, "fsync"),
     (os, "ftruncate"),
 ]
@@ -190,7 +190,7 @@ class Case:
         found += Counter(self.elsewhere)
         found = Counter({line: count for line, count in found.items() if '"by": "others"' not in line})
         printed = self.path / "kept"
-        code = "SELECT query, t0, t1, documents, streams, nodes, xml FROM outputs"
+        code = "SELECT id, seq, query, t0, t1, documents, streams, nodes, xml FROM outputs"
         child = os.fork()
         if not child:  # this process has to stay without threads of DuckDB's
             with Session("duckdb", state=self.path / "state") as engine:

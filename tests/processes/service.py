@@ -16,7 +16,7 @@ from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
 from mmqjp.session import Session
-from mmqjp.sinks.lines import GrowingFile
+from mmqjp.sinks.jsonl import GrowingFile
 from tests.support.faults import Point, kill, wrap
 from tests.support.service import Directory, StopAfter
 

@@ -13,7 +13,7 @@ from feeds.fetch.state import FetchStore
 from mmqjp.cli import main as command
 from mmqjp.service.drops import Drops
 from mmqjp.session import Session
-from mmqjp.sinks.lines import GrowingFile
+from mmqjp.sinks.jsonl import GrowingFile
 from tests.processes.fetch import POINTS, kill_at, note_starts
 from tests.support.feed_server import Hours, to_loopback
 

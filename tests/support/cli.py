@@ -22,14 +22,17 @@ DOCUMENTS = [
 ]
 
 LINES = [
-    '{"query": "book_blog", "t0": 1767225600000000, "t1": 1767398400000000, "documents": ["d1", "d3"], '
+    '{"id": "a0df21d7e667b76992690b466ebc7a69", "seq": 0, '
+    '"query": "book_blog", "t0": 1767225600000000, "t1": 1767398400000000, "documents": ["d1", "d3"], '
     '"streams": ["S", "S"], "nodes": {"x1": 0, "x4": 0}, "xml": "<match query=\\"book_blog\\" '
     't0=\\"1767225600000000\\" t1=\\"1767398400000000\\"><book><author>Ada</author></book>'
     '<blog><author>Ada</author></blog></match>"}',
-    '{"query": "q2", "t0": 1767398400000000, "t1": 1767398400000000, "documents": ["d3"], '
+    '{"id": "ccb07b811c8c511cc35d0dd191712030", "seq": 1, '
+    '"query": "q2", "t0": 1767398400000000, "t1": 1767398400000000, "documents": ["d3"], '
     '"streams": ["S"], "nodes": {"b": 0}, "xml": "<match query=\\"q2\\" '
     't0=\\"1767398400000000\\" t1=\\"1767398400000000\\"><blog><author>Ada</author></blog></match>"}',
-    '{"query": "book_blog", "t0": 1767312000000000, "t1": 1767484800000000, "documents": ["d2", "d4"], '
+    '{"id": "e04ec716534ecf9e591d3d4518986440", "seq": 2, '
+    '"query": "book_blog", "t0": 1767312000000000, "t1": 1767484800000000, "documents": ["d2", "d4"], '
     '"streams": ["S", "S"], "nodes": {"x1": 0, "x4": 0}, "xml": "<match query=\\"book_blog\\" '
     't0=\\"1767312000000000\\" t1=\\"1767484800000000\\"><book><author>Bob</author></book>'
     '<blog><author>Bob</author></blog></match>"}',

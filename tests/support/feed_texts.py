@@ -6,6 +6,7 @@ from lxml import etree
 
 from feeds import Document
 from feeds.entries import read_entries
+from feeds.history import History
 from feeds.item import Origin
 
 MTIME = 1_800_000_000_000_000
@@ -13,7 +14,8 @@ HERE = Origin("dir/feed.xml", MTIME)
 
 
 def read(feed, origin=HERE, form="item"):
-    return list(read_entries(feed.encode() if isinstance(feed, str) else feed, origin, form))
+    items = read_entries(feed.encode() if isinstance(feed, str) else feed, origin, form)
+    return list(History().settle(items))
 
 
 def leaves(document):

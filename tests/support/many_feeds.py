@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from feeds.fetch.clock import SECOND
-from feeds.fetch.opml import Listed, write_opml
+from feeds.fetch.opml import ListedFeed, write_opml
 from feeds.fetch.state import FetchStore
 from tests.support.feed_server import FeedServer, rss
 
@@ -38,7 +38,7 @@ class ManyFeeds:
         self.server.serve("/robots.txt", "User-agent: *\nDisallow: /private")
         self.publish(0)
         urls = [self.server.url(path_of(number), f"h{number % self.hosts}.test") for number in range(self.feeds)]
-        listed = [Listed(url, f"Feed {n}", f"all/{n % 7}") for n, url in enumerate(urls)]
+        listed = [ListedFeed(url, f"Feed {n}", f"all/{n % 7}") for n, url in enumerate(urls)]
         self.opml.write_bytes(write_opml(listed))
 
     def publish(self, version: int) -> None:

@@ -14,7 +14,8 @@ from mmqjp.service.log import Log
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.session import Session
-from mmqjp.sinks.lines import WRITTEN, open_lines
+from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.jsonl import open_sink
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
 
@@ -58,7 +59,7 @@ class Directory:
         (self.drops / name).write_text("".join(json.dumps(document) + "\n" for document in documents))
 
     def service(self, engine: Session, log: Log | None = None, **options: Any) -> Service:
-        lines = open_lines(self.output, engine.setting(WRITTEN))
+        lines = open_sink(self.output, engine.position(OUTPUT))
         queue = CommandQueue(self.spool)
         return Service(engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, Rules(**options))
 
@@ -85,17 +86,17 @@ class Directory:
 def streaming(place: Directory, engine: Session, session: Any, events: Events, **options: Any) -> Any:
     """The service on Spark over the same files."""
     from mmqjp.service.streaming import StreamingService
-    from mmqjp.spark.files import FileSource, Place
+    from mmqjp.spark.files import FileSource, SourcePath
     from mmqjp.spark.frames import streaming_frame
 
     named = {name: options.pop(name) for name in ("max_document", "grain") if name in options}
     sizes = {"most": options.get("batch_size", 5_000), "most_bytes": options.get("batch_bytes", 16 << 20)}
     if within := options.pop("in_batches_of", None):  # smaller than the micro-batches
         options["batch_size"] = within
-    source = FileSource((Place(place.drops, options.pop("feeds", None)),), **named, **sizes)
+    source = FileSource((SourcePath(place.drops, options.pop("feeds", None)),), **named, **sizes)
     checkpoint = place.state / "checkpoint" / "files"
     frame = options.pop("frame", None) or streaming_frame(session, source, place.state, checkpoint)
-    lines = open_lines(place.output, engine.setting(WRITTEN))
+    lines = open_sink(place.output, engine.position(OUTPUT))
     queue = CommandQueue(place.spool)
     return StreamingService(engine, source.tails(), lines, queue, events, Rules(**options), frame, checkpoint)
 

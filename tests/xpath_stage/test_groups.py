@@ -17,6 +17,7 @@ from mmqjp.session import Session
 from templates.catalog import Edge
 from tests.generate.joins import SECOND
 from tests.generate.seeds import seeds
+from tests.support.delivery import undelivered
 from tests.support.faults import FaultySession
 from xpath_stage import groups as groups_module
 from xpath_stage.groups import SHARE, Groups
@@ -199,7 +200,7 @@ def test_groups_of_queries_that_are_gone_go():
         assert rows_of_groups(engine) == 0 and counted(engine) == (0, 0)
         assert engine.sql("SELECT * FROM bound").num_rows == 0
         engine.subscribe(contains(0), backfill=True)
-        assert {o.documents[0] for o in engine.undelivered() if o.query == "n0"} == {"d0", "d2"}
+        assert {o.documents[0] for o in undelivered(engine) if o.query == "n0"} == {"d0", "d2"}
         assert pairs(engine, [other(4)]) == {("n0", "d0"), ("n0", "d2")}
 
 

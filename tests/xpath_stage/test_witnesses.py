@@ -139,7 +139,7 @@ def test_the_shape_cache_rests_where_it_does_not_hit():
         (emissions, "MAX_TABLE"),
         (evaluator, "CHUNK"),
         (shapes, "MAX_ELEMENTS"),
-        (relations, "HELD"),
+        (relations, "HELD_VALUES"),
         (automaton, "MOST_PARTS"),
     ],
 )

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.generate.strategies import random_case
-from xscl import Script, XsclErrors, lifting, parse_script, parser, to_xscl
-from xscl.lifting import Lifted
+from xscl import Script, XsclErrors, parse_script, parser, skeletons, to_xscl
 from xscl.parser import _Parser
+from xscl.skeletons import KnownSkeletons
 
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser, "_known", {})
-    monkeypatch.setattr(parser, "_lifted", Lifted())
+    monkeypatch.setattr(parser, "_skeletons", KnownSkeletons())
 
 
-def outcome(text: str, *, lifts: bool) -> Script | list[str]:
+def outcome(text: str, *, reuse: bool) -> Script | list[str]:
     try:
-        return parse_script(text) if lifts else _Parser(text).script(lifts=False)
+        return parse_script(text) if reuse else _Parser(text).script(reuse=False)
     except XsclErrors as errors:
         return list(map(str, errors.errors))
 
@@ -40,7 +40,7 @@ def test_other_constants_say_what_they_say(seed: int):
     rng = Random(seed)
     text = to_xscl(random_case(seed, 3, 1)[0])
     for variant in [text, *(respelled(rng, text) for _ in range(8))]:
-        assert outcome(variant, lifts=True) == outcome(variant, lifts=False), variant
+        assert outcome(variant, reuse=True) == outcome(variant, reuse=False), variant
 
 
 TOKENS = ['"a"', "'b'", "''", '"c""d"', "t'", "7", "-1.5", ".5", "x1", "and'e'", ";", "\n", " "]
@@ -50,7 +50,7 @@ TOKENS = ['"a"', "'b'", "''", '"c""d"', "t'", "7", "-1.5", ".5", "x1", "and'e'",
 def test_any_tokens(tokens: list[str]):
     text = f'//a[b = "x"]; //a[. = {" ".join(tokens)}]'
     for variant in (text, text.replace('"a"', '"z"')):
-        assert outcome(variant, lifts=True) == outcome(variant, lifts=False)
+        assert outcome(variant, reuse=True) == outcome(variant, reuse=False)
 
 
 JOIN = "//a->c[b = {}] FOLLOWED BY {{c = d, {} d}} //e->d[c > {}]"
@@ -89,13 +89,13 @@ def test_a_mistake_in_the_constants_is_told_with_its_place():
 def test_a_character_that_is_not_allowed_is_told_of_among_known_statements_too(illegal: str):
     parse_script("//a;\n//b")
     for text in (f"{illegal}//a;\n//b", f"//a;\n{illegal}//b", f"//a;\n//b;{illegal}"):
-        assert outcome(text, lifts=True) == outcome(text, lifts=False) != parse_script("//a;\n//b")
+        assert outcome(text, reuse=True) == outcome(text, reuse=False) != parse_script("//a;\n//b")
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parser, "MAX_STATEMENTS", 3)
-    monkeypatch.setattr(lifting, "MAX_SKELETONS", 2)
+    monkeypatch.setattr(skeletons, "MAX_SKELETONS", 2)
     for n in range(10):
         parse_script(f"//a{n}[b = 'x'];\n//b{n}")
         assert len(parser._known) <= 3
-        assert len(parser._lifted._fills) <= 2
+        assert len(parser._skeletons._fills) <= 2

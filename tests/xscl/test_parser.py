@@ -21,7 +21,7 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.script import split_script
+from xscl.statements import split_script
 from xscl.syntax import Block, Join, SelectItem, SelectItems, SelectStar, SubQuery
 
 

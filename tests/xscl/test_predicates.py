@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xscl.algebra.expressions import And, Compare, Expr, Or, String, VarPath
-from xscl.predicates import TooManyDisjuncts, disjuncts
+from xscl.disjuncts import TooManyDisjuncts, disjuncts
 
 A, B, C, D = (Compare("=", VarPath(name), String("1")) for name in "abcd")
 

@@ -1,1 +1,1 @@
-"""What queries mean, without syntax: tree patterns, value joins, terms, the values that are derived and compared."""
+"""What queries mean, without syntax: tree patterns, value joins, and values that are derived and compared."""

@@ -1,6 +1,6 @@
-"""Expressions of XSCL: paths, operands, conditions, element constructors; immutable, and equal where they say the same.
+"""Expressions: paths, operands, conditions and element constructors, as immutable nodes.
 
-Where one stood in the text (`span`) does not count.
+Expressions are equal if they say the same, wherever they stand in a text (`span`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CompareOp = Literal["=", "!=", "<", "<=", ">", ">="]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Half-open range of character offsets in the script."""
+    """A half-open range of character offsets in a script."""
 
     start: int
     end: int
@@ -25,7 +25,7 @@ NOWHERE = Span(0, 0)
 
 
 def nowhere() -> Span:
-    """The field of a node for where it stands, which is nowhere if nothing is said."""
+    """The field of a node that says where it stands: nowhere, unless it is given."""
     return field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -34,9 +34,9 @@ def nowhere() -> Span:
 
 @dataclass(frozen=True, slots=True)
 class NameTest:
-    """What a step accepts: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name`, `@*`.
+    """Which nodes a step takes: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name` or `@*`.
 
-    `prefix` is None for no prefix and "*" for any namespace; `local` is "*" for any name.
+    `prefix` is None if there is none, and "*" for any namespace. `local` is "*" for any name.
     """
 
     kind: NodeKind
@@ -47,7 +47,7 @@ class NameTest:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a path: axis, test, filters (all must hold) and at most one binding."""
+    """One step of a path: its axis and test, filters that must all hold, and the variable that it binds, if any."""
 
     axis: Axis
     test: NameTest
@@ -58,19 +58,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rel:
-    """A path relative to the filtered node; no steps at all is `.`, the node itself."""
+    """A path from the filtered node. Without steps it is `.`, the node itself."""
 
     steps: tuple[Step, ...] = ()
     span: Span = nowhere()
 
 
 # ---------------------------------------------------------------- operands and conditions
-# One family serves filters (leaves: Rel) and join predicates and SELECT (leaves: VarPath).
+# The same classes serve filters, whose leaves are Rel, and predicates and SELECT, whose leaves are VarPath.
 
 
 @dataclass(frozen=True, slots=True)
 class VarPath:
-    """A variable, or with steps a path on it: `x1`, `x1/title`."""
+    """A variable or, with steps, a path on it: `x1`, `x1/title`."""
 
     var: str
     steps: tuple[Step, ...] = ()
@@ -79,13 +79,15 @@ class VarPath:
 
 @dataclass(frozen=True, slots=True)
 class String:
+    """A string literal; `value` is the text that it stands for."""
+
     value: str
     span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number literal, as written."""
+    """A number literal, as it is written."""
 
     text: str
     span: Span = nowhere()
@@ -93,7 +95,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function call: of a filter, of a predicate (`contains`...), or a derived value (`host`...)."""
+    """A function call: a condition such as `contains(...)`, or a value such as `host(...)`."""
 
     name: str
     args: tuple[Expr, ...]
@@ -102,6 +104,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
+    """A comparison of two operands."""
+
     op: CompareOp
     left: Expr
     right: Expr
@@ -110,18 +114,24 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class And:
+    """A condition that holds if all of `args` do."""
+
     args: tuple[Expr, ...]
     span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
+    """A condition that holds if any of `args` does."""
+
     args: tuple[Expr, ...]
     span: Span = nowhere()
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
+    """A condition that holds if `arg` does not."""
+
     arg: Expr
     span: Span = nowhere()
 
@@ -134,7 +144,7 @@ Operand = VarPath | String | Number | Call
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """`{operand}` in an element constructor; `text` is what stood between the braces, stripped."""
+    """`{operand}` in an element constructor. `text` is what stands between the braces, stripped."""
 
     operand: Expr
     text: str = field(default="", compare=False)
@@ -143,7 +153,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class ElementConstructor:
-    """`<name attr="text {hole}">text {hole} <child/></name>`; `name` and attribute names may be `p:local`."""
+    """`<name attr="text {hole}">text {hole} <child/></name>`. Names may have a prefix."""
 
     name: str
     attributes: tuple[tuple[str, tuple[str | Hole, ...]], ...] = ()

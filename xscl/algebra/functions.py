@@ -1,6 +1,6 @@
-"""The one implementation of values: numbers, comparisons, derived values and string functions.
+"""The one implementation of numbers, comparisons, derived values and string functions.
 
-Every engine computes values here: SQL's casts and case mappings differ from XPath's and from one another.
+All engines compute values here, because SQL's casts and case mappings are not XPath's, and differ between engines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SPACES = re.compile(r"[ \t\r\n]+")
 
 
 def xpath_number(text: str) -> float:
-    """XPath 1.0's number(): digits with an optional minus and point between XPath white space, else NaN.
+    """XPath 1.0's number(): of digits with an optional minus and point, and white space around them; else NaN.
 
     >>> xpath_number(" -1.50 "), xpath_number("1e3")
     (-1.5, nan)
@@ -42,9 +42,9 @@ def number_string(text: str) -> str:
 
 
 def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
-    """Whether the comparison holds: of strings for `=` and `!=` between two strings, else of XPath numbers.
+    """Whether a comparison holds: `=` and `!=` between two strings compare strings, all others XPath numbers.
 
-    NaN compares false, except under `!=`. (Strings are compared code point by code point.)
+    Strings are equal if their code points are. A comparison with NaN is false, but for `!=`.
 
     >>> compare("=", "1.0", "1"), compare("=", "1.0", 1.0), compare("<", "9", "10"), compare("!=", "a", 1.0)
     (False, True, True, True)
@@ -69,9 +69,9 @@ def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
 
 
 def normalize_space(text: str) -> str:
-    """The text without white space at its ends, and each run of white space inside as one space.
+    """The text without white space at its ends, and with one space for each run of white space inside.
 
-    White space is XML's: a no-break space is none.
+    White space is XML's, which has no no-break space.
     """
     return _SPACES.sub(" ", text.strip(_SPACE))
 
@@ -83,25 +83,21 @@ DERIVED: dict[str, Callable[[str], str]] = {
     "canonical-url": canonical_url,
     "host": url_host,
 }
-"""The functions of XSCL that derive a value from a node's string value. They never fail.
+"""The functions that derive a value from a node's string value. They never fail.
 
-`lower-case` and `upper-case` are Unicode's full case mappings without tailoring to a language, as XPath's Functions and
-Operators (5.4.7, 5.4.8) ask for: SS for ß, and a final sigma where a word ends, which depends on the neighbours but on
-no language. (Saxon maps characters one by one, without a final sigma.)
+`lower-case` and `upper-case` are Unicode's full case mappings, the same in any language, as XPath's Functions and
+Operators (5.4.7, 5.4.8) demand: ß becomes SS, and a sigma at a word's end a final one. (Saxon maps each character by
+itself, and makes no final sigma.)
 """
 
 
 def derive(name: str, text: str) -> str:
-    """The derived value `name(text)`: always a string, "" where there is none.
-
-    Raises:
-        KeyError: when no function of `DERIVED` has this name.
-    """
+    """The derived value `name(text)`: a string, "" if there is none. `name` is one of DERIVED."""
     return DERIVED[name](text)
 
 
 def contains(text: str, part: str) -> bool:
-    """Whether `part` occurs in `text`; the empty string occurs in every text."""
+    """Whether `part` occurs in `text`. The empty string occurs in any."""
     return part in text
 
 
@@ -116,10 +112,10 @@ def ends_with(text: str, suffix: str) -> bool:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether a part of `text` matches the XPath 2.0 regular expression `pattern` (`^` and `$` anchor it).
+    """Whether a part of `text` matches the XPath 2.0 regular expression `pattern`. `^` and `$` anchor it.
 
     Raises:
-        PatternError: when `pattern` is no regular expression.
-        PatternLimit: when the search would take too long.
+        PatternError: if `pattern` is no regular expression.
+        PatternLimit: if the search would take too long.
     """
     return compile_pattern(pattern).found_in(text)

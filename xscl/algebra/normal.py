@@ -1,8 +1,7 @@
-"""Value-join normal form (thesis 6.2): conjunctive queries over tree patterns, value joins and residuals."""
+"""Value-join normal form (thesis 6.2): conjunctive queries of tree patterns, value joins and residual predicates."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -22,16 +21,17 @@ from xscl.algebra.expressions import (
 )
 from xscl.algebra.functions import DERIVED, derive, number_string
 from xscl.algebra.pattern import PatternNode, Test
+from xscl.algebra.system_names import hidden_stream
 
 JoinOp = Literal["FOLLOWED BY", "JOIN"]
 
 TUPLE_TEST = Test("element", "", "tuple")
-"""Root of a hidden stream's virtual documents; its children are v0, v1, ... one for each variable."""
+"""The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A variable's string value, with derived-value functions applied, the innermost first."""
+    """A variable's string value, with functions applied to it, the innermost first."""
 
     var: str
     functions: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Term:
 class Side:
     """One input of a conjunctive query: a tree pattern over a stream.
 
-    Only the variables that someone needs keep their names. For a hidden stream the pattern is that of its tuples.
+    Only variables that are needed have names. The pattern over a hidden stream is that of its tuples.
     """
 
     stream: str
@@ -49,12 +49,13 @@ class Side:
     hidden: Hidden | None = None
 
     def variables(self) -> tuple[str, ...]:
+        """The variables of the pattern, in pre-order."""
         return tuple(node.var for node in self.pattern.walk() if node.var)
 
 
 @dataclass(frozen=True, slots=True)
 class Conjunct:
-    """A conjunctive query: `right` is None for a filter; joins pair a term of the left with one of the right."""
+    """A conjunctive query. A filter has no `right`. Each of `joins` pairs a term of the left with one of the right."""
 
     left: Side
     right: Side | None
@@ -62,14 +63,15 @@ class Conjunct:
     residual: tuple[Expr, ...] = ()
 
     def sides(self) -> tuple[Side, ...]:
+        """Its one or two inputs, the left one first."""
         return (self.left,) if self.right is None else (self.left, self.right)
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """An inner join as a stream of tuples, one for each distinct joint binding of `variables` (and documents).
+    """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`.
 
-    `side` tells which input of the outer join it is: the tuples of two equal inputs are different documents.
+    `side` is the input of the outer join that it is. Two equal inputs have different documents as tuples.
     """
 
     op: JoinOp
@@ -80,13 +82,16 @@ class Hidden:
 
     @property
     def stream(self) -> str:
-        """A name that equal inner joins share, whatever their variables were called."""
-        return "#" + hashlib.sha256(repr(self).encode()).hexdigest()[:24]
+        """A name that equal inner joins share, whatever their variables were called.
+
+        Stores keep it, and it is made of `repr`: no class or field that a Hidden is made of can be renamed.
+        """
+        return hidden_stream(repr(self))
 
 
 @dataclass(frozen=True, slots=True)
 class SelectEntry:
-    """One SELECT variable: its key in `nodes` (also its element's name) and its value, or a constant's text."""
+    """One SELECT item: its key in `nodes`, which is also its element's name, and its value, or a constant's text."""
 
     key: str
     value: Term | str
@@ -94,10 +99,10 @@ class SelectEntry:
 
 @dataclass(frozen=True, slots=True)
 class NormalQuery:
-    """A query in normal form. `op` is None for a filter, `window` in microseconds, None for INF.
+    """A query in normal form.
 
-    `star` tells a default output (roots keep their own names); `constructor` is set for an element constructor, whose
-    holes stand in `holes` in order of appearance.
+    `op` is None for a filter. `window` is in microseconds, None for INF. With `star` the output is that of `SELECT *`,
+    in which roots keep their own names. `holes` has what stands in the holes of `constructor`, in their order.
     """
 
     op: JoinOp | None
@@ -111,7 +116,7 @@ class NormalQuery:
 
 
 def as_term(expr: Expr) -> Term | None:
-    """A variable under derived-value functions as a term; None for anything else."""
+    """An expression as a term, if it is a variable with functions applied to it; else None."""
     match expr:
         case VarPath(var=var, steps=()):
             return Term(var)
@@ -122,7 +127,7 @@ def as_term(expr: Expr) -> Term | None:
 
 
 def constant_text(expr: Expr) -> str | None:
-    """The text of an operand without variables; None if it has one."""
+    """The text of an operand that is constant; None for one with a variable."""
     match expr:
         case String(value=value):
             return value
@@ -150,5 +155,5 @@ def variables_of(expr: Expr) -> Iterator[str]:
 
 
 def hole_key(hole: Hole) -> str:
-    """A constructor hole's key in `nodes`: a variable's name, else the text between the braces."""
+    """The key of a constructor's hole in `nodes`: the name of a variable, else the text between the braces."""
     return hole.operand.var if isinstance(hole.operand, VarPath) and not hole.operand.steps else hole.text

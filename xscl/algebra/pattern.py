@@ -1,4 +1,4 @@
-"""Tree patterns: what a query block looks for in one document, with names resolved and filters sorted out."""
+"""Tree patterns: what a query block looks for in a document, with names resolved and filters lowered."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from xscl.algebra.expressions import NodeKind
 
 EXTENSION_PREFIX = "mmqjp"
-"""Prefix of our own functions in the XPath text of a condition: `ends-with` and `matches`, which XPath 1.0 lacks, and
-`number`, `string` and `compare` (of numbers), which libxml2 has otherwise: to it 1e3 is a number, 1e+12 a string."""
+"""The prefix of our own functions in a condition's XPath text: `ends-with` and `matches`, which XPath 1.0 lacks, and
+`number`, `string` and `compare` (of numbers), which libxml2 gets wrong: it reads 1e3 as a number, and writes 1e+12."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Test:
-    """A name test with its namespace: `uri` is "" for none and "*" for any, `local` is "*" for any name."""
+    """A name test. `uri` is the namespace, "" for none and "*" for any; `local` is "*" for any name."""
 
     kind: NodeKind
     uri: str
     local: str
 
     def accepts(self, name: str) -> bool:
-        """Whether a node of this kind with the name `local` or `{uri}local` passes."""
+        """Whether a node of this kind passes that is named `local` or `{uri}local`."""
         uri, local = name[1:].rsplit("}", 1) if name.startswith("{") else ("", name)
         return self.uri in ("*", uri) and self.local in ("*", local)
 
@@ -32,7 +32,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Condition:
-    """A condition on a node: its string value equals `literal`, or the boolean XPath 1.0 expression `xpath` holds."""
+    """A condition on a node: its string value is `literal`, or the XPath 1.0 expression `xpath` is true for it."""
 
     literal: str | None = None
     xpath: str | None = None
@@ -43,8 +43,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class PatternNode:
-    """A node of a tree pattern. `axis` leads to it from its parent; "." is the self axis, whose node may carry
-    the derived-value `functions` to apply to the string value, the innermost first."""
+    """A node of a tree pattern, to which `axis` leads from its parent. On the self axis, ".", it may have `functions`
+    that are applied to the string value, the innermost first."""
 
     axis: str
     test: Test
@@ -73,12 +73,12 @@ def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -
 
 
 def attach(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:
-    """The pattern with one more child below the node bound to `var`."""
+    """The pattern, in which the node bound to `var` has one more child."""
     return transform(pattern, lambda n: replace(n, children=(*n.children, branch)) if n.var == var else n)
 
 
 def quoted(text: str) -> str:
-    """An XPath 1.0 string expression for `text`, by concat() where it holds both kinds of quotes."""
+    """An XPath 1.0 expression whose value is `text`: a literal, or concat() if the text has both kinds of quotes."""
     if '"' not in text:
         return f'"{text}"'
     if "'" not in text:

@@ -1,6 +1,6 @@
-"""Tree patterns as JSON, so that a store can keep them: `[axis, kind, uri, name, conditions, children, functions]`.
+"""Tree patterns as JSON, for stores: a node is `[axis, kind, uri, name, conditions, children, functions]`.
 
-A condition is `["=", literal]` or `["?", xpath]`. Variables are left out: what is shared by queries has none.
+A condition is `["=", literal]` or `["?", xpath]`. Variables are left out: what queries share has none.
 """
 
 from __future__ import annotations
@@ -9,27 +9,28 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from common.errors import InvalidValue
 from xscl.algebra.functions import DERIVED
 from xscl.algebra.pattern import Condition, PatternNode, Test
 
 _AXES = ("/", "//", ".")
 _KINDS = ("element", "attribute")
 
-# Very many patterns test for few names: tests that are one object are compared quickly.
+# Many patterns test for few names, and tests that are the same object are compared fast.
 _test = lru_cache(maxsize=10_000)(Test)
 
 
 def to_json(node: PatternNode) -> str:
-    """The text of a pattern without variables."""
+    """A pattern as JSON, without its variables."""
     return json.dumps(_plain(node), ensure_ascii=False, separators=(",", ":"))
 
 
 def from_json(text: str) -> PatternNode:
-    """The pattern that a text stands for. Raises ValueError if it is none."""
+    """The pattern that `to_json` wrote. Raises InvalidValue for any other text."""
     try:
         return _node(json.loads(text))
     except (TypeError, RecursionError) as error:
-        raise ValueError(f"{text[:80]!r} is no tree pattern") from error
+        raise InvalidValue(f"{text[:80]!r} is no tree pattern") from error
 
 
 def _plain(node: PatternNode) -> list[Any]:
@@ -42,7 +43,7 @@ def _node(plain: Any) -> PatternNode:
     axis, kind, uri, local, conditions, children, functions = plain
     known = axis in _AXES and kind in _KINDS and isinstance(uri, str) and isinstance(local, str)
     if not known or not DERIVED.keys() >= set(functions):
-        raise ValueError(f"{str(plain)[:80]!r} is no tree pattern")
+        raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
     return PatternNode(
         axis,
         _test(kind, uri, local),
@@ -55,5 +56,5 @@ def _node(plain: Any) -> PatternNode:
 def _condition(plain: Any) -> Condition:
     sort, text = plain
     if not isinstance(text, str) or sort not in ("=", "?"):
-        raise ValueError(f"{str(plain)[:80]!r} is no condition")
+        raise InvalidValue(f"{str(plain)[:80]!r} is no condition")
     return Condition(literal=text) if sort == "=" else Condition(xpath=text)

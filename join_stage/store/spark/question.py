@@ -1,7 +1,7 @@
-"""A question of a store on Spark: in a session of its own, over the files of the batches that are committed.
+"""A question over a store on Spark: in a session of its own, over the files of committed batches.
 
-A question is judged before it runs, as Spark parses it: only relations of ours, only functions of a list, nothing but
-what selects. Then once more as Spark has analysed it, where every name stands for what it means.
+A question is judged twice before it runs. As Spark parses it, it may only select, from relations of the store, by
+functions of a list. As Spark analyses it, every name is resolved, and its rows must come from those relations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.store.reading import ONLY_READ, Bounds, Cut, Refused, known, parts_of, short_enough
+from join_stage.store.reading import (
+    ONLY_READ,
+    Bounds,
+    QuestionInterrupted,
+    QuestionRefused,
+    check_known,
+    parts_of,
+    short_enough,
+)
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.functions import FUNCTIONS, TABLE_FUNCTIONS
 from join_stage.store.spark.snapshot import Snapshot
 from join_stage.store.spark.tables import TableViews
@@ -32,7 +41,7 @@ UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedWith
 """
 
 _PLANS = frozenset(_PLANS_NAMES.split())
-"""The relations of a parsed question. All they are made of is in the JSON of a plan, which a WINDOW clause is not."""
+"""The relations of a parsed question. The JSON of a plan has all their parts; it lacks those of a WINDOW clause."""
 
 _UNRESOLVED_NAMES = """
 MultiAlias UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator
@@ -41,10 +50,10 @@ UnresolvedStarExcept UnresolvedStarExceptOrReplace
 """
 
 _UNRESOLVED = frozenset(_UNRESOLVED_NAMES.split())
-"""What a parsed question may leave to be resolved."""
+"""The unresolved nodes that a parsed question may have."""
 
 _SOURCES = frozenset(("CTERelationRef", "LocalRelation", "LogicalRDD", "LogicalRelation", "OneRowRelation", "Range"))
-"""Where the rows of an analysed question may come from."""
+"""The leaves of an analysed question."""
 
 _REACHING_NAMES = """
 CallMethodViaReflection CurrentUser InputFileBlockLength InputFileBlockStart InputFileName PythonUDF PythonUDAF
@@ -60,23 +69,23 @@ _PLAN, _ANALYSIS, _EXPRESSIONS = f"{_CATALYST}plans.logical.", f"{_CATALYST}anal
 _SETTINGS = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.files.minPartitionNum": "1",
-    # Nobody asks about the plan of a question that is still running.
+    # No plan of a running question is shown.
     "spark.sql.adaptive.enabled": "true",
 }
 
 _RANGE = 3
-"""The arguments of `range` but for the number of its parts, which would be one of tasks."""
+"""The number of arguments of `range` without the last, which is a number of tasks."""
 
 MOST_REPEATED = 100_000
-"""So many rows are gone through, at the most, for one row that is read, by joins that have no equality: a task of
-Spark's sees that it was cancelled only between the rows that it reads."""
+"""The largest number of rows that joins without an equality may produce from one row. A task of Spark notices a
+cancellation only between the rows that it reads."""
 
 _TASKS = ("spark.sql.leafNodeDefaultParallelism", "spark.sql.shuffle.partitions", "spark.sql.files.maxPartitionNum")
-"""What says how many tasks a stage has."""
+"""The settings of the number of tasks of a stage."""
 
 
 class SparkQuestion:
-    """A `Question` of a store whose files are given."""
+    """A `Question` over a snapshot of a store."""
 
     def __init__(self, session: SparkSession, files: Snapshot, sql: str, bounds: Bounds) -> None:
         self._session, self._files, self._sql, self._bounds = session, files, sql, bounds
@@ -92,12 +101,12 @@ class SparkQuestion:
             if self._bounds.rows is not None:
                 answer = answer.limit(self._bounds.rows + 1)
             if self._cut:
-                raise Cut("the question was interrupted")
+                raise QuestionInterrupted("the question was interrupted")
             rows: pa.Table = answer.toArrow()
         except (PySparkException, Py4JError) as error:
             if self._cut:
-                raise Cut("the question was interrupted") from None
-            raise Refused(_first_line(error)) from error
+                raise QuestionInterrupted("the question was interrupted") from None
+            raise QuestionRefused(_first_line(error)) from error
         finally:
             context.removeJobTag(self._tag)
         self._bounds.check(rows.num_rows, rows.nbytes)
@@ -108,11 +117,11 @@ class SparkQuestion:
         self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _judged(self, session: SparkSession) -> DataFrame:
-        """The question as a data frame over views of its own. Raises Refused."""
+        """The question as a data frame over views of its own. Raises QuestionRefused."""
         short_enough(self._sql)
         state = session._jsparkSession.sessionState()
         with _silent():
-            judge(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()))
+            judge(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()), self._files.schema)
             TableViews(session, self._files).refresh(self._sql)
             frame = session.sql(self._sql)
             execution = frame._jdf.queryExecution()
@@ -123,8 +132,8 @@ class SparkQuestion:
 
 
 def _beside(session: SparkSession) -> SparkSession:
-    """A session with views and settings of its own, whose stages have no more tasks than half of the cores: a task that
-    has begun is not put aside for those of a batch."""
+    """A session with its own views and settings. Its stages have at most half as many tasks as there are cores, because
+    a running task does not make way for those of a batch."""
     other = session.newSession()
     tasks = max(session.sparkContext.defaultParallelism // 2, 1)
     for key, value in _SETTINGS.items():
@@ -134,60 +143,61 @@ def _beside(session: SparkSession) -> SparkSession:
     return other
 
 
-def judge(plan: Any) -> None:
-    """Refuses a plan, as Spark's parser gives it and in JSON, that does anything but select from relations of ours by
-    functions of the list."""
+def judge(plan: Any, schema: StoreSchema) -> None:
+    """Raises QuestionRefused for a parsed plan, in JSON, that does anything but select from relations of
+    a schema by functions of the list."""
     parts = list(parts_of(plan))
     made = {entry["_1"].lower() for part in parts for entry in part.get("cteRelations", ())}
     for part in parts:
         if "class" in part:
-            _judge(part, made)
+            _judge(part, schema, made)
 
 
-def _judge(part: Mapping[str, Any], made: set[str]) -> None:
+def _judge(part: Mapping[str, Any], schema: StoreSchema, made: set[str]) -> None:
     name = _name(part)
     if not part["class"].startswith((_PLAN, _ANALYSIS, _EXPRESSIONS)):
-        raise Refused(ONLY_READ)
+        raise QuestionRefused(ONLY_READ)
     if part["class"].startswith(_PLAN) and name not in _PLANS:
-        raise Refused(f"{ONLY_READ} ({name} is not answered)")
+        raise QuestionRefused(f"{ONLY_READ} ({name} is not answered)")
     if part["class"].startswith(_ANALYSIS) and name not in _PLANS | _UNRESOLVED:
-        raise Refused(f"{name} is not answered: name tables and functions as they are")
+        raise QuestionRefused(f"{name} is not answered: name tables and functions as they are")
     if name == "UnresolvedRelation":
-        known(_inner(part["multipartIdentifier"]), made)
+        check_known(_inner(part["multipartIdentifier"]), schema, made)
     elif name == "UnresolvedFunction":
         _judge_function(_inner(part["nameParts"]), FUNCTIONS)
     elif name == "UnresolvedTableValuedFunction":
         _judge_function(_inner(part["name"]), TABLE_FUNCTIONS)
         if _inner(part["name"]).lower() == "range" and len(part["functionArgs"]) > _RANGE:
-            raise Refused("range takes a start, an end and a step: in how many parts it is made is not said")
+            raise QuestionRefused("range takes a start, an end and a step: in how many parts it is made is not said")
     elif name == "UnresolvedGenerator":
         _judge_function(part["name"]["funcName"], TABLE_FUNCTIONS)
 
 
 def _judge_function(name: str, allowed: frozenset[str]) -> None:
     if name.lower() not in allowed:
-        raise Refused(f"the function {name!r:.80} is not answered: only what computes is, and makes little of little")
+        raise QuestionRefused(
+            f"the function {name!r:.80} is not answered: only what computes is, and makes little of little"
+        )
 
 
 def judge_analysed(plan: Any) -> None:
-    """Refuses a plan, as Spark has analysed it and in JSON, whose rows come from elsewhere, or whose expressions reach
-    there."""
+    """Raises QuestionRefused for an analysed plan, in JSON, whose rows or expressions reach beyond the relations."""
     for part in parts_of(plan):
         if "class" not in part:
             continue
         name = _name(part)
         if name in _REACHING or ("objects." in part["class"] and name.startswith(("Invoke", "NewInstance"))):
-            raise Refused(f"{name} is not answered: it tells of more than the tables")
+            raise QuestionRefused(f"{name} is not answered: it tells of more than the tables")
         is_plan = not part["class"].startswith(_EXPRESSIONS) and "dataType" not in part
         if is_plan and not part.get("num-children") and "isStreaming" in part and name not in _SOURCES:
-            raise Refused(f"{name} is not answered: it is no table of ours")
+            raise QuestionRefused(f"{name} is not answered: it is no table of ours")
         if part.get("catalogTable") is not None:
-            raise Refused("a table of the catalog is not answered: it is not ours")
+            raise QuestionRefused("a table of the catalog is not answered: it is not ours")
 
 
 def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
-    """Refuses a plan, as Spark has optimized it, with joins that could not be interrupted: ones that compare each row
-    of a side with each of the other, both of them many. The largest table has so many rows."""
+    """Raises QuestionRefused for an optimized plan with joins that could not be interrupted: those that compare
+    each of many rows with each of many others. `largest` is the number of rows of the largest table."""
     planning = session._jvm.org.apache.spark.sql.catalyst.planning  # type: ignore[union-attr]  # it runs
     by_hash = planning.ExtractEquiJoinKeys, planning.ExtractSingleColumnNullAwareAntiJoin
     repeated = 1
@@ -195,15 +205,14 @@ def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
         if node.nodeName() == "Join" and not any(keys.unapply(node).isDefined() for keys in by_hash):
             repeated *= max(min(below), 1)
         if repeated > MOST_REPEATED:
-            raise Refused(
+            raise QuestionRefused(
                 "this compares each row of a table with each of another, which could not be interrupted: say what of "
                 "the one equals something of the other, or take fewer rows with LIMIT"
             )
 
 
 def _bottom_up(plan: Any, largest: int) -> Iterator[tuple[Any, list[int]]]:
-    """A plan and all below it, also in its subqueries, each after what is below it, with how many rows its children
-    give at the most."""
+    """All nodes of a plan and its subqueries, children first, each with the largest numbers of rows of its children."""
     waiting: list[tuple[Any, int, bool]] = [(plan, 0, False)]
     done: list[int] = []
     while waiting:
@@ -222,7 +231,7 @@ def _bottom_up(plan: Any, largest: int) -> Iterator[tuple[Any, list[int]]]:
 
 
 def _most_rows(node: Any, below: list[int], largest: int) -> int:
-    """How many rows a node gives at the most, given that of its children. A leaf is a table."""
+    """The largest number of rows of a node, given those of its children. A leaf is a table."""
     if (rows := node.maxRows()).isDefined():
         return int(rows.get())
     if node.nodeName() == "Generate":
@@ -231,7 +240,7 @@ def _most_rows(node: Any, below: list[int], largest: int) -> int:
 
 
 def _sequence(found: Any) -> list[Any]:
-    """The elements of a Seq of Scala's."""
+    """The elements of a Scala Seq."""
     return [found.apply(place) for place in range(found.length())]
 
 
@@ -240,7 +249,7 @@ def _name(part: Mapping[str, Any]) -> str:
 
 
 def _inner(names: str) -> str:
-    """The name that a list of one has; any other list stays what no name is."""
+    """The name in a list of one name. A longer list becomes something that is no name."""
     return names[1:-1]
 
 
@@ -250,7 +259,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps PySpark from writing a page on standard error about a question that cannot be analysed."""
+    """Keeps PySpark from logging a page about a question that cannot be analysed."""
     logger = logging.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,4 +1,4 @@
-"""The files of a store's tables as of one batch: what readers beside the store itself read."""
+"""A snapshot of a store: the files of its tables after one batch, for readers beside the store."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.manifests import Files, read_rows
-from join_stage.store.tables import TABLES
 
 
-class Rows(Protocol):
-    """Tables whose rows are in files, but for those that are not in files yet."""
+class FileTables(Protocol):
+    """Tables whose rows are in files, except for those of the running batch."""
+
+    schema: StoreSchema
 
     files: Files
     """The files of each table."""
@@ -27,24 +29,24 @@ class Rows(Protocol):
 
 
 class Snapshot:
-    """The files of a store as of a batch. They stay for a while, whatever comes after."""
+    """The files of a store after a batch. They are kept for a while after they are superseded."""
 
-    def __init__(self, directory: Path, files: Files) -> None:
-        self._directory, self.files = directory.absolute(), files
+    def __init__(self, schema: StoreSchema, directory: Path, files: Files) -> None:
+        self.schema, self._directory, self.files = schema, directory.absolute(), files
 
     def paths(self, table: str) -> list[str]:
-        """The files of a table."""
+        """The paths of the files of a table."""
         return [str(self._directory / table / file.name) for file in self.files[table]]
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
-        """No rows: all are in files."""
+        """No rows: all of them are in files."""
         return ()
 
     def fresh(self, table: str) -> pa.Table:
-        """No rows: all are in files."""
-        return TABLES[table].empty_table()
+        """No rows: all of them are in files."""
+        return self.schema.tables[table].empty_table()
 
     def read(self, table: str) -> pa.Table:
         """The whole table."""
-        rows = (read_rows(path, TABLES[table]) for path in self.paths(table))
+        rows = (read_rows(path, self.schema.tables[table]) for path in self.paths(table))
         return pa.concat_tables([self.fresh(table), *rows])

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from feeds import read_documents
+from feeds.drop_directory import read_stem
 from feeds.fetch.clock import HOUR
 from feeds.fetch.state import STATE_FILE
-from feeds.layout import read_stem
 from tests.processes import nursery
 from tests.support.cli import mmqjp
 from tests.support.feed_server import START, running_server

@@ -16,6 +16,7 @@ from lxml import etree
 from warcio.archiveiterator import ArchiveIterator
 
 from feeds import SourceError, read_documents
+from feeds.drop_directory import drop_stem, read_stem
 from feeds.fetch.addresses import is_public
 from feeds.fetch.archive import Capture
 from feeds.fetch.decode import MOST_MEMBERS, DecodeError, decode
@@ -24,10 +25,9 @@ from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import FeedState, source_name
 from feeds.fetch.hints import Hints
 from feeds.fetch.lists import read_feed_lists
-from feeds.fetch.opml import Listed, read_opml, write_opml
+from feeds.fetch.opml import ListedFeed, read_opml, write_opml
 from feeds.fetch.state import FetchStore, HostState
 from feeds.fetch.warc_archive import FILE_AGE, WarcArchive
-from feeds.layout import drop_stem, read_stem
 from feeds.sniff import kind_of
 from tests.support.feed_server import START, rss
 
@@ -181,10 +181,10 @@ OPML = """<?xml version="1.0"?><opml version="1.0"><head/><body>
 
 def test_opml_of_any_nesting():
     assert read_opml(OPML.encode()) == [
-        Listed("https://top.example/feed", "Top", "", 2),
-        Listed("https://world.example/feed", "Feed & Co", "News/World", 4),
-        Listed("feed://news.example/rss", "N", "News", 5),
-        Listed("javascript:alert(1)", "odd", "", 7),
+        ListedFeed("https://top.example/feed", "Top", "", 2),
+        ListedFeed("https://world.example/feed", "Feed & Co", "News/World", 4),
+        ListedFeed("feed://news.example/rss", "N", "News", 5),
+        ListedFeed("javascript:alert(1)", "odd", "", 7),
     ]
     depth = 200
     deep = "<opml><body>" + "<outline>" * depth + "<outline xmlUrl='https://x.example/'/>"
@@ -192,7 +192,9 @@ def test_opml_of_any_nesting():
 
 
 NAMES = st.text(st.characters(categories=["L", "N", "P"], exclude_characters="/"), min_size=1, max_size=5)
-LISTED = st.builds(Listed, NAMES.map("https://{}.example/".format), NAMES, st.lists(NAMES, max_size=3).map("/".join))
+LISTED = st.builds(
+    ListedFeed, NAMES.map("https://{}.example/".format), NAMES, st.lists(NAMES, max_size=3).map("/".join)
+)
 
 
 @given(st.lists(LISTED, max_size=12))
@@ -310,7 +312,8 @@ def test_a_drop_knows_its_newest_version_and_clears_what_a_kill_left(tmp_path):
     assert archive.newest("a") is None
     for number, title in enumerate("abc"):
         archive.keep(capture(title, START + number))
-    (tmp_path / "a" / f".{drop_stem(START + 9, '0' * 64)}.xml.draft").write_bytes(b"half")
+    for draft in (".xml.draft", ".json.4711.draft"):  # of an older version, and of this one
+        (tmp_path / "a" / f".{drop_stem(START + 9, '0' * 64)}{draft}").write_bytes(b"half")
     (tmp_path / "a" / ".notes.draft").write_bytes(b"not ours")
     (tmp_path / "a" / f"{drop_stem(START + 9, '0' * 64)}.json").write_text('{"url": "not renamed yet"}')
     again = DropArchive(tmp_path)

@@ -2,14 +2,17 @@
 
 import gzip
 import json
+import sqlite3
 import zlib
+from contextlib import closing
 
 import brotli
 import pytest
 import zstandard
 
-from feeds import Document, read_documents
+from feeds import Document, SourceError, read_documents
 from feeds.fetch.feed_state import source_name
+from feeds.fetch.state import STATE_FILE
 from tests.support.feed_server import (
     QUICK,
     Request,
@@ -333,6 +336,17 @@ def test_an_error_of_our_own_is_that_feeds_failure(server, fetching, monkeypatch
     odd, good = server.serve("/odd", rss("odd")), server.serve("/good", FEED)
     assert outcomes(fetching.run(odd, good)) == {"failed": 1, "new": 1}
     assert fetching.feed(odd).last_error == "unexpected RecursionError: too deep"
+
+
+def test_a_state_that_is_damaged_is_no_feeds_failure(server, fetching):
+    url = server.serve("/feed", FEED)
+    fetching.run(url)
+    fetching.later(3600)
+    with closing(sqlite3.connect(fetching.directory / STATE_FILE)) as database, database:
+        database.execute("UPDATE hosts SET asked_at = asked_at + 1")
+    with pytest.raises(SourceError, match="a row of hosts is not what was written"):
+        fetching.run(url)
+    assert fetching.feed(url).last_error == ""
 
 
 @pytest.mark.parametrize("declared", [False, True])

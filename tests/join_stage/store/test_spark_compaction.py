@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from join_stage.store.spark.attach import _Reader
-from join_stage.store.spark.files import GRACE, MERGE, ParquetStore
-from join_stage.store.tables import TABLES
+from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
+from tests.support.stores import TABLES, parquet_store
 
 BATCHES = 60
 SECOND = 1_000_000
@@ -45,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> Iterator[ParquetStore]:
-    store = ParquetStore(tmp_path, clock)
+    store = parquet_store(tmp_path, clock)
     yield store
     store.close()
 
@@ -86,7 +86,7 @@ def test_the_files_on_disk_stay_as_many_as_batches_of_the_grace_made(store: Parq
 def test_a_query_that_was_planned_before_finds_its_files(store: ParquetStore, clock: Clock, tmp_path: Path):
     for number in range(MERGE - 1):
         commit(store, clock, number)
-    readers = {name: _Reader(tmp_path, name) for name in TABLES}
+    readers = {name: _Reader(tmp_path, name, TABLES[name]) for name in TABLES}
     planned = {name: reader.partitions() for name, reader in readers.items()}
     for number in range(2 * MERGE):
         commit(store, clock, number)

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from join_stage.store.protocol import StoreError
-from join_stage.store.spark import files as store_module
-from join_stage.store.spark.files import GRACE, MERGE, ParquetStore
+from join_stage.store.spark import parquet_store as store_module
+from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
 from join_stage.store.spark.tables import local_frame
-from join_stage.store.tables import TABLES
 from mmqjp.session import Session
 from tests.generate.strategies import random_case
 from tests.oracle.cases import docs
 from tests.support.agreement import Delivery, assert_agrees, run
+from tests.support.stores import TABLES, parquet_store
 from xscl import parse_script
 
 
@@ -45,9 +45,9 @@ class Crash(Exception):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("step", ["write_manifest", "directory_to_disk"])
+@pytest.mark.parametrize("step", ["write_manifest", "sync_directory"])
 def test_a_crash_before_the_manifest_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     store.append("settings", settings(1))
     store.commit()
     store.append("settings", settings(2))
@@ -61,22 +61,22 @@ def test_a_crash_before_the_manifest_leaves_nothing(step: str, tmp_path: Path, m
             store.commit()
     before = on_disk(tmp_path)
     store.close()
-    again = ParquetStore(tmp_path)
+    again = parquet_store(tmp_path)
     assert kept(again) == [1]
     assert len(before - on_disk(tmp_path)) == 1, "the orphan is gone"
     again.append("settings", settings(3))
     again.commit()
     again.close()
-    once_more = ParquetStore(tmp_path)
+    once_more = parquet_store(tmp_path)
     assert kept(once_more) == [1, 3]
     once_more.close()
 
 
 def test_a_commit_that_failed_can_be_rolled_back_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     store.append("settings", settings(1))
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "to_disk", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(store_module, "sync_file", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             store.commit()
     store.rollback()
@@ -88,14 +88,15 @@ def test_a_commit_that_failed_can_be_rolled_back_and_made_again(tmp_path: Path, 
 
 
 def test_a_draft_of_a_manifest_does_not_count(tmp_path: Path):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     store.append("settings", settings(1))
     store.commit()
     store.close()
-    (tmp_path / "manifests" / "2.tmp").write_text('{"format": 1, "tab')
-    again = ParquetStore(tmp_path)
+    for draft in ("2.tmp", ".2.json.4711.draft"):  # of an older version, and of this one
+        (tmp_path / "manifests" / draft).write_text('{"format": 1, "tab')
+    again = parquet_store(tmp_path)
     assert kept(again) == [1]
-    assert not (tmp_path / "manifests" / "2.tmp").exists()
+    assert [path.name for path in (tmp_path / "manifests").iterdir()] == ["1.json"]
     again.close()
 
 
@@ -111,7 +112,7 @@ class Clock:
 
 def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
     clock = Clock()
-    store = ParquetStore(tmp_path, clock)
+    store = parquet_store(tmp_path, clock)
     batches = MERGE * MERGE + 3
     for batch in range(batches):
         store.append("settings", settings(batch))
@@ -122,7 +123,7 @@ def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
     assert {file.level for file in store.files["settings"]} == {0, 2}
     assert kept(store) == list(range(batches))
     store.close()
-    again = ParquetStore(tmp_path, clock)
+    again = parquet_store(tmp_path, clock)
     assert kept(again) == list(range(batches))
     again.append("settings", settings(batches))
     clock.time += GRACE
@@ -133,7 +134,7 @@ def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
 
 def test_files_that_are_superseded_stay_for_those_who_have_planned_to_read_them(tmp_path: Path):
     clock = Clock()
-    store = ParquetStore(tmp_path, clock)
+    store = parquet_store(tmp_path, clock)
     for batch in range(MERGE - 1):
         store.append("settings", settings(batch))
         store.commit()
@@ -143,12 +144,12 @@ def test_files_that_are_superseded_stay_for_those_who_have_planned_to_read_them(
         store.commit()
     assert not set(planned) & set(store.paths("settings"))
     store.close()
-    store = ParquetStore(tmp_path, clock)
+    store = parquet_store(tmp_path, clock)
     assert all(Path(path).exists() for path in planned), "also after a restart"
     (tmp_path / "settings" / "99-9.parquet").touch()
     clock.time = GRACE
     store.close()
-    store = ParquetStore(tmp_path, clock)
+    store = parquet_store(tmp_path, clock)
     assert not any(Path(path).exists() for path in planned), "time goes on between restarts"
     store.append("settings", settings(0))
     store.commit()
@@ -157,7 +158,7 @@ def test_files_that_are_superseded_stay_for_those_who_have_planned_to_read_them(
 
 
 def test_readers_of_the_manifest_before_find_its_files(tmp_path: Path):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     for batch in range(MERGE):
         store.append("settings", settings(batch))
         store.commit()
@@ -169,7 +170,7 @@ def test_readers_of_the_manifest_before_find_its_files(tmp_path: Path):
 
 
 def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: Path):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     for starts in ((5, 9), (7, 20), (30,)):
         store.append("r_docts", times(*starts))
         store.commit()
@@ -180,13 +181,13 @@ def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: P
     store.evict(10)
     store.commit()
     store.close()
-    again = ParquetStore(tmp_path)
+    again = parquet_store(tmp_path)
     assert again.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
     again.close()
 
 
 def test_merged_state_goes_when_all_of_it_is_old(tmp_path: Path):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     for start in range(MERGE):
         store.append("r_docts", times(start))
         store.commit()
@@ -206,36 +207,36 @@ def test_a_manifest_that_cannot_be_read_is_named(text: str, tmp_path: Path):
     (tmp_path / "manifests" / "4.json").write_text(text)
     for _ in range(2):  # the store is not left locked
         with pytest.raises(StoreError, match=r"4\.json"):
-            ParquetStore(tmp_path)
+            parquet_store(tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     store.append("settings", settings(1))
     store.commit()
     store.close()
     (lost,) = (tmp_path / "settings").iterdir()
     lost.unlink()
     with pytest.raises(StoreError, match=lost.name):
-        ParquetStore(tmp_path)
+        parquet_store(tmp_path)
 
 
 def test_a_store_is_opened_by_one_at_a_time(tmp_path: Path):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     with pytest.raises(StoreError, match="in use"):
-        ParquetStore(tmp_path)
+        parquet_store(tmp_path)
     store.close()
-    ParquetStore(tmp_path).close()
+    parquet_store(tmp_path).close()
 
 
 def test_a_file_in_the_way_of_the_directory_is_an_error_of_the_store(tmp_path: Path):
     (tmp_path / "state").write_text("")
     with pytest.raises(StoreError, match="state"):
-        ParquetStore(tmp_path / "state")
+        parquet_store(tmp_path / "state")
 
 
 def test_a_temporary_store_goes_when_it_is_closed():
-    store = ParquetStore(None)
+    store = parquet_store(None)
     store.append("settings", settings(1))
     store.commit()
     assert on_disk(store.directory)

@@ -16,6 +16,7 @@ from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import evaluate
 from tests.support.agreement import Delivery, arranged
+from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, Injected
 from xscl import Query, Script, parse_script, to_xscl
 
@@ -52,13 +53,13 @@ def assert_late_is_early(engine: Session, seed: int, queries: int, documents: in
     half = random.Random(seed).randrange(len(batches) + 1)
     for batch in batches[:half]:
         engine.process(batch)
-    engine.mark_delivered()
+    mark_delivered(engine)
     names = engine.subscribe(to_xscl(script), add=True, backfill=True)
     for batch in batches[half:]:
         engine.process(batch)
     # A query without a name is numbered on behind the early ones.
     own = dict(zip(names, script.names(), strict=True))
-    got = [row(own[output.query], output) for output in engine.undelivered() if output.query in own]
+    got = [row(own[output.query], output) for output in undelivered(engine) if output.query in own]
     expected = [(o.query, o.t0, o.t1, o.documents, o.streams, o.nodes) for o in evaluate(script, samples)]
     assert sorted(got, key=repr) == sorted(expected, key=repr)
     return len(got)
@@ -108,7 +109,7 @@ def test_what_a_late_query_publishes_reaches_its_readers_once():
         engine.process([doc(1), doc(2)])
         for _ in range(2):
             engine.subscribe(f"{PAIRS} PUBLISH P", backfill=True)
-        got = [output.query for output in engine.undelivered()]
+        got = [output.query for output in undelivered(engine)]
         assert got.count("reader") == 1 and got.count("P") == 2
         assert len(engine.queries()["P"]) == 1
 
@@ -121,7 +122,7 @@ def test_a_query_that_is_replaced_gives_nothing_in_the_backfill_of_the_other(oth
         engine.subscribe("P/match->m PUBLISH R; R/match PUBLISH reader")
         engine.process([doc(1)])
         engine.subscribe(f"S/a PUBLISH P; {other}", backfill=True)
-        got = [output.query for output in engine.undelivered()]
+        got = [output.query for output in undelivered(engine)]
         assert sorted(got) == ["P", "R", "reader"]
         assert engine.queries()["R"] == [to_xscl(parse_script(other))]
         assert sorted(output.query for output in engine.process([doc(2)])) == ["P", "R", "reader"]
@@ -147,7 +148,7 @@ def test_a_backfill_that_fails_leaves_nothing():
         for name in ("extend", "commit"):
             with engine.store.failing(name), pytest.raises(Injected):
                 engine.subscribe(f"{CHAIN} PUBLISH late", backfill=True)
-        assert list(engine.queries()) == ["q1"] and not list(engine.undelivered())
+        assert list(engine.queries()) == ["q1"] and not undelivered(engine)
         assert [o.documents for o in engine.process([doc(2)])] == [("a1", "a2")]
         engine.subscribe(f"{CHAIN} PUBLISH late", backfill=True)
         assert len(engine.process([doc(9, "b")])) == 2

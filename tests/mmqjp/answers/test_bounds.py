@@ -18,6 +18,7 @@ from tests.oracle.bounds import Model, Watched
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.cli import mmqjp
+from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, Injected
 from xpath_stage.binder import Part, each_binding
 from xpath_stage.parse import parse_document
@@ -116,7 +117,7 @@ def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: 
                 case "reopen":
                     engine.close()
                     engine = make(matches, in_all)
-        assert comparable(map(as_row, engine.undelivered())) == comparable(model.given)
+        assert comparable(map(as_row, undelivered(engine))) == comparable(model.given)
     finally:
         engine.close()
     return reasons
@@ -312,7 +313,7 @@ def test_documents_are_numbered_on_when_all_were_dropped(tmp_path: Path):
     with engine() as second:
         clock[0] = 10**9
         second.pass_time()
-        second.mark_delivered()
+        mark_delivered(second)
         second.prune(0)
         assert second.sql("SELECT * FROM documents").num_rows == 0
     with engine() as third:

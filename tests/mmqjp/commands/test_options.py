@@ -7,7 +7,7 @@ import pytest
 from join_stage.store.protocol import OtherSession
 from mmqjp.cli import main
 from mmqjp.commands import check as check_module
-from mmqjp.commands import run as run_module
+from mmqjp.commands import open as opening
 from tests.support.cli import LINES, write_queries
 from tests.support.cli import mmqjp as call
 
@@ -121,7 +121,7 @@ def test_java_that_is_not_found_is_said_in_one_line(files, monkeypatch):
     def no_java(*arguments, **options):
         raise JavaNotFound("Spark needs Java")
 
-    monkeypatch.setattr(run_module, "Session", no_java)
+    monkeypatch.setattr(opening, "Session", no_java)
     result = call(*files, "--engine", "spark")
     assert (result.exit_code, result.stderr) == (1, "mmqjp: error: Spark needs Java\n")
 
@@ -138,7 +138,7 @@ def test_another_master_than_the_running_one(files, monkeypatch):
     def other(*arguments, **options):
         raise OtherSession("a Spark session runs in this process already")
 
-    monkeypatch.setattr(run_module, "Session", other)
+    monkeypatch.setattr(opening, "Session", other)
     result = call(*files, "--engine", "spark", "--master", "local[1]")
     assert (result.exit_code, result.stderr) == (1, "mmqjp: error: a Spark session runs in this process already\n")
 

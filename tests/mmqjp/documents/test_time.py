@@ -16,6 +16,7 @@ from feeds.document import Document
 from feeds.history import History
 from feeds.offsets import Offset
 from feeds.tail import Tail, waiting_files
+from feeds.waiting import judged
 from join_stage.store.protocol import whole_batch
 from mmqjp.documents import watermarks
 from mmqjp.session import Session
@@ -24,6 +25,7 @@ from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
+from tests.support.delivery import mark_delivered
 from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, StopAfter
 
@@ -149,7 +151,7 @@ def test_a_service_lets_time_pass(tmp_path: Path):
         def later(_: Session) -> None:
             time.now += HOUR
 
-        place.service(engine, drained=later).run(0, StopAfter(12))
+        place.service(engine, on_idle=later).run(0, StopAfter(12))
         assert kept(engine) == 0 and len(place.pairs()) == 3
 
 
@@ -237,7 +239,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
             got = []
             for document in documents:
                 got += engine.process([document])
-                engine.mark_delivered()
+                mark_delivered(engine)
                 if keep is not None:
                     engine.prune(keep)
             found.append(comparable(map(as_row, got)))
@@ -252,7 +254,7 @@ def test_the_ids_of_dropped_documents_are_known_for_a_while():
         engine.subscribe(WINDOW)
         engine.process([doc(0), Document("bad", "<a>", time=NOW)])
         engine.process([doc(1000)])
-        engine.mark_delivered()
+        mark_delivered(engine)
         engine.prune(SECOND)
         engine.process([doc(0)])
         assert engine.counters().duplicates == 1 and engine.counters().dead_letters == 1
@@ -269,7 +271,7 @@ def test_old_rows_go_from_files_too(spark: SparkSession, tmp_path: Path):
             engine.subscribe(WINDOW)
             for seconds in range(start * 60, start * 60 + 60, 20):
                 engine.process([doc(seconds), doc(seconds + 1), Document(f"bad{seconds}", "<a>", time=NOW)])
-            engine.mark_delivered()
+            mark_delivered(engine)
             time.now += 1000 * SECOND
             engine.prune(500 * SECOND)
             engine.prune(10 * SECOND)
@@ -295,12 +297,12 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
         found = {}
         history = History(lateness=DAY)
         history.load(kept)
-        tail = Tail(tmp_path, feeds="item", history=history)
+        tail = Tail(tmp_path, feeds="item")
         for waiting in waiting_files([tail], positions):
-            for piece in waiting.read():
-                positions[piece.offset.source, piece.offset.file] = piece.offset
-                if isinstance(piece.item, Document):
-                    found[piece.item.id.split()[1]] = piece.item.t1
+            for read in judged(waiting.read(), history):
+                positions[read.offset.source, read.offset.file] = read.offset
+                if isinstance(read.item, Document):
+                    found[read.item.id.split()[1]] = read.item.t1
         kept.update(history.changed())
         return found
 

@@ -17,7 +17,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.store.protocol import OutOfMemory
-from join_stage.store.reading import Cut
+from join_stage.store.reading import QuestionInterrupted
 from mmqjp.service.asking import PATIENCE, Asked, Asking, answered
 from mmqjp.service.client import Client
 from mmqjp.service.commands import CommandQueue
@@ -54,7 +54,7 @@ class Stubborn:
     def answer(self) -> pa.Table:
         self.let.wait(60)
         if self.interrupted and self.heeds:
-            raise Cut("cut")
+            raise QuestionInterrupted("cut")
         return pa.table({"a": [1]})
 
     def interrupt(self) -> None:

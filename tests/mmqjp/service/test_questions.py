@@ -12,10 +12,11 @@ import duckdb
 import pytest
 
 from feeds.document import Document
-from join_stage.store.reading import LONGEST, Bounds, Cut, Refused
-from join_stage.store.tables import TABLES
+from join_stage.store.reading import LONGEST, Bounds, QuestionInterrupted, QuestionRefused
 from mmqjp.session import Session
+from mmqjp.tables.settings import save_settings
 from tests.support.service import PAIRS
+from tests.support.stores import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -193,8 +194,8 @@ BOTH = [
 DUCKDB_READS = [
     ("FROM outputs", 3),
     ("TABLE outputs", 3),
-    ("DESCRIBE outputs", 8),
-    ("SUMMARIZE outputs", 8),
+    ("DESCRIBE outputs", 10),
+    ("SUMMARIZE outputs", 10),
     ("SELECT * FROM mmqjp.main.outputs", 3),
     ("SELECT table_name FROM information_schema.tables WHERE table_name = 'outputs'", 1),
     ("SELECT nodes::JSON->>'x', json_extract(nodes, '$.x') FROM outputs", 3),
@@ -281,7 +282,7 @@ def test_duckdb_refuses_and_nothing_changes(on_duckdb: Place, sql: str):
 @pytest.mark.parametrize("sql", BOTH_WRITE + SPARK)
 def test_spark_refuses_and_nothing_changes(on_spark: Place, spark: SparkSession, sql: str):
     before = on_spark.facts()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(QuestionRefused) as refused:
         on_spark.engine.sql(on_spark.filled(sql))
     assert SECRET not in str(refused.value) and on_spark.facts() == before
     system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
@@ -299,7 +300,7 @@ def test_spark_answers(on_spark: Place, sql: str, rows: int):
 
 
 def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda parser, sql: None)
+    monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda *_: None)
     before = on_duckdb.facts()
     for sql, word in (
         ("WITH x AS (DELETE FROM outputs RETURNING *) SELECT * FROM x", "read-only"),
@@ -320,7 +321,7 @@ def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, m
 def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
     on_spark: Place, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("join_stage.store.spark.question.judge", lambda plan: None)
+    monkeypatch.setattr("join_stage.store.spark.question.judge", lambda *_: None)
     for sql in (
         "SELECT reflect('java.lang.System', 'getProperty', 'user.home')",
         "SELECT count(*) OVER w FROM outputs WINDOW w AS (ORDER BY reflect('java.lang.System', 'getProperty', 'x'))",
@@ -329,7 +330,7 @@ def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
         "SELECT current_user",
         "SELECT * FROM default.secret_of_the_catalog",
     ):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(QuestionRefused) as refused:
             on_spark.engine.sql(on_spark.filled(sql))
         assert SECRET not in str(refused.value)
 
@@ -338,13 +339,13 @@ def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
 def test_an_answer_has_bounds(place: str, request: pytest.FixtureRequest):
     engine = request.getfixturevalue(place).engine
     assert engine.question("SELECT * FROM range(5)", Bounds(rows=5)).answer().num_rows == 5
-    with pytest.raises(Refused, match="more than 4 rows: narrow it down"):
+    with pytest.raises(QuestionRefused, match="more than 4 rows: narrow it down"):
         engine.question("SELECT * FROM range(5)", Bounds(rows=4)).answer()
-    with pytest.raises(Refused, match="more than 30 bytes: narrow it down"):
+    with pytest.raises(QuestionRefused, match="more than 30 bytes: narrow it down"):
         engine.question("SELECT * FROM range(5)", Bounds(size=30)).answer()
-    with pytest.raises(Refused, match=f"at most {LONGEST:,}"):
+    with pytest.raises(QuestionRefused, match=f"at most {LONGEST:,}"):
         engine.sql("SELECT " + "1," * LONGEST + "1")
-    with pytest.raises(Refused, match="did you mean outputs"):
+    with pytest.raises(QuestionRefused, match="did you mean outputs"):
         engine.sql("SELECT * FROM output")
 
 
@@ -352,14 +353,14 @@ def test_an_answer_has_bounds(place: str, request: pytest.FixtureRequest):
 def test_a_question_that_was_interrupted_before_it_began_gives_nothing(place: str, request: pytest.FixtureRequest):
     question = request.getfixturevalue(place).engine.question("SELECT 1 AS a")
     question.interrupt()
-    with pytest.raises(Cut):
+    with pytest.raises(QuestionInterrupted):
         question.answer()
 
 
 def test_a_question_sees_whole_batches(on_duckdb: Place):
     store = on_duckdb.engine._store
     store.begin()
-    on_duckdb.engine._parts.ledger._append("settings", [("half", "1", 99)])
+    save_settings(store, {"half": "1"}, batch=99)
     asked = "SELECT count(*) AS n FROM settings WHERE key = 'half'"
     assert on_duckdb.engine.sql(asked)["n"].to_pylist() == [0]
     assert on_duckdb.engine.sql(asked, trusted=True)["n"].to_pylist() == [1]

@@ -17,7 +17,7 @@ from mmqjp.commands.interrupts import stopping
 from mmqjp.service.log import JsonLog, TextLog
 from mmqjp.service.loop import Service
 from mmqjp.session import Session
-from mmqjp.sinks.lines import GrowingFile
+from mmqjp.sinks.jsonl import GrowingFile
 from mmqjp.state.ownership import InUse, is_held
 from tests.support.cli import mmqjp
 from tests.support.faults import Injected, armed, fail

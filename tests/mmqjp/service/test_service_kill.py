@@ -46,9 +46,7 @@ def outcome(place: Directory) -> tuple[Counter[str], Counter[str], list[str], in
     """The lines of the output file, the outputs in the store, the queries' names, and the dead letters."""
     lines = Counter(place.output.read_text().splitlines())
     with Session("duckdb", state=place.state) as engine:
-        kept = Counter(
-            json.dumps(output.to_dict(), ensure_ascii=False) for batch in engine.outputs_after(-1) for output in batch
-        )
+        kept = Counter(json.dumps(output.to_dict(), ensure_ascii=False) for output in engine.outputs())
         names = sorted(s.name for s in engine.registry.subscriptions.values())
         return lines, kept, names, len(list(engine.dead_letters()))
 

@@ -50,7 +50,7 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
     metrics = Metrics(events, now=lambda: 12 * SECOND)
     place.ask("subscribe", text=PAIRS, add=False, backfill=False)
     with Session("duckdb", state=place.state, lateness=SECOND, now=lambda: 5 * SECOND) as engine:
-        service = place.service(engine, metrics, drained=lambda e: metrics.update(status(e)))
+        service = place.service(engine, metrics, on_idle=lambda e: metrics.update(status(e)))
         service.run(None, StopAfter(10**9))
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.serve(0)}/metrics") as response:
         text = response.read().decode()

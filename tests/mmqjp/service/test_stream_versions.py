@@ -11,19 +11,20 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lxml import etree
 
+from feeds.drop_directory import drop_stem
 from feeds.fetch.clock import DAY, HOUR
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
-from feeds.layout import drop_stem
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import HISTORY
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
 from mmqjp.session import Session
-from mmqjp.sinks.lines import WRITTEN, GrowingFile, open_lines
+from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.jsonl import GrowingFile, open_sink
 from tests.generate.seeds import examples
 from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Fetching, rss, running_server
@@ -45,11 +46,11 @@ class Reader:
         with Session("duckdb", state=self.state, lateness=self.lateness, now=lambda: self.now) as engine:
             if not engine.queries():
                 engine.subscribe("FROM S//item->a PUBLISH all")
-            lines = open_lines(self.output, engine.setting(WRITTEN))
+            lines = open_sink(self.output, engine.position(OUTPUT))
             service = Service(
-                engine, [drops.tail("item", history)], lines, CommandQueue(Spool(self.state)),
+                engine, [drops.tail("item")], lines, CommandQueue(Spool(self.state)),
                 Events() if events is None else events,
-                Rules(batch_size=2, history=history, drained=drops.sweep),
+                Rules(batch_size=2, history=history, on_idle=drops.sweep),
             )  # fmt: skip
             try:
                 service.run(None, StopAfter(10**9))

@@ -4,16 +4,18 @@ import errno
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.sinks.lines import GrowingFile, Pipe, WholeFile, open_lines
+from mmqjp.sinks.jsonl import GrowingFile, Pipe, WholeFile, open_sink
 
 
 def outputs(*numbers: int) -> list[Output]:
-    return [Output("q", n, n, (f"d{n}",), ("S",), {"a": 0}, "<match/>") for n in numbers]
+    return [Output("q", n, n, (f"d{n}",), ("S",), {"a": 0}, "<match/>", f"i{n}", n) for n in numbers]
 
 
 def nothing() -> Iterable[Output]:
@@ -24,16 +26,16 @@ class Target:
     """A file of output lines, with what is noted of it."""
 
     def __init__(self, directory: Path) -> None:
-        self.path, self.noted = directory / "out.jsonl", ""
+        self.path, self.noted = directory / "out.jsonl", Position()
         self.told: list[str] = []
 
     def open(self) -> GrowingFile:
-        return GrowingFile(self.path, self.noted or None, self.told.append)
+        return GrowingFile(self.path, self.noted, self.told.append)
 
     def take_up(self, *left: int) -> GrowingFile:
         """What a process does at its start, if outputs are left."""
         lines = self.open()
-        if lines.attend(lambda: outputs(*left)):
+        if lines.prepare(lambda: outputs(*left)):
             self.noted = lines.position()
         return lines
 
@@ -65,11 +67,11 @@ def test_what_was_not_noted_is_cut_off_and_comes_again(target: Target):
 
 def test_a_file_is_noted_before_the_first_line_is_written(target: Target):
     target.path.write_text('{"t0": 0}\n')
-    assert target.open().attend(nothing)
+    assert target.open().prepare(nothing)
     target.write(1, noted=False)
     target.write(1)
     assert target.numbers() == [0, 1]
-    assert not target.open().attend(nothing)
+    assert not target.open().prepare(nothing)
 
 
 def test_what_others_wrote_stays(target: Target):
@@ -107,7 +109,7 @@ def test_standard_output_takes_over_from_a_file(target: Target, tmp_path: Path):
     target.write(1)
     target.write(2, noted=False)
     pipe = Pipe(Path(os.devnull), target.noted)
-    assert pipe.attend(lambda: outputs(2)) and not pipe.attend(nothing)
+    assert pipe.prepare(lambda: outputs(2)) and not pipe.prepare(nothing)
     assert target.numbers() == [1]
     with target.path.open("a") as file:
         file.write('{"t0": 7}\n')
@@ -146,7 +148,7 @@ def test_lines_go_on_in_a_new_file_when_the_old_one_is_moved_away(target: Target
     target.path.replace(old)
     if removed:
         old.unlink()
-    assert lines.attend(nothing) and not lines.attend(nothing)
+    assert lines.prepare(nothing) and not lines.prepare(nothing)
     target.noted = lines.position()
     lines.write(outputs(2))  # killed
     target.write(2)
@@ -159,7 +161,7 @@ def test_a_file_that_was_moved_away_after_a_kill_loses_what_goes_to_the_new_one(
     target.write(2, noted=False)
     old = target.path.with_name("out.jsonl.1")
     target.path.replace(old)
-    target.open().attend(lambda: outputs(2))  # killed before that is noted
+    target.open().prepare(lambda: outputs(2))  # killed before that is noted
     target.write(2, noted=False)
     target.write(2)
     assert (target.numbers(old), target.numbers()) == ([1], [2])
@@ -167,10 +169,10 @@ def test_a_file_that_was_moved_away_after_a_kill_loses_what_goes_to_the_new_one(
 
 def test_a_file_of_others_that_got_the_number_of_a_removed_one_is_not_touched(target: Target, tmp_path: Path):
     target.write(noted=True)
-    place = json.loads(target.noted)
+    place = target.noted.place
     target.path.unlink()
     (tmp_path / "mine").write_bytes(b"my own data")
-    target.noted = json.dumps({**place, "inode": (tmp_path / "mine").stat().st_ino})
+    target.noted = replace(target.noted, place={**place, "inode": (tmp_path / "mine").stat().st_ino})
     target.write(1)
     assert (tmp_path / "mine").read_bytes() == b"my own data" and target.numbers() == [1]
 
@@ -185,14 +187,14 @@ def test_where_no_new_file_can_be_made_the_moved_one_goes_on(target: Target, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", denied)
-        assert not lines.attend(nothing)
+        assert not lines.prepare(nothing)
         lines.write(outputs(1))
         old_bytes = old.read_bytes()
         old.unlink()
         with pytest.raises(PermissionError):
-            lines.attend(nothing)
+            lines.prepare(nothing)
     assert old_bytes.count(b"\n") == 1
-    assert lines.attend(nothing)
+    assert lines.prepare(nothing)
 
 
 @pytest.mark.parametrize("room", [0, 10, 100])
@@ -222,8 +224,8 @@ def test_a_line_that_is_not_written_whole_is_withdrawn(target: Target, room: int
 
 def test_notes_of_older_versions_have_no_inode(target: Target):
     target.write(1)
-    place = json.loads(target.noted)
-    target.noted = json.dumps({"file": place["file"], "bytes": place["bytes"]})
+    place = target.noted.place
+    target.noted = replace(target.noted, place={"file": place["file"], "bytes": place["bytes"]})
     target.write(2, noted=False)
     target.write(2)
     assert target.numbers() == [1, 2] and target.told == []
@@ -233,7 +235,7 @@ def test_long_lines_go_out_in_parts(target: Target):
     long = [Output("q", n, n, ("d",), ("S",), {"a": 0}, "x" * 300_000) for n in range(9)]
     lines = target.take_up()
     assert lines.write(iter(long)) == 9
-    assert target.numbers() == list(range(9)) and json.loads(lines.position())["bytes"] == target.path.stat().st_size
+    assert target.numbers() == list(range(9)) and lines.position().place["bytes"] == target.path.stat().st_size
 
 
 def test_a_whole_file_is_there_when_all_is_written(target: Target):
@@ -251,7 +253,7 @@ def test_a_whole_file_is_there_when_all_is_written(target: Target):
 
 
 def test_what_is_no_regular_file_is_written_to(tmp_path: Path):
-    assert isinstance(open_lines(Path(os.devnull), None), Pipe)
-    assert isinstance(open_lines(tmp_path / "new", None, growing=False), WholeFile)
+    assert isinstance(open_sink(Path(os.devnull), Position()), Pipe)
+    assert isinstance(open_sink(tmp_path / "new", Position(), growing=False), WholeFile)
     with pytest.raises(FileNotFoundError):
-        GrowingFile(tmp_path / "no" / "out", None).attend(nothing)
+        GrowingFile(tmp_path / "no" / "out", Position()).prepare(nothing)

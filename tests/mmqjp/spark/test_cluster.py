@@ -41,7 +41,7 @@ def outcome(place: Directory, spark: SparkSession) -> tuple[Counter[str], Counte
     """The lines of the output file, the outputs of the store, the ids of its documents and of its dead letters."""
     lines = Counter(place.output.read_text().splitlines())
     with Session(spark, state=place.state) as engine:
-        kept = Counter(json.dumps(o.to_dict(), ensure_ascii=False) for batch in engine.outputs_after(-1) for o in batch)
+        kept = Counter(json.dumps(o.to_dict(), ensure_ascii=False) for o in engine.outputs())
         sql = "SELECT id FROM documents WHERE kind = 'external' ORDER BY docid"
         ids = [row["id"] for row in engine.sql(sql).to_pylist()]
         return lines, kept, ids, sorted(letter["id"] for letter in engine.dead_letters())

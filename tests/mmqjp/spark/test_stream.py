@@ -15,14 +15,14 @@ from pyspark.errors import PySparkException
 from feeds.history import History
 from feeds.tail import Tail
 from join_stage.store.spark.tables import spark_columns
+from mmqjp.answers.outbox import Position
 from mmqjp.documents.watermarks import Timing
-from mmqjp.errors import StreamFailed
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Rules, Service
 from mmqjp.service.spool import Spool
-from mmqjp.service.streaming import MICRO_BATCHES, StreamingService, cause
+from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingService, cause
 from mmqjp.session import Session
-from mmqjp.sinks.lines import GrowingFile, Pipe
+from mmqjp.sinks.jsonl import GrowingFile, Pipe
 from mmqjp.spark.micro_batch import ROWS
 from tests.support.faults import Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, stream, streaming
@@ -182,7 +182,7 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
     def kept(engine: Session) -> object:
         found = engine.sql("SELECT id, t0, t1 FROM documents WHERE kind = 'external'").to_pylist()
         dead = [(letter["id"], letter["time"], letter["reason"], letter["raw"]) for letter in engine.dead_letters()]
-        outputs = [output.to_dict() for batch in engine.outputs_after(-1) for output in batch]
+        outputs = [output.to_dict() for output in engine.outputs()]
         return sorted(tuple(row.values()) for row in found), sorted(dead, key=str), sorted(outputs, key=str)
 
     within = "FROM S//item->a[./channel_url->x] FOLLOWED BY { x = y, 25 h } S//item->b[./channel_url->y] PUBLISH soon"
@@ -194,8 +194,8 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
         engine.subscribe("S//item")
         engine.subscribe(within)
         history = History(lateness=day)
-        tail = Tail(place.drops, feeds="item", history=history)
-        lines = Pipe(tmp_path / "lines")
+        tail = Tail(place.drops, feeds="item")
+        lines = Pipe(tmp_path / "lines", Position())
         queue = CommandQueue(Spool(tmp_path / "other"))
         Service(engine, [tail], lines, queue, Events(), Rules(history=history)).run(None, Event())
         lines.close()

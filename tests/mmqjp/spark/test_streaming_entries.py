@@ -10,15 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document
+from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.offsets import Offset
-from feeds.tail import Piece, Tail, waiting_files
+from feeds.tail import ReadItem, Tail, waiting_files
+from feeds.waiting import judged
 from mmqjp.spark import batch_plan as plans
 from mmqjp.spark import files
 from mmqjp.spark.batch_plan import PlanFiles
-from mmqjp.spark.files import FileReader, FileSource, Place, Share
-from mmqjp.spark.micro_batch import ROWS, pieces, uncommitted
+from mmqjp.spark.files import FileReader, FileSource, Share, SourcePath
+from mmqjp.spark.micro_batch import ROWS, items_of, uncommitted
 
 HOUR = 3600 * 1_000_000
 ENTRY = "<item><title>{0} {1}</title><guid>{0}</guid><pubDate>Mon, 0{0} Jan 2024 00:00:00 GMT</pubDate></item>"
@@ -53,16 +54,16 @@ def history() -> History:
     return History(most=3, lateness=HOUR, keep=2 * 24 * HOUR)
 
 
-def seen(found: Iterator[Piece]) -> Seen:
+def seen(found: Iterator[ReadItem[Document | Reject]]) -> Seen:
     """The documents with their times, and why there are no others."""
-    items = (piece.item for piece in found if piece.item is not None)
+    items = (read.item for read in found if read.item is not None)
     return [(item.id, item.t0) if isinstance(item, Document) else item.reason for item in items]
 
 
 def here(drops: Path, known: History) -> Seen:
     """What a service reads that has all in one process."""
-    tail = Tail(drops, feeds="item", history=known)
-    return seen(piece for waiting in waiting_files([tail], {}) for piece in waiting.read())
+    tail = Tail(drops, feeds="item")
+    return seen(judged((read for waiting in waiting_files([tail], {}) for read in waiting.read()), known))
 
 
 class Spark:
@@ -71,7 +72,7 @@ class Spark:
     def __init__(self, drops: Path, plans: Path, most: int) -> None:
         self.positions: dict[tuple[str, str], Offset] = {}
         self.kept: dict[str, str] = {}
-        source = FileSource((Place(drops, feeds="item"),), most=most, grain=1, tasks=3)
+        source = FileSource((SourcePath(drops, feeds="item"),), most=most, grain=1, tasks=3)
         self._reader = FileReader(source, lambda: self.positions, PlanFiles(plans))
         self._start = {"plan": 0}
 
@@ -91,18 +92,17 @@ class Spark:
             for last in (False, True) if again else (True,):
                 known = history()
                 known.load(self.kept)
-                waiting = pieces(uncommitted(rows, self.positions))
-                judged = (
-                    piece if piece.item is None else Piece(known.judge(piece.item), piece.offset) for piece in waiting
-                )
-                found += seen(self._committed(judged, last, len(rows)))
+                waiting = items_of(uncommitted(rows, self.positions))
+                found += seen(self._committed(judged(waiting, known), last, len(rows)))
                 self.kept |= known.changed()
         return found
 
-    def _committed(self, pieces: Iterator[Piece], last: bool, rows: int) -> Iterator[Piece]:
-        for piece in pieces if last else islice(pieces, rows // 3):
-            self.positions[piece.offset.source, piece.offset.file] = piece.offset
-            yield piece
+    def _committed(
+        self, items: Iterator[ReadItem[Document | Reject]], last: bool, rows: int
+    ) -> Iterator[ReadItem[Document | Reject]]:
+        for read in items if last else islice(items, rows // 3):
+            self.positions[read.offset.source, read.offset.file] = read.offset
+            yield read
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -13,11 +13,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds.document import Document, Reject
 from feeds.offsets import ALL_READ, Offset
-from feeds.parts import Part
-from feeds.tail import Piece, Tail, waiting_files
+from feeds.splits import Split
+from feeds.tail import ReadItem, Tail, waiting_files
 from mmqjp import spark_job
 from mmqjp.spark.batch_plan import Plan, PlanFiles, next_plan, shares
-from mmqjp.spark.files import FileReader, FileSource, Place, Share
+from mmqjp.spark.files import FileReader, FileSource, Share, SourcePath
 from mmqjp.spark.micro_batch import ROWS, numbered, readable, row_of, to_batches, uncommitted
 from tests.support.unreadable import failing, shut
 
@@ -37,7 +37,7 @@ class Driver:
         self.plans = PlanFiles(directory / "plans")
         self.positions: dict[tuple[str, str], Offset] = {}
         self.failed: dict[tuple[str, str], str] = {}
-        self.source = FileSource((Place(self.drops),), **options)  # type: ignore[arg-type]
+        self.source = FileSource((SourcePath(self.drops),), **options)  # type: ignore[arg-type]
         self.start = {"plan": 0}
         self.restart()
 
@@ -67,7 +67,7 @@ class Driver:
     def commit(self, rows: pa.Table) -> None:
         for row in rows.to_pylist():
             where = row["source"], row["file"]
-            self.positions[where] = Offset(*where, row["position"], row["mark"] or "")
+            self.positions[where] = Offset(*where, row["position"], row["fingerprint"] or "")
 
     def step(self) -> list[str]:
         """The ids of the next micro-batch, which is done then."""
@@ -202,10 +202,10 @@ def test_a_file_that_is_replaced_between_the_plan_and_the_task_is_read_as_what_i
 
 
 def test_shares_have_about_the_same_weight():
-    def part(weight: int) -> Part:
-        return Part("s", "f", "/f", 0, 0, ALL_READ, 1, weight)
+    def split(weight: int) -> Split:
+        return Split("s", "f", "/f", 0, 0, ALL_READ, 1, weight)
 
-    plan = Plan(0, tuple(part(weight) for weight in (10, 10, 10, 50, 10, 10)))
+    plan = Plan(0, tuple(split(weight) for weight in (10, 10, 10, 50, 10, 10)))
     assert [(first, len(parts)) for first, parts in shares(plan, 2, grain=1)] == [(0, 4), (4, 2)]
     assert [(first, len(parts)) for first, parts in shares(plan, 100, grain=20)] == [(0, 2), (2, 2), (4, 2)]
     assert list(shares(Plan(0), 2)) == []
@@ -217,7 +217,7 @@ def test_nothing_comes_behind_a_very_large_file(tmp_path: Path):
             file.truncate(65 << 20)
     waiting = waiting_files([Tail(tmp_path)], {})
     plan = next_plan(waiting, {}, 0, 100, 1 << 40)
-    assert [part.file for part in plan.parts] == ["1.xml"] and not waiting
+    assert [split.file for split in plan.splits] == ["1.xml"] and not waiting
 
 
 @pytest.mark.parametrize(
@@ -231,15 +231,17 @@ def test_nothing_comes_behind_a_very_large_file(tmp_path: Path):
     ],
 )
 def test_what_is_committed_since_the_plan_is_passed_over(known: int, committed: int, left: list[int]):
-    pieces = [Piece(Document(str(n), "<a/>", time=n), Offset("s", "f", n)) for n in (1, 2, 3)]
-    pieces.append(Piece(None, Offset("s", "f", ALL_READ)))
-    rows = pa.Table.from_batches(to_batches(row_of(n, known, piece, None) for n, piece in enumerate(pieces)), ROWS)
+    items = [ReadItem(Document(str(n), "<a/>", time=n), Offset("s", "f", n)) for n in (1, 2, 3)]
+    items.append(ReadItem(None, Offset("s", "f", ALL_READ)))
+    rows = pa.Table.from_batches(to_batches(row_of(n, known, read, None) for n, read in enumerate(items)), ROWS)
     assert uncommitted(rows, {("s", "f"): Offset("s", "f", committed)})["position"].to_pylist() == left
 
 
 def test_rows_without_offsets_are_numbered_within_their_micro_batch():
     item = Reject("r", "S", None, "why", "raw")
-    rows = pa.Table.from_batches(to_batches(row_of(n, 0, Piece(item, Offset("", "", 0)), None) for n in range(3)), ROWS)
+    rows = pa.Table.from_batches(
+        to_batches(row_of(n, 0, ReadItem(item, Offset("", "", 0)), None) for n in range(3)), ROWS
+    )
     found = numbered(rows, "q", "m", 2)
     assert found.schema == ROWS and set(found["source"].to_pylist()) == {"q"}
     assert len(uncommitted(found, {("q", "m"): Offset("q", "m", 2 << 32)})) == 3, (
@@ -250,7 +252,7 @@ def test_rows_without_offsets_are_numbered_within_their_micro_batch():
 
 
 def test_a_document_that_is_too_large_is_not_sent():
-    row = row_of(0, 0, Piece(Document("d", "<a>12345</a>", time=1), Offset("s", "f", 1)), 8)
+    row = row_of(0, 0, ReadItem(Document("d", "<a>12345</a>", time=1), Offset("s", "f", 1)), 8)
     assert dict(zip(ROWS.names, row, strict=True))["reason"] == "12 bytes, and 8 are allowed"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from feeds.errors import SourceError
+from feeds.bad_input import SourceError
 from mmqjp.service.streaming import StreamingService
 from mmqjp.spark.frames import ValueSource, streaming_frame
 from mmqjp.spark.micro_batch import ROWS

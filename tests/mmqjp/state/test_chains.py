@@ -21,6 +21,7 @@ from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
 from tests.processes.store import take
 from tests.support.conjuncts import conjuncts_of
+from tests.support.delivery import undelivered
 from xpath_stage.parse import MAX_ATTRIBUTES
 from xscl import parse_script
 
@@ -97,7 +98,7 @@ def go_on(engine: str, state: Path, plan: str, steps: Steps, seed: int) -> None:
 
 
 def given(engine: Session) -> list[tuple[str, str, str]]:
-    return sorted((o.query, o.documents[0], o.documents[1]) for o in engine.undelivered())
+    return sorted((o.query, o.documents[0], o.documents[1]) for o in undelivered(engine))
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -11,6 +11,7 @@ from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.processes import nursery
 from tests.support.agreement import as_row
+from tests.support.delivery import undelivered
 
 
 @pytest.mark.parametrize("after", [0, 2, 3])
@@ -23,7 +24,7 @@ def test_a_killed_run_is_taken_up_again(point: str, after: int, tmp_path: Path):
         engine.ensure(script)
         for start in range(0, 12, 4):
             engine.process(documents[start : start + 4])
-        got = comparable(as_row(output) for output in engine.undelivered())
+        got = comparable(as_row(output) for output in undelivered(engine))
     with Session("duckdb") as undisturbed:
         undisturbed.ensure(script)
         expected = comparable(as_row(output) for output in undisturbed.process(documents))

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from feeds.bad_input import SourceError
 from feeds.document import Document
-from feeds.errors import SourceError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.state import STATE_FILE, FetchStore, HostState
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
-from join_stage.store.spark.files import ParquetStore
-from join_stage.store.tables import TABLES
 from mmqjp.service.spool import Answer, Spool
 from mmqjp.session import Session
 from tests.processes import nursery
 from tests.support.cli import mmqjp
 from tests.support.damage import damaged
+from tests.support.delivery import mark_delivered, undelivered
+from tests.support.stores import TABLES, parquet_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def made(state: Path, engine: str | SparkSession = "duckdb") -> list[Any]:
 
 def content(engine: Session) -> Any:
     """All that is to be known of a store: its queries, documents and outputs."""
-    outputs = [(o.query, o.documents, o.xml) for o in engine.undelivered()]
+    outputs = [(o.query, o.documents, o.xml) for o in undelivered(engine)]
     documents = sorted(
         (row["docid"], row["id"], row["xml"]) for row in engine.sql("SELECT * FROM documents").to_pylist()
     )
@@ -153,7 +153,7 @@ def table_row(table: str, number: int) -> pa.Table:
 
 def spark_damage(seeds: range, place: Path) -> int:
     names = ("documents", "settings", "outputs", "r_doc")
-    store = ParquetStore(place / "whole")
+    store = parquet_store(place / "whole")
     for number in range(3):
         for name in names:
             store.append(name, table_row(name, number * 7919))
@@ -161,7 +161,7 @@ def spark_damage(seeds: range, place: Path) -> int:
     store.close()
 
     def use(state: Path) -> Any:
-        opened = ParquetStore(state)
+        opened = parquet_store(state)
         try:
             highest = opened.highest("documents", "docid"), opened.highest("settings", "batch")
             return highest, [opened.read(name).to_pylist() for name in names], dict(opened.files)
@@ -194,7 +194,7 @@ def test_a_damaged_store_says_so_on_spark(spark: SparkSession, tmp_path: Path):
 
 
 def test_a_store_of_spark_without_digests_is_read(tmp_path: Path):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     store.append("settings", table_row("settings", 1))
     store.commit()
     store.close()
@@ -204,18 +204,18 @@ def test_a_store_of_spark_without_digests_is_read(tmp_path: Path):
     for file in noted["tables"]["settings"]:
         del file["digest"], file["footer_digest"]
     path.write_text(json.dumps({**noted, "format": 1}))
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     assert store.read("settings") == table_row("settings", 1) and store.highest("settings", "batch") == 1
     store.append("settings", table_row("settings", 2))
     store.commit()
     store.close()
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     assert store.highest("settings", "batch") == 2
     store.close()
 
 
 def test_what_is_checked_is_remembered_only_as_long_as_it_counts(tmp_path: Path):
-    store = ParquetStore(tmp_path)
+    store = parquet_store(tmp_path)
     for number in range(40):
         store.append("settings", table_row("settings", number))
         store.commit()
@@ -338,6 +338,6 @@ def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path: Path):
         engine.resume("c")
         assert len(engine.process([doc(2_092), doc(2_080)])) == 2
         assert [row["id"] for row in engine.dead_letters()] == ["a2080"]
-        engine.mark_delivered()
+        mark_delivered(engine)
         engine.prune(0)
-        assert not list(engine.undelivered())
+        assert not list(undelivered(engine))

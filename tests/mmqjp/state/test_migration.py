@@ -14,16 +14,18 @@ import pytest
 from feeds.document import Document
 from join_stage.joiner import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
-from join_stage.store.spark.files import ParquetStore
-from join_stage.store.tables import TABLES
 from mmqjp.session import Session
+from mmqjp.sinks.delivery import OUTPUT, Delivery
+from mmqjp.sinks.jsonl import open_sink
 from tests.support.cli import mmqjp
+from tests.support.delivery import mark_delivered, undelivered
 from tests.support.places import DATA
+from tests.support.stores import TABLES, parquet_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDED, CHAINS = DATA / "store_v1.sql", DATA / "store_v3.sql"
+RECORDED, CHAINS, UNNUMBERED = (DATA / f"store_v{version}.sql" for version in (1, 3, 4))
 TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
 START = 1_767_225_600_000_000
 
@@ -36,7 +38,7 @@ def write_duckdb(directory: Path, recorded: Path = RECORDED) -> None:
 
 def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
     """The same store on Spark: its files have the columns of its format, and no others."""
-    store = ParquetStore(directory)
+    store = parquet_store(directory)
     with duckdb.connect() as connection:
         connection.execute(recorded.read_text("utf-8"))
         tables = {name: connection.table(name).to_arrow_table() for (name,) in connection.sql(TABLE_NAMES).fetchall()}
@@ -66,15 +68,15 @@ def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
 def assert_goes_on(engine: Session) -> None:
     """The store's queries are there and meet the documents of its time; what the new format adds works."""
     assert list(engine.queries()) == ["pairs", "q2"]
-    undelivered = [o.documents for o in engine.undelivered() if o.query == "pairs"]
-    assert undelivered == [("a1", "a4"), ("a2", "a4")]
-    engine.mark_delivered()
+    left = [o.documents for o in undelivered(engine) if o.query == "pairs"]
+    assert left == [("a1", "a4"), ("a2", "a4")]
+    mark_delivered(engine)
     got = engine.process([Document("b5", "<b><k>v</k></b>", time=START + 5_000_000)])
     pairs = {(f"a{m}", f"a{n}", "b5") for m in (1, 2, 4) for n in (1, 2, 4) if m != n}
     assert {o.documents for o in got} == pairs and len(got) == len(pairs)
     engine.pause("pairs")
     assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
-    assert engine.setting("schema_version") == "4"
+    assert engine.setting("schema_version") == "5"
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -107,7 +109,7 @@ def assert_derives_anew(engine: Session) -> None:
     assert len({(row["docid"], row["node"]) for row in rows}) == len(rows) == 8
     bindings = engine.sql("SELECT bindings FROM matches")["bindings"].to_pylist()
     assert bindings == [[1, 1]] * 7, "no number of functions is left"
-    engine.mark_delivered()
+    mark_delivered(engine)
     got = engine.process([Document("d5", "<b><k> AA</k></b>", time=START + 5_000_000)])
     assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d5"))]
     got = engine.process([Document("d6", "<b><k> Aa</k></b>", time=START + 6_000_000)])
@@ -116,7 +118,7 @@ def assert_derives_anew(engine: Session) -> None:
         "S//a->x[./k->p] JOIN {upper-case(normalize-space(p)) = upper-case(q), INF} S//b->y[./k->q] PUBLISH both",
         backfill=True,
     )
-    found = {o.documents for o in engine.undelivered() if o.query == "both"}
+    found = {o.documents for o in undelivered(engine) if o.query == "both"}
     assert found == {("d1", "d2"), ("d4", "d2")}
 
 
@@ -136,6 +138,59 @@ def test_derived_values_of_a_store_of_format_3_are_found_anew_on_spark(spark: Sp
         assert_derives_anew(engine)
 
 
+def left_by_format_4(directory: Path) -> tuple[Path, Path]:
+    """A store of format 4 as SQL, and its file of output lines: it has those of the last batch too, which the process
+    that wrote them was killed before it noted."""
+    lines, recorded = directory / "out.jsonl", directory / "store.sql"
+    with duckdb.connect() as connection:
+        connection.execute(UNNUMBERED.read_text("utf-8"))
+        sql = "SELECT query, t0, t1, documents, streams, nodes, xml FROM outputs ORDER BY batch, t1, query, documents"
+        found = connection.sql(sql).to_arrow_table().to_pylist()
+    rows = [{**row, "nodes": json.loads(row["nodes"])} for row in found]
+    lines.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    text = UNNUMBERED.read_text("utf-8").replace('"OUT"', json.dumps(str(lines)))
+    recorded.write_text(text.replace("4711", str(lines.stat().st_ino)))
+    return recorded, lines
+
+
+def assert_numbered(engine: Session, lines: Path) -> None:
+    """Outputs have numbers in the order in which they were committed; those that were not noted are written again."""
+    outputs = list(engine.outputs())
+    assert [output.seq for output in outputs] == list(range(14)) == [o.seq for o in engine.outputs(-1)]
+    assert len({output.id for output in outputs}) == 14
+    written = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [{**line, "id": o.id, "seq": o.seq} for line, o in zip(written, outputs, strict=True)] == [
+        output.to_dict() for output in outputs
+    ]
+    assert engine.position(OUTPUT).acked == 8
+    sink = open_sink(lines, engine.position(OUTPUT))
+    delivery = Delivery(engine, sink)
+    delivery.write(delivery.pending())
+    delivery.write(engine.process([Document("d6", "<a><k>v</k></a>", time=START + 6_000_000)]))
+    delivery.note()
+    sink.close()
+    after = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert after[:9] == written[:9] and [line["seq"] for line in after[9:]] == list(range(9, 14 + 7))
+    assert engine.position(OUTPUT).acked == 20 == engine.last_seq
+
+
+def test_outputs_of_a_store_of_format_4_are_numbered_on_duckdb(tmp_path: Path):
+    recorded, lines = left_by_format_4(tmp_path)
+    write_duckdb(tmp_path / "state", recorded)
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        ids = [output.id for output in engine.outputs()]
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        assert [output.id for output in engine.outputs()] == ids
+        assert_numbered(engine, lines)
+
+
+def test_outputs_of_a_store_of_format_4_are_numbered_on_spark(spark: SparkSession, tmp_path: Path):
+    recorded, lines = left_by_format_4(tmp_path)
+    write_spark(tmp_path / "state", recorded)
+    with Session(spark, state=tmp_path / "state") as engine:
+        assert_numbered(engine, lines)
+
+
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_duckdb(tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -150,11 +205,11 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
     state = tmp_path / "state"
     Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '5', 7)")
-    with pytest.raises(StoreError, match="the store has format 5, and this version of mmqjp reads formats up to 4"):
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '6', 7)")
+    with pytest.raises(StoreError, match="the store has format 6, and this version of mmqjp reads formats up to 5"):
         Session("duckdb", state=state)
     result = mmqjp("list", "--state", state)
-    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 5")
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 6")
     assert result.stderr.count("\n") == 1
 
 

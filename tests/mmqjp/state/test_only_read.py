@@ -97,7 +97,7 @@ def test_an_engine_that_only_reads_changes_nothing(state: Path):
     before = contents(state)
     with Session("duckdb", state=state, read_only=True) as engine, Session("duckdb", state=state, read_only=True):
         assert list(engine.queries()) == ["pairs"] and engine.state_bytes()
-        assert [output.documents for outputs in engine.outputs_after(-1) for output in outputs] == [
+        assert [output.documents for output in engine.outputs()] == [
             ("d0", "d1"), ("d0", "d2"), ("d1", "d2")
         ]  # fmt: skip
         for change in (

@@ -14,7 +14,7 @@ from common.private import SHARED, make_inside, umask_of
 from feeds.fetch.archive import Capture
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.state import FetchStore
-from mmqjp.commands import run
+from mmqjp.commands import open as opening
 from mmqjp.session import Session
 from mmqjp.state.ownership import OWNER
 from tests.support.cli import mmqjp
@@ -188,9 +188,9 @@ def test_the_jvm_inherits_a_umask_that_keeps_its_files_private(
         seen.append(os.umask(0o077))
         os.umask(seen[-1])
 
-    monkeypatch.setattr(run, "open_session", start)
+    monkeypatch.setattr(opening, "open_session", start)
     with umask(0o022):
-        run.start_session(None, shared=shared)
+        opening.start_session(None, shared=shared)
         after = os.umask(0o022)
         with umask_of(shared=False):
             pass

@@ -18,6 +18,7 @@ from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from mmqjp.state.reach import MOST_GAPS, Gap, Gaps, Reach, filled, missed_from, opened
 from tests.generate.seeds import seeds
+from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, Injected
 
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ def assert_a_backfill_meets_what_was_evicted(engine: Any, state: Path, plan: str
     with evicting(engine, state, plan=plan) as opened:
         opened.process([doc(99.5, "P")])
         opened.process([doc(100.5, "A")])
-        opened.mark_delivered()
+        mark_delivered(opened)
         opened.subscribe("B/r PUBLISH P", backfill=True)
-        assert joined(list(opened.undelivered())) == [("A0", "B1"), ("A1", "B1"), ("A2", "B1")]
+        assert joined(list(undelivered(opened))) == [("A0", "B1"), ("A1", "B1"), ("A2", "B1")]
 
 
 def assert_a_new_publisher_meets_what_was_evicted(engine: Any, state: Path, plan: str) -> None:
@@ -113,7 +114,7 @@ def test_what_could_meet_documents_that_are_gone_is_late(tmp_path: Path):
         engine.subscribe(f"{WINDOW}; T/r PUBLISH alone")
         for hours in (0, 50, 100):
             engine.process([doc(hours), doc(hours, "T")])
-        engine.mark_delivered()
+        mark_delivered(engine)
         engine.prune(10 * HOUR)
     with Session("duckdb", state=tmp_path) as engine:
         # Documents that begin before hour 89 are gone.
@@ -131,7 +132,7 @@ def test_a_publisher_that_is_added_after_a_prune_is_late_with_what_could_meet_wh
         engine.subscribe(JOINED)
         for hours in (0, 50, 100):
             engine.process([doc(hours, "A"), doc(hours, "P")])
-        engine.mark_delivered()
+        mark_delivered(engine)
         engine.prune(10 * HOUR)  # documents that begin before hour 89 are gone
         assert joined(engine.process([doc(1, "B")])) == [] and not list(engine.dead_letters())
         engine.subscribe("B/r PUBLISH P; C/r PUBLISH Q")

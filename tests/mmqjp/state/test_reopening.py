@@ -85,7 +85,7 @@ def assert_reopened_is_the_same(engine: object, plan: str, seed: int, tmp_path: 
             if rng.random() < 0.5:
                 kept.close()
                 kept = Session(engine, state=tmp_path / "reopened", plan=plan)  # type: ignore[arg-type]
-        found = [[as_row(output) for outputs in one.outputs_after(-1) for output in outputs] for one in (other, kept)]
+        found = [[as_row(output) for output in one.outputs()] for one in (other, kept)]
         assert comparable(found[0]) == comparable(found[1])
         assert other.queries() == kept.queries()
         assert definitions(other) == definitions(kept)

@@ -1,1 +1,1 @@
-"""Regular expressions of XPath 2.0: read, and searched for in linear time."""
+"""Regular expressions of XPath 2.0, searched for in linear time."""

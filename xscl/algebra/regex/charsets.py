@@ -1,7 +1,7 @@
-"""Sets of characters as sorted ranges of code points, and those that XML Schema's regular expressions name.
+"""Sets of characters, as sorted ranges of code points, and the sets that XML Schema's regular expressions name.
 
-Which characters a category has is said by Python's Unicode database, `unicodedata.unidata_version`: a character that is
-not assigned there is in `Cn`.
+Python's Unicode database (`unicodedata.unidata_version`) says which characters a category has. A character that it does
+not assign is in `Cn`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from itertools import groupby
 LAST = 0x10FFFF
 
 Range = tuple[int, int]
-"""The first and the last code point."""
+"""The first and last code point of a range."""
 
 CharSet = tuple[Range, ...]
-"""Ranges in order, none beside or over another."""
+"""Ranges in order, with gaps between them."""
 
 NONE: CharSet = ()
 ALL: CharSet = ((0, LAST),)
 
 _SUBCATEGORIES = {"L": "ultmo", "M": "nce", "N": "dlo", "P": "cdseifo", "Z": "slp", "S": "mcko", "C": "cfon"}
-"""The categories that the grammar has. Surrogates are no characters, so there is no `Cs`."""
+"""The categories of the grammar. There is no `Cs`, because surrogates are no characters."""
 
 _NAME_START: CharSet = (
     (0x3A, 0x3A),
@@ -44,7 +44,7 @@ _NAME_START: CharSet = (
     (0xFDF0, 0xFFFD),
     (0x10000, 0xEFFFF),
 )
-"""NameStartChar of XML 1.0, fifth edition, which the documents' names follow too."""
+"""NameStartChar of XML 1.0, fifth edition, as for names in documents."""
 
 _NAME_MORE: CharSet = ((0x2D, 0x2E), (0x30, 0x39), (0xB7, 0xB7), (0x300, 0x36F), (0x203F, 0x2040))
 
@@ -55,7 +55,7 @@ def single(char: str) -> CharSet:
 
 
 def union(sets: Iterable[CharSet]) -> CharSet:
-    """The characters of any of the sets.
+    """The characters that are in any of the sets.
 
     >>> union([((1, 3), (9, 9)), ((4, 5),)])
     ((1, 5), (9, 9))
@@ -87,7 +87,7 @@ def complement(chars: CharSet) -> CharSet:
 
 
 def difference(chars: CharSet, without: CharSet) -> CharSet:
-    """The characters of one set that are not in the other."""
+    """The characters of `chars` that are not in `without`."""
     return complement(union((complement(chars), without)))
 
 
@@ -99,7 +99,7 @@ def has(chars: CharSet, code: int) -> bool:
 
 @lru_cache(maxsize=64)
 def escaped(letter: str) -> CharSet | None:
-    r"""The set that a letter after a backslash names, such as `d` in `\d`; None if it names none."""
+    r"""The set that a letter after a backslash stands for, such as `d` in `\d`; None for other letters."""
     match letter:
         case "s":
             return (0x9, 0xA), (0xD, 0xD), (0x20, 0x20)
@@ -118,7 +118,7 @@ def escaped(letter: str) -> CharSet | None:
 
 @cache
 def _categories() -> dict[str, CharSet]:
-    """Every category, of one letter and of two. It takes a tenth of a second, once, where a pattern asks for it."""
+    """All categories, of one letter and of two. To make them takes a tenth of a second, when a pattern needs one."""
     ranges: dict[str, list[Range]] = {}
     first = 0
     for category, codes in groupby(map(unicodedata.category, map(chr, range(LAST + 1)))):
@@ -132,14 +132,14 @@ def _categories() -> dict[str, CharSet]:
 
 
 def named(name: str) -> CharSet | None:
-    r"""The set that `\p{name}` stands for: a category, or a block after `Is`; None if there is none of that name."""
+    r"""The set that `\p{name}` stands for: a category or, after `Is`, a block; None for other names."""
     if name[:1] in _SUBCATEGORIES and (len(name) == 1 or (len(name) == 2 and name[1] in _SUBCATEGORIES[name[0]])):
         return _categories()[name]
     return _block(name[2:]) if name.startswith("Is") else None
 
 
 def _block(name: str) -> CharSet | None:
-    # Imported here because hardly a pattern names a block, and elementpath takes longer to import than all of ours.
+    # Imported here because patterns rarely name a block, and elementpath is slow to import.
     from elementpath.regex import unicode_block
 
     if name == "NoBlock":

@@ -1,4 +1,4 @@
-"""Searches with back-references, which no search in linear time can have: by trying, a bounded number of steps."""
+"""Searches with back-references, for which there is no linear-time search: by trying, within a number of steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from xscl.algebra.regex.charsets import CharSet
 from xscl.algebra.regex.syntax import Chars, Choice, Edge, Group, Reference, Regex, Repeat, Sequence
 
 MAX_STEPS = 200_000
-"""How many steps a search may take: about a fifth of a second."""
+"""How many steps a search may take. It takes about a fifth of a second then."""
 
 _Captured = tuple[tuple[int, int, int], ...]
-"""For each group that is referred to: where it was opened, and where what it captured last starts and ends."""
+"""For each group that is referred to: where it was opened, and the start and end of what it captured last."""
 
 _UNSET = (-1, 0, 0)
 _MATCHED = 0
@@ -54,14 +54,14 @@ class _Again:
 
 
 class Program:
-    """States, each with those that may follow; a match has been found in the first.
+    """A regular expression as states, each with those that may follow. State 0 means that a match was found.
 
-    A search goes through states, places in the text and what is captured, each combination once; so it finds a match
-    if there is one, whatever the order, and a repetition of nothing ends.
+    A search visits each combination of a state, a place in the text and what is captured once. So it finds a match if
+    there is one, and a repetition of the empty text ends.
     """
 
     def __init__(self, tree: Regex, referred: frozenset[int], symbols: Mapping[CharSet, frozenset[str]]) -> None:
-        """`referred` are the numbers of the groups referred to, `symbols` the alphabet's for each set."""
+        """`referred` are the groups that are referred to, by number. `symbols` are those of each set of characters."""
         self._symbols = symbols
         self._place = {number: place for place, number in enumerate(sorted(referred))}
         self._states: list[_OneOf | _At | _Fork | _Open | _Close | _Again] = [_Fork(())]
@@ -72,7 +72,7 @@ class Program:
         return len(self._states) - 1
 
     def _before(self, tree: Regex, then: int) -> int:
-        """The state from which `tree` leads to the state `then`."""
+        """Makes the states that lead through `tree` to the state `then`, and returns the first."""
         match tree:
             case Chars(chars=chars):
                 return self._state(_OneOf(self._symbols[chars], then))
@@ -109,9 +109,9 @@ class Program:
         return first
 
     def search(self, text: str, symbols: str, first: int) -> bool | None:
-        """Whether a match starts at the place `first` or after it; None if that takes more than `MAX_STEPS`.
+        """Whether a match starts at the place `first` or later; None if the search takes more than MAX_STEPS.
 
-        `symbols` is `text` in the alphabet's symbols, one for each character.
+        `symbols` is `text` written in the alphabet's symbols, one for each character.
         """
         steps = 0
         for begin in range(first, len(text) + 1):

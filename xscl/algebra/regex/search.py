@@ -1,9 +1,9 @@
 """Searches for regular expressions of XPath 2.0, in time that is linear in the text.
 
-A pattern tells few sets of characters apart, so each text is first written in the symbols of a small alphabet, one for
-all the characters that the pattern treats alike. In these symbols RE2 searches, which never tries twice, whatever the
-pattern. So neither Unicode's tables nor the syntax of RE2 have a part in what matches; only back-references are beyond
-it (`xscl.algebra.regex.references`).
+A pattern distinguishes few sets of characters. So a text is first written in the symbols of a small alphabet, with one
+symbol for all characters that the pattern treats alike. RE2, which never backtracks, then searches in these symbols.
+What matches therefore depends neither on RE2's Unicode tables nor on its syntax. RE2 has no back-references: they are
+searched for by `xscl.algebra.regex.references`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import re2
 
+from common.errors import InputError
 from xscl.algebra.regex.charsets import CharSet
 from xscl.algebra.regex.references import Program
 from xscl.algebra.regex.syntax import (
@@ -33,22 +34,21 @@ from xscl.algebra.regex.syntax import (
 )
 
 MAX_WORK = 100_000_000
-"""The greatest product of a text's length and a pattern's size that are searched: some seconds at worst."""
+"""How large the product of a text's length and a pattern's size may be. A search takes some seconds at worst."""
 
 _MAX_KEPT = 1024
-"""How many characters that are not ASCII a pattern remembers the symbols of."""
+"""For how many characters a pattern remembers the symbols."""
 
 
-class PatternLimit(ValueError):
-    """A search for a regular expression would take too long. What is too long depends on nothing but the pattern and
-    the text."""
+class PatternLimit(InputError, ValueError):
+    """A search for a regular expression would take too long. Only the pattern and the text decide what is too long."""
 
 
 class Pattern:
-    """A compiled regular expression. Equal ones may be used by any number of threads.
+    """A compiled regular expression, which any number of threads may use.
 
     Raises:
-        PatternError: when `pattern` is no regular expression, or too large.
+        PatternError: if `pattern` is no regular expression, or is too large.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -70,7 +70,7 @@ class Pattern:
         """Whether a part of `text` matches.
 
         Raises:
-            PatternLimit: when the text is too long for this pattern.
+            PatternLimit: if the search would take too long.
         """
         if len(text) * self._size > MAX_WORK:
             raise PatternLimit(f"the text is too long for the regular expression {self.pattern!r}")
@@ -82,7 +82,7 @@ class Pattern:
 
     def _found_by_program(self, text: str, program: Program) -> bool:
         symbols = text.translate(self._symbols)
-        # To RE2 a back-reference is any text: no match starts before the first that it finds.
+        # RE2 takes a back-reference for any text. So no match starts before the first that it finds.
         first = self._re2.search(symbols)
         if first is None:
             return False
@@ -92,7 +92,7 @@ class Pattern:
         return found
 
     def _written(self, tree: Regex) -> str:
-        """A tree in the syntax of RE2 and in symbols."""
+        """A tree in the syntax of RE2, over symbols."""
         match tree:
             case Chars(chars=chars):
                 return _bracketed(self._symbols.of_set[chars])
@@ -115,17 +115,17 @@ class Pattern:
 
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str) -> Pattern:
-    """The compiled form of a regular expression of XPath 2.0, made once.
+    """A regular expression of XPath 2.0, compiled; each is compiled once.
 
     Raises:
-        PatternError: when `pattern` is none, or too large.
+        PatternError: if `pattern` is no regular expression, or is too large.
     """
     return Pattern(pattern)
 
 
 class Alphabet(dict[int, str]):
-    """The symbols of characters, by code point, as `str.translate` asks for them: the same for two characters that are
-    in the same ones of some sets."""
+    """The symbols of characters, by code point, as `str.translate` looks them up. Characters that are in the same ones
+    of `sets` have the same symbol."""
 
     def __init__(self, sets: dict[CharSet, None]) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Alphabet(dict[int, str]):
             chars: frozenset(chr(number) for mask, number in number_of.items() if mask >> bit & 1)
             for bit, chars in enumerate(sets)
         }
-        """The symbols of each set."""
+        """The symbols of the characters in each set."""
 
     def __missing__(self, code: int) -> str:
         symbol = chr(self._numbers[bisect_right(self._starts, code) - 1])
@@ -155,7 +155,7 @@ class Alphabet(dict[int, str]):
         return symbol
 
     def ascii(self) -> bytes | None:
-        """The symbols of the ASCII characters as a table of `bytes.translate`; None if some are not of one byte."""
+        """The symbols of ASCII characters, as a table for `bytes.translate`; None if one takes more than a byte."""
         symbols = "".join(self[code] for code in range(128))
         return symbols.encode() + bytes(128) if symbols.isascii() else None
 
@@ -172,7 +172,7 @@ def _sets(tree: Regex) -> Iterator[CharSet]:
 
 
 def _bracketed(symbols: frozenset[str]) -> str:
-    """Symbols as a set of RE2's; an empty one is the complement of all."""
+    """A set of symbols in the syntax of RE2, which writes the empty set as the complement of all."""
     if not symbols:
         return r"[^\x{0}-\x{10FFFF}]"
     written = "".join(f"\\x{{{ord(symbol):x}}}" for symbol in sorted(symbols))

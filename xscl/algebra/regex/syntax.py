@@ -1,7 +1,7 @@
-"""Reads a regular expression of XPath 2.0 into a tree, and refuses all else.
+"""Parses regular expressions of XPath 2.0, and refuses any other.
 
-The grammar is that of XML Schema, part 2, appendix F, with what XPath's Functions and Operators (7.6.1) adds: `^` and
-`$`, reluctant quantifiers, groups that capture, back-references and `\\$`; of its later version also `(?:...)`.
+The grammar is that of XML Schema, part 2, appendix F, with the additions of XPath's Functions and Operators (7.6.1):
+`^` and `$`, reluctant quantifiers, capturing groups, back-references and `\\$`; and `(?:...)` of its later version.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from common.errors import InputError
 from xscl.algebra.regex import charsets
 from xscl.algebra.regex.charsets import CharSet
 
 MAX_PATTERN = 500
-"""Longest regular expression, in characters."""
+"""How many characters a regular expression may have."""
 
 MAX_DEPTH = 50
-"""How deep groups, and subtractions in brackets, may be nested."""
+"""How deep groups and subtractions may be nested."""
 
 MAX_SIZE = 1000
-"""How many characters, sets, anchors and references a regular expression may have when its repetitions by number are
+"""How many characters, sets, anchors and references a regular expression may have when its counted repetitions are
 written out."""
 
 _QUANTITY = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
@@ -29,7 +30,7 @@ _DOT = charsets.complement(charsets.union(map(charsets.single, "\n\r")))
 _META = ".\\?*+{}()|^$[]"
 
 
-class PatternError(ValueError):
+class PatternError(InputError, ValueError):
     """A text is not a regular expression of XPath 2.0, or is too large."""
 
 
@@ -63,8 +64,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """An item `least` to `most` times, without bound if `most` is None. Whether reluctant or not does not matter for
-    whether there is a match."""
+    """An item `least` to `most` times, without limit if `most` is None. Reluctant or not, it matches the same texts."""
 
     item: Regex
     least: int
@@ -73,7 +73,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group that captures; the first is number 1."""
+    """A capturing group. The first has number 1."""
 
     item: Regex
     number: int
@@ -81,7 +81,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a group captured last; the empty text if it captured nothing."""
+    """The text that a group captured last; the empty text if it captured none."""
 
     number: int
 
@@ -93,8 +93,8 @@ def parse(pattern: str) -> Regex:
     """The tree of a regular expression.
 
     Raises:
-        PatternError: when `pattern` is none, is longer than `MAX_PATTERN` or larger than `MAX_SIZE`, or nests deeper
-            than `MAX_DEPTH`.
+        PatternError: if `pattern` is no regular expression, is longer than MAX_PATTERN or larger than MAX_SIZE, or
+            nests deeper than MAX_DEPTH.
     """
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"it is longer than {MAX_PATTERN} characters")
@@ -105,7 +105,7 @@ def parse(pattern: str) -> Regex:
 
 
 def size(tree: Regex) -> int:
-    """How many characters, sets, anchors and references a tree has when repetitions are written out; at least 1."""
+    """How many characters, sets, anchors and references a tree has with counted repetitions written out; at least 1."""
     match tree:
         case Sequence(parts=parts) | Choice(arms=parts):
             return max(1, sum(map(size, parts)))
@@ -129,12 +129,12 @@ def references(tree: Regex) -> frozenset[int]:
 
 
 def _count(digits: str) -> int:
-    # Python reads no number of thousands of digits; one of ten is past the limit, whatever the others are.
+    # Python converts no number of thousands of digits. Ten digits are past the limit already.
     return int(digits.lstrip("0")[:10] or "0")
 
 
 class _Parser:
-    """Reads from left to right; `_at` is the place of the next character."""
+    """Reads a pattern from left to right. `_at` is the place of the next character."""
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
@@ -246,7 +246,7 @@ class _Parser:
         return Chars(self._escaped_set() or charsets.single(self._escaped_char()))
 
     def _reference(self) -> Reference:
-        """A back-reference: of the digits those are taken that give the number of a group opened before."""
+        """A back-reference. It takes as many digits as give the number of a group that was opened before."""
         at = self._at
         number = int(self._next(1))
         self._at += 2
@@ -260,7 +260,7 @@ class _Parser:
     # ------------------------------------------------------------ characters and sets
 
     def _escaped_set(self) -> CharSet | None:
-        r"""A set such as `\d` or `\p{L}`, if one is next."""
+        r"""A set such as `\d` or `\p{L}`, if that is next; else None."""
         letter = self._next(1)
         if letter not in ("p", "P"):
             found = charsets.escaped(letter)
@@ -285,7 +285,7 @@ class _Parser:
         return _SINGLE_ESCAPES[letter]
 
     def _brackets(self) -> CharSet:
-        """A set in brackets, perhaps less another one."""
+        """A set in brackets, without the set that it subtracts, if any."""
         opened = self._at
         self._at += 1
         self._deeper(1)
@@ -310,7 +310,7 @@ class _Parser:
         return charsets.difference(charsets.complement(found) if negative else found, without)
 
     def _part(self, start: int) -> CharSet:
-        """A character, a range or a set inside brackets whose parts begin at `start`."""
+        """A character, a range or a set, inside brackets whose parts begin at `start`."""
         at = self._at
         if self._next() == "\\":
             found = self._escaped_set()
@@ -319,7 +319,7 @@ class _Parser:
         elif self._next() == "-" and at > start and self._next(1) != "]" and not self._text.startswith("-[", at + 1):
             raise self._error("in the middle of brackets write \\- for the character -")
         first = self._bracket_char()
-        # A hyphen is no range at the end of the brackets, nor before a subtraction.
+        # A hyphen makes no range at the end of brackets, nor before a subtraction.
         if self._next() != "-" or self._next(1) in ("]", "[") or self._text.startswith("--[", self._at):
             if self._text.startswith("--]", at):
                 raise self._error("two hyphens at the end of brackets: write one")

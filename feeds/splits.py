@@ -1,0 +1,102 @@
+"""Splits: the parts of waiting files that one micro-batch reads, found without reading documents."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from feeds.jsonl import line_ends
+from feeds.kinds import is_compressed
+from feeds.offsets import ALL_READ, Offset, Positions
+from feeds.tail import WaitingFile
+from feeds.unreadable import ReplacedError
+
+GRAIN = 64 << 10
+"""This many bytes are worth a task of their own."""
+
+UNREADABLE = -2
+"""The end of a split of a file that cannot be opened now."""
+
+NOTED = -3
+"""The end of a split of which nothing is read: only the offset of a moved file is noted."""
+
+COMPRESSION = 8
+"""A compressed file is taken to hold this many times its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a file of a source: the JSON lines that begin from byte `start` on and before byte `end`; of any other
+    file what comes behind its first `start` items, and `end` is ALL_READ.
+
+    `known` is how far the file of that name had been read when the split was made. Fingerprints at the three positions
+    keep another file that takes the name later from being read as this one. `documents` counts one for each line and
+    for each other file; `weight` is about how many bytes there are.
+    """
+
+    source: str
+    file: str
+    path: str
+    known: int
+    start: int
+    end: int
+    documents: int
+    weight: int
+    start_fingerprint: str = ""
+    known_fingerprint: str = ""
+    end_fingerprint: str = ""
+
+
+def splits_of(
+    waiting: WaitingFile, positions: Positions, most: int, most_bytes: int, grain: int = GRAIN
+) -> Iterator[Split]:
+    """The splits of a file that are read next. Of JSON lines these are at most `most` lines, and no more once they have
+    `most_bytes`, in splits of about `grain` bytes; of any other file all that is left. None of a file that was replaced
+    since it was found."""
+    waiting = waiting.updated(positions)
+    known, start = waiting.known or Offset(waiting.source, waiting.file, 0), waiting.start
+
+    def split(begin: int, end: int, fingerprint: str, documents: int, weight: int, end_fingerprint: str = "") -> Split:
+        file = waiting.source, waiting.file, str(waiting.path)
+        fingerprints = fingerprint, known.fingerprint, end_fingerprint
+        return Split(*file, known.position, begin, end, documents, weight, *fingerprints)
+
+    if not waiting.reads:
+        yield split(start.position, NOTED, start.fingerprint, 0, 0)
+        return
+    try:
+        if not waiting.lines:
+            can_be_read(waiting.path)
+            yield split(start.position, ALL_READ, "", 1, _weight(waiting))
+            return
+        ends = line_ends(waiting.path, start.position, most, most_bytes, fingerprint=start.fingerprint)
+    except ReplacedError:
+        return
+    except OSError:  # whoever reads it says so
+        yield split(start.position, UNREADABLE, start.fingerprint, 1, 0)
+        return
+    begin, fingerprint, lines = start.position, start.fingerprint, 0
+    for end, end_fingerprint in ends:
+        lines += 1
+        if end - begin >= grain or end == ends[-1][0]:
+            yield split(begin, end, fingerprint, lines, end - begin, end_fingerprint)
+            begin, fingerprint, lines = end, end_fingerprint, 0
+
+
+def can_be_read(path: Path) -> None:
+    """Raises OSError if a file cannot be read, or a directory cannot be listed."""
+    if path.is_dir():
+        os.scandir(path).close()
+        raise ReplacedError(f"{path} can be listed again")
+    with path.open("rb") as file:
+        file.read(1)
+
+
+def _weight(waiting: WaitingFile) -> int:
+    try:
+        size = waiting.path.stat().st_size
+    except OSError:
+        return 0
+    return size * COMPRESSION if is_compressed(waiting.path.name) else size

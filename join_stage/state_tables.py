@@ -1,0 +1,98 @@
+"""The tables of the join state (thesis 6.3.1): their schemas, by engine, and the queries over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from join_stage.store.protocol import TableStore
+from join_stage.store.schema import Dated, StoreSchema
+from templates.catalog import Edge
+from templates.witness import R_BIN, R_DOC, R_GROUP
+
+R_BIN_FLAT = pa.schema(
+    [
+        ("docid", pa.int64()),
+        ("var1", pa.int32()),
+        ("var2", pa.int32()),
+        ("node1", pa.int64()),
+        ("node2", pa.int64()),
+    ]
+)
+"""R_bin with a row for each edge."""
+
+R_DOCTS_STORED = pa.schema([("docid", pa.int64()), ("timestamp", pa.int64()), ("t0", pa.int64()), ("t1", pa.int64())])
+"""R_docTS; `timestamp` is the thesis' name for t0."""
+
+STATE = {"r_bin": R_BIN_FLAT, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
+"""The join state, which each batch extends and eviction shortens."""
+
+BOUND_STATE = {"bound": R_BIN, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
+"""The same as it comes from stage 1: R_bin by groups of edges, which the table `groups` has."""
+
+_GROUPS = {"groups": R_GROUP}
+
+_R_BIN = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp)"
+
+_DATED = Dated(tuple(STATE), "r_docts", "t0")
+
+FLAT_STORE = StoreSchema(STATE | _GROUPS, dated=_DATED)
+"""What a store has that keeps R_bin by edges, on Spark."""
+
+BOUND_STORE = StoreSchema(BOUND_STATE | _GROUPS, {"r_bin": _R_BIN})
+"""What a store has that keeps R_bin by groups, on DuckDB: r_bin is a view."""
+
+NOTHING_ELSE = StoreSchema()
+"""That of a store of the join state alone."""
+
+_KEYS = {
+    "r_bin": ("docid", "var1", "var2", "node1", "node2"),
+    "r_doc": ("docid", "node"),
+    "r_docts": ("docid",),
+}
+"""The columns by which a row of a table of the join state is found."""
+
+DOCUMENTS = "SELECT count(*) AS n FROM r_docts"
+"""How many documents the join state has."""
+
+EQUAL_VALUES = """
+WITH postings AS (
+  SELECT b.var2 AS var, d.strval, count(*) AS n
+  FROM r_bin b JOIN r_doc d ON d.docid = b.docid AND d.node = b.node2 GROUP BY b.var2, d.strval
+)
+SELECT l.var AS var1, r.var AS var2, sum(l.n * r.n) AS pairs
+FROM postings l JOIN postings r ON l.strval = r.strval GROUP BY l.var, r.var"""
+"""How many pairs of nodes, bound by two variables, have one value, in all documents of the join state."""
+
+
+def documents_between(store: TableStore, first: int, before: int) -> set[int]:
+    """The docids of the join state's documents that begin from `first` on and before `before`, in microseconds."""
+    rows = store.select(f"SELECT docid FROM r_docts WHERE t0 >= {first} AND t0 < {before}")
+    return set(rows["docid"].to_pylist())
+
+
+def has_documents_between(store: TableStore, first: int, before: int) -> bool:
+    """Whether documents of the join state begin from `first` on and before `before`, in microseconds."""
+    return len(store.select(f"SELECT docid FROM r_docts WHERE t0 >= {first} AND t0 < {before} LIMIT 1")) > 0
+
+
+def groups(store: TableStore) -> Iterator[tuple[int, frozenset[Edge]]]:
+    """The groups of edges that the rows of R_bin were expanded from, by their numbers."""
+    found: dict[int, set[Edge]] = {}
+    rows = store.read("groups", R_GROUP.names)
+    for number, var1, var2 in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        found.setdefault(number, set()).add((var1, var2))
+    return ((number, frozenset(edges)) for number, edges in found.items())
+
+
+def by_edges(store: TableStore, r_bin: pa.Table) -> pa.Table:
+    """Rows of R_BIN, whose groups the store has, as rows of R_BIN_FLAT."""
+    sql = "SELECT w.docid, g.var1, g.var2, w.node1, w.node2 FROM w JOIN groups g ON w.grp = g.grp"
+    return store.select(sql, {"w": r_bin})
+
+
+def missing(store: TableStore, table: str, rows: pa.Table) -> pa.Table:
+    """Those of rows of a table of STATE that the store does not have."""
+    same = " AND ".join(f"f.{column} = s.{column}" for column in _KEYS[table])
+    return store.select(f"SELECT f.* FROM found f LEFT JOIN {table} s ON {same} WHERE s.docid IS NULL", {"found": rows})

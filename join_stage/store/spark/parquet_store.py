@@ -1,0 +1,324 @@
+"""A store of Parquet files. A batch becomes visible when its manifest is in place.
+
+A store is a directory with a folder for each table and the folder `manifests`. The newest manifest names all valid
+files; it appears by a rename, and so as a whole. A file that no manifest names was left by a killed run, and is removed
+when the store is opened. Superseded manifests are kept for GRACE with their files, for readers that use them; the last
+superseded manifest is kept as long as it is the last.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import count, groupby, pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from common.lock import lock
+from common.private import make_inside, make_lock, make_state, open_like_directory
+from common.whole_file import drafts, sync_directory, sync_file
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.store.schema import StoreSchema
+from join_stage.store.spark.manifests import (
+    DataFile,
+    Files,
+    Manifest,
+    check_footer,
+    check_whole,
+    damaged,
+    digests,
+    highest_number,
+    read_manifest,
+    read_rows,
+    write_manifest,
+)
+from join_stage.store.spark.snapshot import Snapshot
+
+MERGE = 16
+"""The number of small files of one level that are merged into one of the next, so that reading stays fast."""
+
+MERGED_BYTES = 64 << 20
+"""The largest size of a merged file, in bytes."""
+
+
+GRACE = 600 * 1_000_000
+"""How long superseded files are kept, in microseconds: a query that was planned before may run that long."""
+
+
+class ParquetStore:
+    """Tables in a directory, or in a temporary one that `close` removes. Appended rows are in memory until `commit`.
+
+    `now` is the clock, in microseconds. Raises StoreError if the store cannot be opened or is in use.
+    """
+
+    def __init__(
+        self, schema: StoreSchema, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000
+    ) -> None:
+        self.schema, self._tables = schema, schema.tables
+        self._now, self._grace = now, GRACE if directory else 0
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="mmqjp-")
+            directory = Path(self._temporary.name)
+        self.directory = directory.absolute()
+        self._numbers = count()
+        self._buffers: dict[str, list[pa.Table]] = {}
+        self._covered: list[int] = []
+        self._checked: set[tuple[str, str]] = set()
+        """Files whose digest was checked, by table and name."""
+        try:
+            if (self.directory / DUCKDB_FILE).exists():
+                raise StoreError(
+                    f"{directory} holds a store of the engine duckdb: use that engine or another directory"
+                )
+            make_state(self.directory)
+            make_inside(self.directory, SPARK_MANIFESTS)
+            self._lock = _locked(self.directory / "lock")
+        except OSError as error:
+            raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
+        try:
+            kept = {batch: read_manifest(self._manifest(batch), self._tables) for batch in sorted(self._batches())}
+            self._batch = max(kept, default=0)
+            self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
+            self.files: Files = self._committed
+            """The files of each table as the running batch sees them."""
+            self._superseded: deque[tuple[int, list[Path]]] = deque()
+            self._drafts: list[Path] = []
+            for name in self._tables:
+                make_inside(self.directory, name)
+                for file in self.files[name]:
+                    self._find(self.directory / name / file.name, file)
+            for older, newer in pairwise(kept):
+                self._supersede(older, kept[older].files, kept[newer])
+            self._remove_unnamed(manifest.files for manifest in kept.values())
+            self._sweep()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        """Appends rows to a table in the running batch."""
+        if len(rows):
+            self._buffers.setdefault(table, []).append(rows.cast(self._tables[table]))
+
+    def parts(self, table: str) -> tuple[pa.Table, ...]:
+        """The rows of a table that are not in files yet, by `append`."""
+        return tuple(self._buffers.get(table, ()))
+
+    def has_rows(self, table: str) -> bool:
+        """Whether a table has any rows."""
+        return bool(self.files[table]) or table in self._buffers
+
+    def fresh(self, table: str) -> pa.Table:
+        """The rows of a table that are not in files yet, as one table."""
+        return pa.concat_tables([self._tables[table].empty_table(), *self.parts(table)])
+
+    def paths(self, table: str) -> list[str]:
+        """The paths of the files of a table. Raises StoreError if one is not what was written."""
+        return [str(self._path(table, file)) for file in self.files[table]]
+
+    def read(self, table: str, schema: pa.Schema | None = None, key: str | None = None) -> pa.Table:
+        """A table, or the columns of a schema, or the rows with a `key`. Rows of the running batch are included."""
+        schema = self._tables[table] if schema is None else schema
+        kept = (read_rows(path, schema, key) for path in self.paths(table))
+        fresh = self.fresh(table)
+        if key is not None:
+            fresh = fresh.filter(pc.equal(fresh["key"], key))
+        return pa.concat_tables([*kept, fresh.select(schema.names)])
+
+    def highest(self, table: str, column: str) -> int | None:
+        """The greatest number in a column of a table, None if there is none. Reads only the footers of files."""
+        found = [pc.max(self.fresh(table)[column]).as_py()]
+        for file in self.files[table]:
+            path = self.directory / table / file.name
+            if (table, file.name) not in self._checked:
+                check_footer(path, file)
+            found.append(highest_number(path, column))
+        return max((number for number in found if number is not None), default=None)
+
+    def _path(self, table: str, file: DataFile) -> Path:
+        """The path of a file that is about to be read. It is checked the first time."""
+        path = self.directory / table / file.name
+        if (table, file.name) not in self._checked:
+            check_whole(path, file)
+            self._checked.add((table, file.name))
+        return path
+
+    def _find(self, path: Path, file: DataFile) -> None:
+        """Raises StoreError if a file is missing or has another size."""
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise StoreError(f"the store is damaged: {path} is gone; take an older copy of the store") from None
+        if size != file.size:
+            raise damaged(path)
+
+    def snapshot(self) -> Snapshot:
+        """The files after the last committed batch."""
+        return Snapshot(self.schema, self.directory, self._committed)
+
+    def cover(self, first: int, last: int) -> None:
+        """Notes that rows of dated tables in the running batch are about older documents, which begin from `first` to
+        `last`, in microseconds."""
+        self._covered += first, last
+
+    def evict(self, before: int) -> dict[str, list[Path]]:
+        """Drops the files of dated tables whose documents all begin before a time, and returns them by table."""
+        dated = self.schema.dated.tables if self.schema.dated else ()
+        kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in dated}
+        gone = {n: [self.directory / n / f.name for f in self.files[n] if f not in kept[n]] for n in dated}
+        self.files = {**self.files, **kept}
+        return gone
+
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        """Drops the rows of a table in which a number is less than `bound`."""
+        self.drop_unless(table, column, lambda numbers: pc.greater_equal(numbers, bound))
+
+    def drop_unless(self, table: str, column: str, test: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> None:
+        """Drops the rows of a table whose number in a column fails a test; rows with null stay. Files of which some
+        rows stay are rewritten."""
+        kept: list[DataFile] = []
+        for file in self.files[table]:
+            only = pa.schema([self._tables[table].field(column)])
+            numbers = read_rows(self._path(table, file), only)[column]
+            stays = pc.fill_null(test(numbers), True)
+            count = pc.sum(stays).as_py() or 0
+            if count == file.rows:
+                kept.append(file)
+            elif count:
+                rows = read_rows(self._path(table, file), self._tables[table]).filter(stays)
+                kept.append(self._write(table, self._batch + 1, rows, file.level, file.first, file.last))
+        self.files = {**self.files, table: tuple(kept)}
+        if table in self._buffers:
+            fresh = self.fresh(table)
+            self._buffers[table] = [fresh.filter(pc.fill_null(test(fresh[column]), True))]
+
+    def rollback(self) -> None:
+        """Discards all changes since the last commit."""
+        self._buffers.clear()
+        self._covered.clear()
+        self.files = self._committed
+        self._remove_drafts()
+
+    def commit(self) -> None:
+        """Writes the running batch and makes it visible."""
+        batch = self._batch + 1
+        files = {
+            name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in self._tables
+        }
+        if files != self._committed or not self._batch:
+            manifest = Manifest(files, self._now())
+            write_manifest(self._manifest(batch), manifest)
+            if self._batch:
+                self._supersede(self._batch, self._committed, manifest)
+            self._committed = self.files = files
+            self._batch = batch
+            self._buffers.clear()
+            self._covered.clear()
+            self._checked &= {(name, file.name) for name in self._tables for file in files[name]}
+            self._remove_drafts()
+            with suppress(OSError):  # the batch is committed; what cannot be removed now is removed later
+                self._sweep()
+
+    def close(self) -> None:
+        """Unlocks the store."""
+        os.close(self._lock)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _written(self, table: str, batch: int) -> tuple[DataFile, ...]:
+        rows = self.fresh(table)
+        if not len(rows):
+            return ()
+        times: list[int] = []
+        if (dated := self.schema.dated) is not None and table in dated.tables:
+            times = [*self.fresh(dated.times)[dated.start].to_pylist(), *self._covered]
+        return (self._write(table, batch, rows, 0, min(times, default=None), max(times, default=None)),)
+
+    def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+        """The files, with every MERGE small files of one level merged into one of the next."""
+        small = sorted((f for f in files if f.size <= MERGED_BYTES // MERGE), key=lambda f: f.level)
+        for level, group in groupby(small, key=lambda f: f.level):
+            members = list(group)
+            if len(members) >= MERGE:
+                rows = pa.concat_tables(read_rows(self._path(table, f), self._tables[table]) for f in members)
+                first = min((f.first for f in members if f.first is not None), default=None)
+                last = max((f.last for f in members if f.last is not None), default=None)
+                merged = self._write(table, batch, rows, level + 1, first, last)
+                rest = tuple(f for f in files if f not in members)
+                return self._merged(table, batch, (merged, *rest))
+        return files
+
+    def _write(
+        self, table: str, batch: int, rows: pa.Table, level: int, first: int | None, last: int | None
+    ) -> DataFile:
+        path = self.directory / table / f"{batch}-{next(self._numbers)}.parquet"
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink)
+        content = memoryview(sink.getvalue())
+        self._drafts.append(path)
+        with open(path, "wb", opener=open_like_directory) as file:
+            file.write(content)
+            sync_file(file.fileno())
+        sync_directory(path.parent)
+        self._checked.add((table, path.name))
+        return DataFile(path.name, len(rows), len(content), level, first, last, *digests(content))
+
+    def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
+        """Notes that a newer manifest supersedes the one of a batch, and which of its files it lacks."""
+        gone = [
+            self.directory / name / f.name for name in self._tables for f in set(older[name]) - set(newer.files[name])
+        ]
+        self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))
+
+    def _sweep(self) -> None:
+        """Removes what has been superseded for GRACE. A manifest goes after its files, which it names."""
+        before = self._now() - self._grace
+        while len(self._superseded) > 1 and self._superseded[0][0] <= before:
+            for path in self._superseded[0][1]:
+                path.unlink(missing_ok=True)
+            self._superseded.popleft()
+
+    def _remove_drafts(self) -> None:
+        """Removes the files of a batch that did not become part of it."""
+        named = {self.directory / name / file.name for name in self._tables for file in self._committed[name]}
+        for path in self._drafts:
+            if path not in named:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+        self._drafts.clear()
+
+    def _remove_unnamed(self, kept: Iterable[Files]) -> None:
+        """Removes the files that killed runs left."""
+        named = {(name, f.name) for files in kept for name in self._tables for f in files[name]}
+        for name in self._tables:
+            for path in (self.directory / name).iterdir():
+                if (name, path.name) not in named:
+                    path.unlink()
+        manifests = self.directory / SPARK_MANIFESTS
+        for draft in (*drafts(manifests), *manifests.glob("*.tmp")):  # as older versions called them
+            draft.unlink()
+
+    def _manifest(self, batch: int) -> Path:
+        return self.directory / SPARK_MANIFESTS / f"{batch}.json"
+
+    def _batches(self) -> Iterable[int]:
+        return (int(path.stem) for path in (self.directory / SPARK_MANIFESTS).glob("*.json"))
+
+
+def _locked(path: Path) -> int:
+    handle = make_lock(path.parent, path.name)
+    try:
+        if not lock(handle):
+            raise StoreError(f"the store in {path.parent} is in use by another process")
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle

@@ -1,0 +1,135 @@
+"""Joint bindings: from the nodes that a match joins to every variable of a conjunctive query (section 6, K+)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from mmqjp.answers.allowance import Steps
+from mmqjp.answers.construct import Value
+from mmqjp.answers.residual import holds
+from mmqjp.documents.records import Record
+from mmqjp.queries.model import Target
+from templates.witness import plain_node
+from xpath_stage.binder import HELD, Node, Part, each_binding
+from xscl.algebra.normal import Side
+from xscl.algebra.pattern import PatternNode
+
+Binding = Mapping[str, Node]
+"""The nodes of one document by the variables that they are bound to."""
+
+Place = Mapping[str, tuple[Record, Node]]
+"""A joint binding: each variable's document and node."""
+
+FEW, MOST_HELD = 1_000, 100_000
+"""So many bindings of one document are kept for others to ask, and of all documents."""
+
+CHARACTERS_READ_A_STEP = 256
+"""Of a value that a residual predicate compares."""
+
+
+class JointBindings:
+    """Finds the joint bindings of matches. What one match finds in a document serves others of the same step."""
+
+    def __init__(self) -> None:
+        self._bound: dict[tuple[object, ...], tuple[int, list[Binding]]] = {}
+        self._held = 0
+        self._paths: dict[int, Mapping[str, tuple[int, ...]]] = {}
+        self._parts: dict[int, Part] = {}
+
+    def of(self, target: Target, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps) -> Iterator[Place]:
+        """The joint bindings of a target over its documents that have the match's nodes and satisfy its residual
+        predicates. Takes steps for each that is tried."""
+        conjunct = target.conjunct
+        sides = [
+            self._side(target, i, side, record, nodes, steps)
+            for i, (side, record) in enumerate(zip(conjunct.sides(), inputs, strict=True))
+        ]
+        for choice in _choices(sides):
+            steps.take()
+            place: dict[str, tuple[Record, Node]] = {}
+            for record, bound in zip(inputs, choice, strict=True):
+                place.update((var, (record, node)) for var, node in bound.items())
+            if conjunct.residual:
+                text_of = partial(_text, place, steps)
+                if not all(holds(expr, text_of) for expr in conjunct.residual):
+                    continue
+            yield place
+
+    def _side(
+        self, target: Target, i: int, side: Side, record: Record, nodes: Sequence[int], steps: Steps
+    ) -> Iterable[Binding]:
+        """The bindings of a side's variables, given the nodes of those that are joined; those of a right side in a
+        list, since they are gone through again for each of the left."""
+        if side.hidden is not None:
+            return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
+        minor, slots = target.placement.minors[i], target.placement.slots[i]
+        fixed = {node.path: plain_node(nodes[slot]) for node, slot in zip(minor.nodes, slots, strict=True)}
+        paths = self._paths.get(id(side))
+        if paths is None:
+            paths = self._paths[id(side)] = dict(_variable_paths(side.pattern, ()))
+        if all(path in fixed for path in paths.values()):
+            return [{var: fixed[path] for var, path in paths.items()}]
+        key = (id(side), record.docid, *sorted(fixed.items()))
+        known = self._bound.get(key)
+        if known is not None:
+            steps.take(known[0])
+        found = self._search(key, side, record, fixed, steps) if known is None else known[1]
+        if i == 0:
+            return found
+        held = []
+        for bound in found:
+            steps.take(HELD)
+            held.append(bound)
+        return held
+
+    def _search(
+        self, key: tuple[object, ...], side: Side, record: Record, fixed: Mapping[tuple[int, ...], Node], steps: Steps
+    ) -> Iterator[Binding]:
+        """The bindings as they are found. They are kept for the next match that asks, if they are few."""
+        few: list[Binding] | None = []
+        before = steps.left
+        took = 0
+        for binding in each_binding(self._part(side), record.tree, fixed, steps.take):
+            took += before - steps.left
+            bound = dict(binding)
+            if few is not None:
+                few.append(bound)
+                if len(few) > FEW:
+                    few = None
+            yield bound
+            before = steps.left  # others take steps meanwhile
+        if few is not None:
+            if self._held > MOST_HELD:
+                self._bound.clear()
+                self._held = 0
+            self._bound[key] = took + before - steps.left, few
+            self._held += 1 + len(few)
+
+    def _part(self, side: Side) -> Part:
+        """A side's pattern, made ready to be bound."""
+        part = self._parts.get(id(side))
+        if part is None:
+            part = self._parts[id(side)] = Part(side.pattern)
+        return part
+
+
+def _choices(sides: Sequence[Iterable[Binding]]) -> Iterator[tuple[Binding, ...]]:
+    """All ways to choose a binding of each side. The left side is gone through once."""
+    if len(sides) == 1:
+        return ((one,) for one in sides[0])
+    left, right = sides
+    return ((one, other) for one in left for other in right)
+
+
+def _text(place: Place, steps: Steps, var: str) -> str:
+    text = Value(*place[var]).text()
+    steps.take(len(text) // CHARACTERS_READ_A_STEP)
+    return text
+
+
+def _variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if pattern.var:
+        yield pattern.var, path
+    for i, child in enumerate(pattern.children):
+        yield from _variable_paths(child, (*path, i))

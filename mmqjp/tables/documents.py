@@ -1,0 +1,115 @@
+"""The tables of documents: those that are kept, and the ids of those that were."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import pyarrow as pa
+
+from join_stage.store.protocol import TableStore
+from mmqjp.tables.columns import INT, INTS, TEXT, TEXTS, schema
+
+# `kind` is external, published or hidden. `parts` and `part_ids` tell documents of a chain apart; `source_*`
+# the external documents behind one; `bound_*` what each child of a hidden stream's tuple stands for. `arrival` is
+# the place of the latest external document behind one among all of them, `appeared` when each part came in.
+DOCUMENTS = schema(
+    docid=INT,
+    id=TEXT,
+    stream=TEXT,
+    t0=INT,
+    t1=INT,
+    xml=TEXT,
+    kind=TEXT,
+    parts=INTS,
+    part_ids=TEXTS,
+    source_ids=TEXTS,
+    source_streams=TEXTS,
+    bound_docids=INTS,
+    bound_nodes=INTS,
+    arrival=INT,
+    appeared=INTS,
+)
+
+# External documents that were met and are not kept any more.
+DROPPED_IDS = schema(id=TEXT, stream=TEXT, t1=INT)
+
+TABLES = {"documents": DOCUMENTS, "dropped_ids": DROPPED_IDS}
+
+FROM_OUTSIDE = "SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'"
+"""The documents from outside."""
+
+BEFORE_ARRIVALS = 1 << 40
+"""Documents of a store from before their arrivals were noted came before all others, in the order of their docids."""
+
+_ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
+
+
+def rows_of(store: TableStore, docids: Sequence[int]) -> pa.Table:
+    """The rows of DOCUMENTS of some documents, in no particular order."""
+    columns = ", ".join(f"d.{name}" for name in DOCUMENTS.names)
+    sql = f"SELECT {columns} FROM documents d JOIN wanted w ON d.docid = w.docid"
+    return store.select(sql, {"wanted": pa.table({"docid": pa.array(docids, pa.int64())})})
+
+
+def sizes(
+    store: TableStore, streams: Collection[str], *, starts: range | None = None, joined: bool = False
+) -> pa.Table:
+    """The documents of some streams in the order of their docids: `docid`, and the characters of XML as `size`. With
+    `starts` only those that begin at these times; with `joined` only those that are in the join state."""
+    conditions = ["true"]
+    if starts is not None:
+        conditions.append(f"t0 >= {starts.start} AND t0 < {starts.stop}")
+    if joined:
+        conditions.append("d.docid IN (SELECT docid FROM r_docts)")
+    sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
+WHERE {" AND ".join(conditions)} ORDER BY d.docid"""
+    return store.select(sql, _streams(streams))
+
+
+def tuples(store: TableStore, streams: Collection[str]) -> pa.Table:
+    """The tuples of hidden streams: `stream`, `parts`, `bound_docids` and `bound_nodes`."""
+    sql = (
+        "SELECT d.stream, d.parts, d.bound_docids, d.bound_nodes FROM documents d JOIN streams s ON d.stream = s.stream"
+    )
+    return store.select(sql, _streams(streams))
+
+
+def known(store: TableStore, documents: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those of the pairs (stream, id) that the store has, or had and has kept the ids of."""
+    pairs = list(documents)
+    if not pairs:
+        return set()
+    arriving = pa.table({"stream": [s for s, _ in pairs], "id": [i for _, i in pairs]})
+    sql = """SELECT d.stream, d.id FROM documents d JOIN arriving a ON d.stream = a.stream AND d.id = a.id
+UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream = a.stream AND o.id = a.id"""
+    found = store.select(sql, {"arriving": arriving})
+    return set(zip(found["stream"].to_pylist(), found["id"].to_pylist(), strict=True))
+
+
+def greatest_times(store: TableStore) -> dict[str, int]:
+    """The greatest t1 of the documents from outside, by stream."""
+    sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
+    found = store.select(sql)
+    return dict(zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True))
+
+
+def arrivals(store: TableStore) -> pa.Table:
+    """The `docid` and `arrival` of all documents, in the order of their docids."""
+    return store.select(f"SELECT docid, {_ARRIVAL} AS arrival FROM documents ORDER BY docid")
+
+
+def first_from(store: TableStore, arrival: int) -> int | None:
+    """The docid of the first document from outside from an arrival on; None if there is none."""
+    sql = f"SELECT min(docid) AS docid FROM documents WHERE kind = 'external' AND {_ARRIVAL} >= {arrival}"
+    (docid,) = store.select(sql)["docid"].to_pylist()
+    return None if docid is None else int(docid)
+
+
+def keep_ids(store: TableStore, before: int) -> None:
+    """Writes to `dropped_ids` the ids of the documents from outside that begin before a time."""
+    sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
+    store.append("dropped_ids", store.select(sql))
+
+
+def _streams(streams: Collection[str]) -> dict[str, pa.Table]:
+    return {"streams": pa.table({"stream": pa.array(sorted(streams), pa.string())})}

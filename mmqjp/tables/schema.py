@@ -1,0 +1,37 @@
+"""The tables of a store beside the join state, as Arrow schemas, and the views over them: what a store is opened with.
+
+Tables are append-only: each row is written by one batch.
+"""
+
+from __future__ import annotations
+
+from join_stage.store.schema import StoreSchema
+from mmqjp.tables import answers, batches, commands, dead_letters, documents, offsets, queries, settings, spent
+
+TABLES = (
+    documents.TABLES
+    | dead_letters.TABLES
+    | answers.TABLES
+    | batches.TABLES
+    | queries.TABLES
+    | settings.TABLES
+    | offsets.TABLES
+    | spent.TABLES
+    | commands.TABLES
+)
+
+_DOCUMENTED = (
+    "documents",
+    "queries",
+    "matches",
+    "outputs",
+    "output_matches",
+    "dead_letters",
+    "batches",
+    "r_bin",
+    "r_doc",
+    "r_docts",
+)
+
+SCHEMA = StoreSchema(TABLES, queries.VIEWS | answers.VIEWS, queries.R_T, documented=_DOCUMENTED)
+"""What a store has beside the join state."""

@@ -1,0 +1,19 @@
+"""A reader of outputs in the place of the sink of `--output`: its position is kept with the state."""
+
+from __future__ import annotations
+
+from mmqjp.answers.outbox import SINK, Position
+from mmqjp.answers.output import Output, sorted_outputs
+from mmqjp.session import Session
+from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.tables.notes import Notes
+
+
+def undelivered(engine: Session) -> list[Output]:
+    """The outputs that the reader does not have, in the order of output lines."""
+    return sorted_outputs(engine.outputs(engine.position(OUTPUT).acked))
+
+
+def mark_delivered(engine: Session) -> None:
+    """Notes that the reader has all outputs so far."""
+    engine.note(Notes(settings={SINK + OUTPUT: Position(engine.last_seq).to_setting()}))

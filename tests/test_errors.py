@@ -1,0 +1,144 @@
+"""The family of errors: one root, two branches, each error also a builtin, and README names those that are exported."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import pickle
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import mmqjp
+from common.errors import InputError, MmqjpError, OperationalError
+from feeds.bad_input import SourceError
+from feeds.fetch.failures import FetchError, Gone
+from feeds.files import TooLargeError
+from join_stage.joiner import UnknownPlan
+from mmqjp.queries.changes import UnknownQuery
+from xscl import XsclErrors, parse_script
+from xscl.disjuncts import TooManyDisjuncts
+
+PACKAGES = ("common", "feeds", "join_stage", "mmqjp", "templates", "xpath_stage", "xscl")
+
+BRANCHES = (MmqjpError, InputError, OperationalError)
+
+INTERNAL = {
+    "feeds.fetch.failures.FetchedAlready",
+    "feeds.fetch.failures.HostPaused",
+    "mmqjp.answers.allowance.TooMuch",
+    "mmqjp.answers.step.Passed",
+    "mmqjp.commands.failure.Failure",
+    "mmqjp.commands.failure.Interrupted",
+    "mmqjp.commands.failure.ScriptFailure",
+    "mmqjp.service.streaming.Stopped",
+    "xscl.problems.Problem",
+}
+"""Errors that no caller meets: they say within a room how the work goes on, or end a command."""
+
+README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+
+
+def all_errors() -> dict[str, type[Exception]]:
+    """The public exception classes of the product, by their full names."""
+    found = {}
+    for package in PACKAGES:
+        directory = importlib.import_module(package).__path__
+        names = [module.name for module in pkgutil.walk_packages(directory, f"{package}.")]
+        for name in [package, *(name for name in names if not name.endswith("__main__"))]:
+            for value in vars(importlib.import_module(name)).values():
+                if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == name:
+                    found[f"{name}.{value.__name__}"] = value
+    return {name: error for name, error in found.items() if not error.__name__.startswith("_")}
+
+
+ERRORS = all_errors()
+FAMILY = {name: error for name, error in ERRORS.items() if name not in INTERNAL}
+EXPORTED = {name for name in mmqjp.__all__ if getattr(mmqjp, name) in FAMILY.values()}
+
+
+def builtins_of(error: type[Exception]) -> list[type]:
+    general = (Exception, BaseException, object)
+    return [base for base in error.__mro__ if base.__module__ == builtins.__name__ and base not in general]
+
+
+def test_the_internal_errors_are_there():
+    assert ERRORS.keys() >= INTERNAL
+    assert not any(issubclass(ERRORS[name], MmqjpError) for name in INTERNAL)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILY))
+def test_an_error_is_of_one_branch_and_a_builtin(name: str):
+    error = FAMILY[name]
+    assert issubclass(error, MmqjpError)
+    if error not in BRANCHES:
+        assert issubclass(error, InputError) != issubclass(error, OperationalError)
+        assert builtins_of(error)
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_an_error_says_when_it_is_raised(name: str):
+    assert ERRORS[name].__doc__
+
+
+MADE = {
+    SourceError: SourceError("a.opml", "no such file", "check the path"),
+    FetchError: FetchError("the server answered 503", 503, 7),
+    Gone: Gone("it is gone", 410),
+    TooLargeError: TooLargeError(b"<a>"),
+    TooManyDisjuncts: TooManyDisjuncts(64),
+    UnknownPlan: UnknownPlan("quick"),
+    UnknownQuery: UnknownQuery("news"),
+}
+"""An error of each class that takes other arguments than a message."""
+
+
+def made(error: type[Exception]) -> Exception:
+    """An error of a class, as it would be raised."""
+    if error.__module__ == "xscl.problems":
+        with pytest.raises(XsclErrors) as caught:
+            parse_script("FROM S//a[1];\nFROM S//b[last()]")
+        return caught.value if error is XsclErrors else caught.value.errors[0]
+    return MADE.get(error) or error("the message")
+
+
+@pytest.mark.parametrize("name", sorted(FAMILY))
+def test_an_error_pickles(name: str):
+    before = made(FAMILY[name])
+    after = pickle.loads(pickle.dumps(before))
+    assert (type(after), str(after)) == (type(before), str(before))
+    if not isinstance(before, XsclErrors):  # it holds others, which are not compared by what they say
+        assert {key: str(value) for key, value in vars(after).items()} == {
+            key: str(value) for key, value in vars(before).items()
+        }
+
+
+def test_a_message_is_the_sentence_and_nothing_else():
+    assert str(UnknownQuery("news")) == "no query is named 'news'"
+    assert str(SourceError("a.opml", "no such file")) == "a.opml: no such file"
+    assert str(FetchError("it failed", 500)) == "it failed"
+
+
+def test_what_callers_meet_is_exported():
+    met = {
+        "XsclErrors",
+        "StoreError",
+        "InUse",
+        "Outdated",
+        "SourceError",
+        "UnknownQuery",
+        "PublishCycle",
+        "JavaNotFound",
+    }
+    assert met | {error.__name__ for error in BRANCHES} <= EXPORTED
+
+
+def test_readme_says_of_each_exported_error_which_builtin_it_is():
+    section = README.partition("\n## Errors\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)? ?\|", section, re.MULTILINE)
+    said = {name: {getattr(builtins, builtin)} if builtin else set() for name, builtin in rows}
+    assert said.keys() == EXPORTED
+    for name, builtin in said.items():
+        assert builtin == set(builtins_of(getattr(mmqjp, name))[:1])

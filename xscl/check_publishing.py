@@ -1,0 +1,59 @@
+"""Checks the names that queries PUBLISH: none is reserved, and no stream is made from itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+from xscl.algebra.expressions import Span
+from xscl.problems import Problem
+from xscl.scope import blocks
+from xscl.syntax import Query, Script
+
+_NUMBERED = re.compile(r"q[0-9]+")
+
+
+def check_publishing(script: Script) -> Iterator[Problem]:
+    """The problems of the names that a script's queries PUBLISH, one for each cycle."""
+    publishers: dict[str, list[Query]] = {}
+    for query in script.queries:
+        if query.publish is not None:
+            publishers.setdefault(query.publish, []).append(query)
+            if _NUMBERED.fullmatch(query.publish):
+                hint = "choose a name that is not q and a number"
+                message = f"the name {query.publish} is reserved for queries without PUBLISH"
+                yield Problem(message, _name_span(query), hint)
+    edges = {
+        name: sorted(set().union(*map(_streams, queries)) & publishers.keys()) for name, queries in publishers.items()
+    }
+    order = list(publishers)
+    for cycle in _cycles(edges):
+        first = min(cycle, key=order.index)
+        at = cycle.index(first)
+        path = " -> ".join([*cycle[at:], *cycle[:at], first])
+        hint = "a stream cannot be made from itself; read another stream, or PUBLISH under another name"
+        yield Problem(f"a cycle of PUBLISHed names: {path}", _name_span(publishers[first][0]), hint)
+
+
+def _cycles(edges: dict[str, list[str]]) -> Iterator[list[str]]:
+    """Disjoint cycles, each in the direction of the data. Without their names there is no cycle left."""
+    remaining = dict(edges)
+    while True:
+        try:
+            TopologicalSorter(remaining).prepare()
+            return
+        except CycleError as error:
+            cycle: list[str] = error.args[1][:-1]
+            yield cycle
+            for name in cycle:
+                del remaining[name]
+
+
+def _streams(query: Query) -> set[str]:
+    return {block.stream for block in blocks(query.source)}
+
+
+def _name_span(query: Query) -> Span:
+    assert query.publish is not None
+    return Span(query.span.end - len(query.publish), query.span.end)

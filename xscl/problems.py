@@ -1,0 +1,88 @@
+"""What is wrong with a script: where, what, and what to do about it; as it is found, and as it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from common.errors import InputError
+from xscl.algebra.expressions import Span
+
+LINE_WIDTH = 110
+"""How many characters of a source line a rendering shows."""
+
+_UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\u2027\u202f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Problem(Exception):
+    """Something wrong at a span of a script, found where the script's text is not at hand.
+
+    It never leaves `xscl`: the parser makes an XsclError of it.
+    """
+
+    def __init__(self, message: str, span: Span, hint: str = "") -> None:
+        super().__init__(message, span, hint)
+        self.message = message
+        self.span = span
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class XsclError(InputError, ValueError):
+    """One mistake in a script. `str()` is its rendering.
+
+    `message` says what is wrong, and `hint` what to do ("" if nothing is known). `span` is its place in the script,
+    `line` and `column` (both from 1) are those of its start, and `source` is the text of that line.
+    """
+
+    def __init__(self, problem: Problem, text: str) -> None:
+        super().__init__(problem, text)
+        self.message = problem.message
+        self.hint = problem.hint
+        self.span = problem.span
+        begin = text.rfind("\n", 0, self.span.start) + 1
+        end = text.find("\n", begin)
+        self.source = text[begin : end if end >= 0 else len(text)].rstrip("\r")
+        self.line = text.count("\n", 0, begin) + 1
+        self.column = self.span.start - begin + 1
+
+    def render(self, file: str | None = None) -> str:
+        """The place and the message, the source line, carets below the span, and the hint."""
+        place = f"{file}:" if file else ""
+        source, pad = self._shown()
+        width = max(1, min(self.span.end - self.span.start, len(source) - len(pad)))
+        lines = [f"{place}{self.line}:{self.column}: error: {self.message}", f"  {source}", f"  {pad}{'^' * width}"]
+        if self.hint:
+            lines.append(f"help: {self.hint}")
+        return "\n".join(_UNPRINTABLE.sub("\ufffd", line) for line in lines)
+
+    def _shown(self) -> tuple[str, str]:
+        """The part of the source line that is shown, and white space as wide as what is left of the column in it."""
+        source, offset = self.source, self.column - 1
+        if len(source) > LINE_WIDTH:
+            first = max(0, min(offset - LINE_WIDTH // 2, len(source) - LINE_WIDTH))
+            head, tail = "..." if first else "", "..." if first + LINE_WIDTH < len(source) else ""
+            source = head + source[first : first + LINE_WIDTH] + tail
+            offset += len(head) - first
+        # Tabs stay tabs, so that the caret is below its character however wide they are.
+        return source, "".join("\t" if char == "\t" else " " for char in source[:offset])
+
+    def __str__(self) -> str:
+        return self.render()
+
+
+class XsclErrors(InputError, ValueError):
+    """All mistakes of a script, as `errors`, in the order of their places. `str()` renders them one after another."""
+
+    def __init__(self, errors: Iterable[XsclError]) -> None:
+        self.errors = tuple(sorted(errors, key=lambda error: (error.span.start, error.span.end)))
+        super().__init__(self.errors)
+
+    def render(self, file: str | None = None) -> str:
+        """The renderings of all errors, one after another, with `file` before line and column."""
+        return "\n".join(error.render(file) for error in self.errors)
+
+    def __str__(self) -> str:
+        return self.render()

@@ -1,0 +1,131 @@
+"""Parses statements that differ only in their constants once: the tree of the first is filled in for the others.
+
+A statement's skeleton is its text without its string and number literals. The lexer splits statements with the same
+skeleton into the same tokens, the grammar ignores what literals say, and the builder changes none but windows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from xscl.algebra.expressions import ElementConstructor, Number, Span, String
+from xscl.builder import unquoted, window_us
+from xscl.problems import Problem
+from xscl.syntax import Query, Window
+
+MAX_SKELETONS = 5_000
+"""How many skeletons are remembered. When there are more, all are forgotten."""
+
+# A quote behind a name is a prime. Behind a keyword it opens a string, which stays part of the skeleton.
+_LITERAL = re.compile(
+    r"""(?<![\w.\-'"]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | (-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) )""", re.VERBOSE
+)
+_UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
+
+_Fill = Callable[[Sequence[str]], Any]
+"""Makes a part of a tree, given a statement's literals."""
+
+_Skeleton = tuple[object, ...]
+
+
+class KnownSkeletons:
+    """The trees of statements so far, by skeleton."""
+
+    def __init__(self) -> None:
+        self._fills: dict[_Skeleton, _Fill | None] = {}
+
+    def query(self, text: str) -> Query | None:
+        """The tree of a statement if its skeleton is known, without spans; None if it has to be parsed."""
+        skeleton, literals = _split(text)
+        fill = self._fills.get(skeleton)
+        if fill is None:
+            return None
+        try:
+            query: Query = fill(literals)
+        except Problem:
+            return None
+        return query
+
+    def add(self, text: str, start: int, query: Query) -> None:
+        """Remembers the tree of the statement `text`, which begins at `start` in its script."""
+        skeleton, _ = _split(text)
+        if skeleton in self._fills or isinstance(query.select, ElementConstructor):
+            return
+        if len(self._fills) >= MAX_SKELETONS:
+            self._fills.clear()
+        places = [Span(start + found.start(), start + found.end()) for found in _LITERAL.finditer(text)]
+        recipe = _Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text, start)
+        fill = recipe.of(query)
+        # If the lexer found other literals than we did, the tree cannot be used for other statements.
+        self._fills[skeleton] = fill if recipe.met == set(range(len(places))) else None
+
+
+def _split(text: str) -> tuple[_Skeleton, list[str]]:
+    parts = _LITERAL.split(text)
+    strings, numbers = parts[1::3], parts[2::3]
+    literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
+    return (*parts[::3], *[string is None for string in strings]), literals
+
+
+class _Recipe:
+    """Says how a tree is made again with other literals. `met` are the slots for literals found in it."""
+
+    def __init__(self, slots: dict[int, tuple[int, Span]], text: str, start: int) -> None:
+        self._slots, self._text, self._start = slots, text, start
+        self.met: set[int] = set()
+
+    def of(self, node: Any) -> _Fill | None:
+        """What makes a node with other literals; None if it holds none."""
+        match node:
+            case String(span=span) if self._is_slot(span):
+                return self._string(span)
+            case Number(span=span) if self._is_slot(span):
+                return self._number(span)
+            case Window(us=us, span=span) if us is not None and span.start in self._slots:
+                return self._window(span)
+            case tuple():
+                return _rebuilt(lambda *parts: parts, node, list(map(self.of, node)))
+        if is_dataclass(node) and not isinstance(node, Span | type):
+            parts = [getattr(node, field.name) for field in fields(node)]
+            return _rebuilt(type(node), parts, list(map(self.of, parts)))
+        return None
+
+    def _is_slot(self, span: Span) -> bool:
+        return span.start in self._slots and self._slots[span.start][1] == span
+
+    def _slot(self, span: Span) -> int:
+        slot = self._slots[span.start][0]
+        self.met.add(slot)
+        return slot
+
+    def _string(self, span: Span) -> _Fill:
+        slot = self._slot(span)
+        return lambda literals: String(unquoted(literals[slot]))
+
+    def _number(self, span: Span) -> _Fill:
+        slot = self._slot(span)
+        return lambda literals: Number(literals[slot])
+
+    def _window(self, span: Span) -> _Fill:
+        slot = self._slot(span)
+        found = _UNIT.match(self._text, self._slots[span.start][1].end - self._start, span.end - self._start)
+        unit = found[1] if found else "s"
+        return lambda literals: Window(window_us(literals[slot], unit, span))
+
+
+def _rebuilt(make: Callable[..., Any], parts: Sequence[Any], fills: Sequence[_Fill | None]) -> _Fill | None:
+    """What calls `make` with the parts, those made anew that hold literals; None if none does."""
+    changing = [(place, fill) for place, fill in enumerate(fills) if fill is not None]
+    if not changing:
+        return None
+
+    def fill_in(literals: Sequence[str]) -> Any:
+        values = list(parts)
+        for place, fill in changing:
+            values[place] = fill(literals)
+        return make(*values)
+
+    return fill_in
