@@ -1,6 +1,7 @@
 """What the tests of the command line share: a way to call it, and the documents of a small story."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -38,6 +39,9 @@ LINES = [
     '<blog><author>Bob</author></blog></match>"}',
 ]
 """What `run` writes for QUERIES over DOCUMENTS."""
+
+PROGRAM = [sys.executable, "-c", "from mmqjp.cli import main; main(prog_name='mmqjp')"]
+"""The command line as a process; arguments follow."""
 
 
 def mmqjp(*arguments: str | Path) -> Result:

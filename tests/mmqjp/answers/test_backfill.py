@@ -82,10 +82,11 @@ def test_late_queries_give_what_early_ones_would_at_length(seed: int):
         assert_late_is_early(engine, seed, 20, 16)
 
 
+@pytest.mark.parametrize(("queries", "documents"), [(4, 8), pytest.param(8, 10, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("plan", PLANS)
-def test_late_queries_on_spark(plan: str, spark: SparkSession):
+def test_late_queries_on_spark(plan: str, queries: int, documents: int, spark: SparkSession):
     with Session(spark, plan=plan) as engine:
-        assert assert_late_is_early(engine, 301, 8, 10) > 0
+        assert assert_late_is_early(engine, 301, queries, documents) > 0
 
 
 def test_a_chain_is_completed_by_tuples_that_were_there_and_by_new_ones(tmp_path: Path):

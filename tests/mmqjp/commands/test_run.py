@@ -7,7 +7,6 @@ import pty
 import signal
 import stat
 import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from feeds.sources import read_documents
 from join_stage.joiner import PLANS
 from mmqjp.commands import run as run_module
 from mmqjp.session import Session
-from tests.support.cli import DOCUMENTS, LINES, QUERIES, write_documents, write_queries
+from tests.support.cli import DOCUMENTS, LINES, PROGRAM, QUERIES, write_documents, write_queries
 from tests.support.cli import mmqjp as call
 
 DEMO = Path(mmqjp.demo.__file__).parent
-PROGRAM = [sys.executable, "-c", "from mmqjp.cli import main; main(prog_name='mmqjp')"]
 BROKEN = {"id": "bad", "time": "2026-01-02T12:00:00Z", "xml": "<a><b></a>"}
 
 

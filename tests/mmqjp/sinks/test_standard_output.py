@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mmqjp.commands.test_run import PROGRAM
-from tests.support.cli import LINES, write_documents, write_queries
+from tests.support.cli import LINES, PROGRAM, write_documents, write_queries
 
 CLOSED = "mmqjp: error: standard output: closed; open it, or redirect it\n"
 

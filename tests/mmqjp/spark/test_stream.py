@@ -24,16 +24,13 @@ from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingServic
 from mmqjp.session import Session
 from mmqjp.sinks.jsonl import GrowingFile, Pipe
 from mmqjp.spark.micro_batch import ROWS
+from tests.support.faults import Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, stream, streaming
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECOND = 1_000_000
-
-
-class Crash(Exception):
-    """Stands for the end of the process."""
 
 
 @pytest.fixture
@@ -116,28 +113,14 @@ def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark
     ],
 )  # fmt: skip
 def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(
-    owner: Any, method: str, call: int, spark: SparkSession, place: Directory, monkeypatch: pytest.MonkeyPatch
+    owner: Any, method: str, call: int, spark: SparkSession, place: Directory
 ):
     place.drop("1.jsonl", range(5))
     for number in range(5, 11):  # files hold few documents here, and micro-batches several batches
         (place.drops / f"{number}.xml").write_text(f"<a>{number}</a>")
     (place.drops / "20300101T000000Z-0123456789ab.xml").write_text("<broken>")
-    kept, calls = getattr(owner, method), 0
-
-    def crash(*given: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call and method != "_prune":
-            raise Crash
-        result = kept(*given, **options)
-        if calls == call:
-            raise Crash
-        return result
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, method, crash)
-        with pytest.raises(Crash):
-            stream(place, spark, PAIRS, "S/a PUBLISH all_a", in_batches_of=2)
+    with armed((owner, method), fail, call, after=method == "_prune"), pytest.raises(Injected):
+        stream(place, spark, PAIRS, "S/a PUBLISH all_a", in_batches_of=2)
     counted = totals(stream(place, spark, in_batches_of=2))
     assert counted["duplicates"] == 0
     lines = [json.loads(line) for line in place.output.read_text().splitlines()]

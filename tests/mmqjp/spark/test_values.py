@@ -15,6 +15,7 @@ from mmqjp.spark.frames import ValueSource, streaming_frame
 from mmqjp.spark.micro_batch import ROWS
 from mmqjp.spark.values import rows_frame
 from tests.support.cli import mmqjp
+from tests.support.faults import Injected, armed, fail
 from tests.support.service import Directory, Events, stream
 
 if TYPE_CHECKING:
@@ -78,9 +79,7 @@ def test_other_columns_are_taken_where_they_are_there(spark: SparkSession):
         rows(spark, "a int, b int", (1, 2))
 
 
-def test_what_spark_reads_otherwise_is_answered_once(
-    spark: SparkSession, place: Directory, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_spark_reads_otherwise_is_answered_once(spark: SparkSession, place: Directory):
     """A source of which Spark alone knows how far it is read: a crash between two batches of a micro-batch."""
     (place.drops / "1.txt").write_text("".join(json.dumps(RECORD | {"id": f"d{n}"}) + "\n" for n in range(5)) + "{\n")
     source = ValueSource("text", {"path": str(place.drops)})
@@ -89,20 +88,8 @@ def test_what_spark_reads_otherwise_is_answered_once(
         frame = streaming_frame(spark, source, place.state, place.state / "checkpoint" / "files")
         return stream(place, spark, *queries, frame=frame, in_batches_of=2)
 
-    calls = 0
-    kept = StreamingService._process
-
-    def crash(*given: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise ZeroDivisionError
-        kept(*given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(StreamingService, "_process", crash)
-        with pytest.raises(ZeroDivisionError):
-            run("T/a PUBLISH all_a")
+    with armed((StreamingService, "_process"), fail, calls=3), pytest.raises(Injected):
+        run("T/a PUBLISH all_a")
     events = run()
     assert [(event["documents"], event["duplicates"], event["dead_letters"]) for event in events.named("batch")] == [
         (1, 0, 1)

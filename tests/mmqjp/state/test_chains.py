@@ -125,11 +125,13 @@ def test_processes_that_meet_chains_in_other_orders_write_one_store_at_length(se
         assert given(engine) == case.expected()
 
 
-def test_another_process_goes_on_on_spark(spark: SparkSession, tmp_path: Path):
-    case = Case(5)
-    go_on("spark", tmp_path, "signature", case.steps[:8], 1)
+@pytest.mark.parametrize(("queries", "documents"), [(4, 6), pytest.param(8, 10, marks=pytest.mark.soak)])
+def test_another_process_goes_on_on_spark(queries: int, documents: int, spark: SparkSession, tmp_path: Path):
+    case = Case(5, queries, documents)
+    half = len(case.steps) // 2
+    go_on("spark", tmp_path, "signature", case.steps[:half], 1)
     with Session(spark, state=tmp_path) as engine:
-        take(engine, case.steps[8:])
+        take(engine, case.steps[half:])
         assert given(engine) == case.expected() != []
 
 
