@@ -96,8 +96,7 @@ class Service:
         while not stop.is_set():
             started = perf_counter()
             self.drain(stop)
-            if self._engine.pass_time():
-                self._prune()
+            self._pass_time()
             self._rules.on_idle(self._engine)
             if trigger is None:
                 break

@@ -116,8 +116,8 @@ class StreamingService(Service):
             return
         try:
             self._obey()
-            if idle and self._engine.pass_time():
-                self._prune()
+            if idle:
+                self._pass_time()
             if idle and self._was_busy:
                 self._settle()
                 self._rules.on_idle(self._engine)
