@@ -47,9 +47,9 @@ from mmqjp.commands.sinks import DeadLetters, checked
 from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.garbage import collector_spared
-from mmqjp.service.drops import Drops
+from mmqjp.service.drops import DropDirectory
 from mmqjp.service.intake import Intake
-from mmqjp.service.loop import PRUNED, PRUNED_AT
+from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT, Delivery
 from mmqjp.sinks.jsonl import open_sink
@@ -184,7 +184,7 @@ def run(
             drops = intake = report = None
             if lists:
                 fetched_into = make_inside(state, DROPS) if state else Path(here.enter_context(TemporaryDirectory()))
-                drops = Drops(fetched_into, keep_drops)
+                drops = DropDirectory(fetched_into, keep_drops)
                 report = fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 if script is not None and queries_path is not None:
@@ -236,10 +236,10 @@ def unreadable(file: str, reason: str) -> None:
 
 
 def drop_superseded(engine: Session, intake: Intake) -> None:
-    """Drops, every PRUNED batches, what later notes of what was read have superseded."""
-    if engine.batch - int(engine.setting(PRUNED_AT) or 0) >= PRUNED:
-        engine.prune(None, None, *intake.there())
-        engine.note(Notes(settings={PRUNED_AT: str(engine.batch)}))
+    """Every PRUNE_INTERVAL batches, drops the notes on what was read that later ones have superseded."""
+    if engine.batch - int(engine.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
+        engine.prune(None, None, *intake.listing())
+        engine.note(Notes(settings={PRUNED_AT_BATCH: str(engine.batch)}))
 
 
 def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from feeds.dates import iso_utc
 from mmqjp.commands.console import console
-from mmqjp.commands.live import client, store_options
+from mmqjp.commands.manage_queries import client, store_options
 from mmqjp.text import one_line
 
 

@@ -39,12 +39,12 @@ from mmqjp.documents.batches import BYTES, DOCUMENTS
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.garbage import collector_spared
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.drops import FETCHED, Drops
+from mmqjp.service.drops import FETCHED, DropDirectory
 from mmqjp.service.fetching import Fetching
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
-from mmqjp.service.loop import Rules, Service
+from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.metrics import LOOPBACK, Metrics
-from mmqjp.service.questions import AT_ONCE, QUERY, Questions
+from mmqjp.service.question_runner import MAX_RUNNING, QUERY, QuestionRunner
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.session import Session
@@ -243,7 +243,7 @@ def stream(
         session or engine, None, plan, state, timing, allowance=allowance,
         max_document=max_document, max_nodes=max_nodes, shared=shared,
     )  # fmt: skip
-    with limited as opened, stopping() as stop, hangups(stop) as reopening, ExitStack() as fetching:
+    with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as fetching:
         if script is not None and queries_path is not None:
             for what in subscribe(opened, script, queries_path, "renew"):
                 metrics.event("queries", what=what)
@@ -253,7 +253,7 @@ def stream(
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         drops = None
         if lists:
-            drops = Drops(make_inside(state, DROPS), keep_drops)
+            drops = DropDirectory(make_inside(state, DROPS), keep_drops)
             sources.append(drops.tail(feeds or "item"))
 
         def on_idle(engine: Session) -> None:
@@ -264,13 +264,15 @@ def stream(
 
         try:
             spool = Spool(state)
-            # On Spark one question may take half of the cores, and two would leave none.
-            at_once = 1 if session is not None else AT_ONCE
-            questions = Questions(opened, spool, metrics, question_timeout, at_once=at_once)
-            parts = opened, sources, sink, CommandQueue(spool, beside=(QUERY,)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, on_idle, reopening, questions.make_room)
+            # On Spark one question may use half of the cores: two would leave none for the batches.
+            max_running = 1 if session is not None else MAX_RUNNING
+            questions = QuestionRunner(opened, spool, metrics, question_timeout, max_running=max_running)
+            parts = opened, sources, sink, CommandQueue(spool, skip=(QUERY,)), metrics
+            service_options = ServiceOptions(
+                batch_size, batch_bytes, keep, keep_ids, history, on_idle, should_reopen, questions.free_memory
+            )
             if session is None:
-                service = Service(*parts, rules)
+                service = Service(*parts, service_options)
             else:
                 from mmqjp.service.streaming import StreamingService
                 from mmqjp.spark.files import FileSource, SourcePath
@@ -286,7 +288,7 @@ def stream(
                 )
                 kept = checkpoint or make_inside(state, CHECKPOINT, source_format or FILES)
                 frame = streaming_frame(session, source, state, kept)
-                service = StreamingService(*parts, rules, frame, kept)
+                service = StreamingService(*parts, service_options, frame, kept)
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
             if drops is not None:
                 job = options.job(subscribed, drops.directory)
@@ -315,7 +317,7 @@ def service_log(form: str) -> Log:
         sys.stderr.write(text)
         sys.stderr.flush()
 
-    return JsonLog(write) if form == "json" else TextLog(write, live=sys.stderr.isatty())
+    return JsonLog(write) if form == "json" else TextLog(write, terminal=sys.stderr.isatty())
 
 
 def _served(metrics: Metrics, port: int, address: str) -> int:

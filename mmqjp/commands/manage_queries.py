@@ -21,9 +21,9 @@ from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import engine_option, read_script, seconds, shared_option
-from mmqjp.service.asking import ROWS, SECONDS, SIZE
 from mmqjp.service.client import Client, stored_engine
-from mmqjp.service.questions import QUERY
+from mmqjp.service.question_runner import QUERY
+from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS
 from mmqjp.text import one_line
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -53,7 +53,7 @@ def client(state: Path, wait: float, engine: str | None = None, *, shared: bool 
     opens = partial(open_engine, kind, None, DEFAULT_PLAN, state)
     if shared:
         share(state)
-    return Client(state, opens, wait, look_at=partial(opens, read_only=True))
+    return Client(state, opens, wait, open_read_only=partial(opens, read_only=True))
 
 
 def answered(names: list[str], word: str) -> None:
@@ -171,15 +171,15 @@ def show(name: str, state: Path, as_json: bool, wait: float) -> None:
 @click.command()
 @click.argument("sql")
 @click.option(
-    "--timeout", metavar="DURATION", callback=seconds, default=f"{SECONDS:g}s", show_default=True,
+    "--timeout", metavar="DURATION", callback=seconds, default=f"{MAX_SECONDS:g}s", show_default=True,
     help="How long the question may take, beside --wait; INF: as long as it likes.",
 )  # fmt: skip
 @click.option(
-    "--most-rows", metavar="N", type=click.IntRange(min=1), default=ROWS, show_default=True,
+    "--most-rows", metavar="N", type=click.IntRange(min=1), default=MAX_ROWS, show_default=True,
     help="How many rows the answer may have.",
 )  # fmt: skip
 @click.option(
-    "--most-bytes", metavar="N", type=click.IntRange(min=1), default=SIZE, show_default=True,
+    "--most-bytes", metavar="N", type=click.IntRange(min=1), default=MAX_BYTES, show_default=True,
     help="How large the answer may be.",
 )  # fmt: skip
 @store_options
