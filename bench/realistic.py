@@ -1,12 +1,12 @@
-"""Lifelike subscriptions with windows of hours to days: stage 2 alone, and the whole path, bytes in and outputs out.
+"""Lifelike subscriptions with windows of hours to days: stage 2 alone, and the whole path from bytes to outputs.
 
     mmqjp bench realistic [--engine duckdb|spark] [--plan NAME] [--queries N,N] [--quick] [--json FILE] [--csv FILE]
                           [--plot PREFIX]
 
-The whole path is a ratio to parsing the same documents with lxml and reading their tags, and is split by stage. Stage 2
-is measured by making the same calls of a new engine, as a ratio to the floor over the documents that are still kept.
-Beside them are programs without us: a statement a subscription, on Spark a streaming join for each of a few, a
-dictionary in Python for one. Before a time is reported what subscriptions get is compared between all of them.
+The whole path is reported as a ratio to parsing the same documents with lxml and reading their tags, and by stage.
+Stage 2 is measured by repeating its calls on a new engine, as a ratio to the floor over the documents that are still
+kept. Both are compared with programs that do not use mmqjp: one statement per subscription; on Spark, a streaming join
+for each of a few; a dictionary in Python for one. Before a time is reported, the results of all of them are compared.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bench.command import told
+from bench.command import with_progress
 from bench.realistic_naive import Pairs, SameTitle, by_statements, by_stream_join
-from bench.realistic_split import PARTS, Call, Split, recorded, replayed
-from bench.realistic_workload import POPULAR, Subscription, script, subscriptions
+from bench.realistic_split import PARTS, Call, PartTimes, recorded, replayed
+from bench.realistic_workload import POPULAR, RealisticQuery, script, subscriptions
 from bench.stage2_engines import medians, opened, plans_of, session
 from bench.stage2_floor import LEAF_BITS, Floor
 from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, speedup
-from bench.stage2_rows import check_equal, fingerprint
+from bench.stage2_rows import check_equal, rows_digest
 from bench.timing import clocked, floor
 from bench.workload import HOUR, channel, items
 from feeds.document import Document
@@ -53,7 +53,7 @@ class Case:
 Batches = list[list[Document]]
 
 
-def workload(case: Case) -> tuple[Batches, list[Subscription]]:
+def workload(case: Case) -> tuple[Batches, list[RealisticQuery]]:
     """The documents as bytes, batch by batch, and the subscriptions."""
     documents = [Document(d.id, d.xml_bytes(), stream=d.stream, time=(d.t0, d.t1)) for d in items(case.items)]
     batches = [documents[first : first + case.batch] for first in range(0, case.items, case.batch)]
@@ -75,7 +75,7 @@ class Run:
     calls: list[Call]
 
 
-def run(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription]) -> Run:
+def run(engine: str, plan: str, batches: Batches, asked: Sequence[RealisticQuery]) -> Run:
     """Runs all batches through a new engine. What registration leaves to the first batch is done before the clock."""
     with Session(engine, lateness=HOUR, plan=plan) as opened_engine:
         calls = recorded(opened_engine._store)
@@ -84,7 +84,7 @@ def run(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription])
         opened_engine.registry.flush()
         registering = time.perf_counter() - begin
         outputs: list[Output] = []
-        split = Split(opened_engine)
+        split = PartTimes(opened_engine)
         split.reset()
         with collector_spared():  # as `mmqjp run` does: what is registered need not be gone through again and again
             begin = time.perf_counter()
@@ -202,7 +202,7 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     joins: dict[str, Callable[[], float]] = {"floor": partial(_floor, inputs)}
     joins |= {plan: partial(_replay, engine, plan, first.calls, tables) for plan in plans}
     stage2 = medians(joins, rounds)
-    check_equal({plan: fingerprint(table) for plan, table in tables.items()})
+    check_equal({plan: rows_digest(table) for plan, table in tables.items()})
 
     without = list(_without_us(case, engine, batches, asked, first, sample))
     baseline = without[0] if without else None
@@ -246,13 +246,13 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     return lines + without
 
 
-def _path(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription], runs: list[Run]) -> float:
+def _path(engine: str, plan: str, batches: Batches, asked: Sequence[RealisticQuery], runs: list[Run]) -> float:
     runs.append(run(engine, plan, batches, asked))
     return runs[-1].seconds
 
 
 def _without_us(
-    case: Case, engine: str, batches: Batches, asked: Sequence[Subscription], ours: Run, sample: int
+    case: Case, engine: str, batches: Batches, asked: Sequence[RealisticQuery], ours: Run, sample: int
 ) -> Iterator[Line]:
     """Programs that do without us, the baseline of the whole path first; each checked against what we found."""
 
@@ -312,7 +312,7 @@ def main() -> None:
     numbers = options.queries or ([10_000] if options.quick else NUMBERS)
     plans = plans_of(options.engine, options.plan, quick=options.quick)
     cases = [Case(number, QUICK_ITEMS if options.quick else ITEMS) for number in numbers]
-    lines = [line for case in told(cases, str) for line in measure(case, options.engine, plans, ROUNDS)]
+    lines = [line for case in with_progress(cases, str) for line in measure(case, options.engine, plans, ROUNDS)]
     show(lines, f"lifelike subscriptions, {options.engine}", COLUMNS)
     paths = [line for line in lines if line.bench == "realistic-path"]
     show(paths, "the whole path by stage", PART_COLUMNS)

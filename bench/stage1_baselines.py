@@ -56,7 +56,7 @@ def _elementpath(paths: Sequence[str], namespaces: dict[str, str], texts: Sequen
 
 
 def _saxon(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
-    from saxonche import PySaxonProcessor  # not installed but for the benchmark
+    from saxonche import PySaxonProcessor  # installed only for the benchmark
 
     processor = PySaxonProcessor(license=False)  # a new one each time: what an old one collected slows it down
     evaluator = processor.new_xpath_processor()

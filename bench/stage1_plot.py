@@ -39,7 +39,7 @@ def missing() -> str | None:
 
 def draw(measured: Sequence[Measurement], prefix: Path) -> None:
     """Writes PREFIX.svg and PREFIX.png: a column for each kind of documents, all ways above, stage 1 alone below."""
-    from matplotlib.figure import Figure  # not installed but for the benchmark
+    from matplotlib.figure import Figure  # installed only for the benchmark
 
     kinds = list(dict.fromkeys(m.kind for m in measured))
     sizes = sorted({m.patterns for m in measured})

@@ -158,7 +158,7 @@ def _by_plan(lines: Iterable[Line], key: str) -> dict[str, list[tuple[float, Lin
 
 
 def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure  # not installed but for the benchmarks
+    from matplotlib.figure import Figure  # installed only for the benchmarks
 
     return Figure(figsize=(width, height), layout="constrained")
 

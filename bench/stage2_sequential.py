@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from bench.stage2_engines import DuckDBSql, Sql, open_sql
 from bench.stage2_queries import ROOT, Pairs, Registered, Schema
-from bench.stage2_rows import Fingerprint, of_columns
+from bench.stage2_rows import RowsDigest, of_columns
 from templates.witness import Witnesses
 
 LAYOUTS = ("relations", "values", "columns")
@@ -40,7 +40,7 @@ class Sequential:
 
     seconds: Mapping[str, float]
     fastest: str
-    rows: Mapping[Pairs, Fingerprint]
+    rows: Mapping[Pairs, RowsDigest]
     extrapolated: bool
 
     @property
@@ -102,7 +102,7 @@ def load(sql: Sql, suffix: str, witnesses: Witnesses, columns: pa.Table) -> None
 
 def _seconds(
     sql: Sql, registered: Registered, sample: Sequence[Pairs], form: str
-) -> tuple[float, dict[Pairs, Fingerprint]]:
+) -> tuple[float, dict[Pairs, RowsDigest]]:
     layout, _, prepared = form.partition(", ")
     seconds, rows = 0.0, {}
     for i, pairs in enumerate(sample):
