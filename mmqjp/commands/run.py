@@ -208,7 +208,7 @@ def run(
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(
-            f"mmqjp: {counters.documents:,} documents, {counters.duplicates:,} duplicates, "
+            f"mmqjp: {counters.documents:,} documents, {counters.duplicates:,} already known, "
             f"{dead.count:,} dead letters, {written:,} outputs",
             err=True,
         )

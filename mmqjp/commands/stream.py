@@ -305,7 +305,7 @@ def stream(
             if error.filename is None:  # the reader of standard error: there is nobody to tell
                 raise
             raise Failure(
-                f"the reader of {error.filename} has gone; what it has not received is written again after a restart"
+                f"the reader of {error.filename} has gone; what it missed is written after a restart"
             ) from error
         finally:
             sink.close()

@@ -104,8 +104,8 @@ def test_an_address_that_is_none_is_told_and_left_out(server, fetch, tmp_path):
     [
         (["--feeds", "missing.opml"], 1, "missing.opml: no such file"),
         ([], 2, "name some feeds with --feeds"),
-        (["--feeds", "https://x.example/", "--spacing", "INF"], 2, "INF is no time to wait"),
-        (["--feeds", "https://x.example/", "--interval", "soon"], 2, "is no duration"),
+        (["--feeds", "https://x.example/", "--spacing", "INF"], 2, "INF is not allowed here"),
+        (["--feeds", "https://x.example/", "--interval", "soon"], 2, "is not a duration"),
         (["--feeds", "https://x.example/", "--concurrency", "0"], 2, "is not in the range"),
     ],
 )
@@ -226,7 +226,7 @@ def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path
     assert "1 new" in fetch().stderr
     result = call(*retry, "https://unknown.example/")
     assert result.exit_code == 1
-    assert "https://unknown.example/ is no feed of" in result.stderr
+    assert "https://unknown.example/ is not a feed of" in result.stderr
 
 
 def test_no_state_no_feeds(tmp_path):

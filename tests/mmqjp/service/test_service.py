@@ -201,7 +201,7 @@ def test_a_signal_ends_the_command_with_status_0(place: Directory):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--trigger", "soon"], "'soon' is no duration"),
+        (["--trigger", "soon"], "'soon' is not a duration"),
         (["--trigger", "INF"], "write a duration like 10s, or available-now"),
         (["--source", "none"], "none: no such file or directory"),
         (["--master", "local"], "--master is for the engine spark"),
