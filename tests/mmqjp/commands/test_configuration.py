@@ -45,8 +45,8 @@ def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, a
     [
         ('lateness = { T = "soon" }', "has lateness = 'T=soon': 'soon' is not a duration"),
         ("lateness = { T = [1] }", "is not a duration"),
-        ('lateness = ["1s", "2s"]', "a stream has it once"),
-        ('engine = { T = "1s" }', "write a text"),
+        ('lateness = ["1s", "2s"]', "a stream is named twice"),
+        ('engine = { T = "1s" }', "write a string"),
     ],
 )
 def test_a_configured_lateness_that_is_none(files, tmp_path, text, message):

@@ -60,7 +60,7 @@ def test_work_of_which_nothing_comes_has_failed(server, fetch):
     assert fetch().exit_code == 0  # nothing is due, and nothing failed
     result = fetch("--feeds", "gopher://example.org/feed")
     assert result.exit_code == 1 and "gopher" in result.stderr.splitlines()[0]
-    assert result.stderr.splitlines()[-1].startswith("mmqjp: error: none of the lists' addresses")
+    assert result.stderr.splitlines()[-1].startswith("mmqjp: error: none of the addresses in the lists")
 
 
 def test_a_state_that_was_damaged_is_told_in_one_line(server, fetch, tmp_path):

@@ -56,7 +56,7 @@ def due(state: Path) -> None:
 
 
 def lines(text: str) -> int:
-    return len([line for line in text.splitlines() if line.startswith('{"query"')])
+    return len([line for line in text.splitlines() if line.startswith('{"id"')])
 
 
 NOW = ["--trigger", "available-now"]
