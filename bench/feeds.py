@@ -126,8 +126,8 @@ def floor(files: Sequence[bytes]) -> None:
 
 @contextmanager
 def accounted() -> Iterator[dict[str, float]]:
-    """Adds up, while in the block, the seconds in which the functions of OTHERS run. Feeds are read in this process,
-    where that can be seen, and not in one of their own."""
+    """Adds up, while in the block, the seconds in which the functions of OTHERS run. Feeds are parsed in this
+    process, not in a separate one, so that the time can be measured."""
     account: dict[str, float] = dict.fromkeys(OTHERS, 0.0)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -37,8 +37,8 @@ same_title/match->m[.//title->t] FOLLOWED BY {t = u, 5 min} S//item->c[./title->
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What there is after so many documents: seconds of a batch, resident bytes, bytes of the state directory, kept
-    documents, documents in the join state, kept outputs."""
+    """The sizes after a number of documents: seconds per batch, resident bytes, bytes of the state directory, documents
+    kept, documents in the join state, outputs kept."""
 
     documents: int
     seconds: float

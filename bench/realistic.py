@@ -65,8 +65,8 @@ def workload(case: Case) -> tuple[Batches, list[RealisticQuery]]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the whole path: seconds of registration and of all batches, these by stage, what came out, and what was
-    asked of stage 2."""
+    """A run of the whole path: the seconds of registration and of all batches, the latter also by stage, the outputs,
+    and the calls of stage 2."""
 
     registering: float
     seconds: float
@@ -76,7 +76,7 @@ class Run:
 
 
 def run(engine: str, plan: str, batches: Batches, asked: Sequence[RealisticQuery]) -> Run:
-    """Runs all batches through a new engine. What registration leaves to the first batch is done before the clock."""
+    """Runs all batches through a new engine. Work left to the first batch is done before the timing."""
     with Session(engine, lateness=HOUR, plan=plan) as opened_engine:
         calls = recorded(opened_engine._store)
         begin = time.perf_counter()
@@ -101,7 +101,7 @@ def lxml_floor(batches: Batches) -> float:
 
 
 def pairs_of(outputs: Sequence[Output], batches: Batches, places: Sequence[int]) -> list[Pairs]:
-    """What the subscriptions at these places were told of, as pairs of numbers of items."""
+    """The results of the subscriptions with these numbers, as pairs of item numbers."""
     number = {document.id: place for place, document in enumerate(d for batch in batches for d in batch)}
     found: dict[str, Pairs] = {f"q{place + 1}": set() for place in places}
     for output in outputs:
@@ -112,7 +112,7 @@ def pairs_of(outputs: Sequence[Output], batches: Batches, places: Sequence[int])
 
 
 def check_pairs(name: str, found: Sequence[Pairs], expected: Sequence[Pairs]) -> None:
-    """Raises AssertionError unless a way without us finds what we find."""
+    """Raises AssertionError unless a program without mmqjp finds what the engine finds."""
     for place, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert one == other, f"{name} tells subscription {place} of the sample of other items"
 
@@ -122,7 +122,7 @@ def check_pairs(name: str, found: Sequence[Pairs], expected: Sequence[Pairs]) ->
 
 @dataclass(frozen=True)
 class FloorInput:
-    """What the floor keeps before a join and what it joins: interned values and postings."""
+    """The input of the floor for each join: the values that it keeps and those that it joins, as interned values."""
 
     kept: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     joined: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -131,7 +131,7 @@ class FloorInput:
 
 
 def floor_inputs(calls: Sequence[Call]) -> Iterator[FloorInput]:
-    """The values of each recorded join and of the documents kept till then."""
+    """The values of each recorded join and of the documents kept until then."""
     known: dict[str, int] = {}
     values, arrived, docids = (np.zeros(0, np.int64) for _ in range(3))
     starts: dict[int, int] = {}
@@ -187,7 +187,8 @@ def _replay(engine: str, plan: str, calls: Sequence[Call], tables: dict[str, pa.
 
 
 def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE) -> list[Line]:
-    """Lines for stage 2 alone, the whole path and the ways without us. Raises AssertionError if any two ways differ."""
+    """Lines for stage 2 alone, the whole path and the programs without mmqjp. Raises AssertionError if any two ways
+    differ."""
     batches, asked = workload(case)
     runs: dict[str, list[Run]] = {plan: [] for plan in plans}
     ways: dict[str, Callable[[], float]] = {"floor": partial(lxml_floor, batches)}
@@ -254,7 +255,7 @@ def _path(engine: str, plan: str, batches: Batches, asked: Sequence[RealisticQue
 def _without_us(
     case: Case, engine: str, batches: Batches, asked: Sequence[RealisticQuery], ours: Run, sample: int
 ) -> Iterator[Line]:
-    """Programs that do without us, the baseline of the whole path first; each checked against what we found."""
+    """Lines for the programs without mmqjp, the baseline of the whole path first. Each result is checked."""
 
     def line(plan: str, of: str, seconds: float, rows: int, queries: int, extrapolated: bool) -> Line:
         about = {"state": None, "batch": case.batch, "queries": queries, "items": case.items}

@@ -17,8 +17,8 @@ _PARSER = xml_parser(elements_only=True)
 
 
 def baselines(kind: str, conjuncts: Sequence[Conjunct], texts: Sequence[bytes]) -> tuple[int | None, dict[str, Way]]:
-    """The number of XPaths that give the bindings of all patterns, and ways to evaluate them, for as many patterns as
-    each is fit for."""
+    """The number of XPaths that give the bindings of all patterns, and the ways to evaluate them that can handle so
+    many patterns."""
     most = {
         "lxml_xpath": 1000,
         "saxon": 100 if find_spec("saxonche") else 0,

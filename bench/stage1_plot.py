@@ -17,7 +17,7 @@ _COLOURS = ("tab:blue", "tab:orange", "tab:green")
 
 @dataclass(frozen=True)
 class _Way:
-    """How one of a measurement's ratios is drawn; without a colour, in that of the mix of patterns."""
+    """How one ratio of a measurement is drawn. Without a colour of its own, it has that of the mix of patterns."""
 
     column: str
     name: str
@@ -33,7 +33,7 @@ _OTHERS = (
 
 
 def missing() -> str | None:
-    """What to do before anything can be drawn, if there is something."""
+    """What the user must do before anything can be drawn, if anything."""
     return None if find_spec("matplotlib") else "the plot needs matplotlib: pip install matplotlib"
 
 

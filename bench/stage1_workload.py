@@ -1,4 +1,4 @@
-"""Documents and tree patterns, also as XPaths, for the benchmark of stage 1; the same ones for the same seed."""
+"""Documents and tree patterns, also as XPaths, for the benchmark of stage 1. The same seed gives the same ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def feed_item(rng: Random) -> bytes:
 
 
 def new_shape_item(rng: Random) -> bytes:
-    """A feed item with markup in it: next to no two of one shape."""
+    """A feed item with markup in it: hardly any two have the same shape."""
     markup = "".join(rng.choice(["<p><b/></p>", "<p/>", "<i><u/><u/></i>", "<br/>"]) for _ in range(12))
     return feed_item(rng).replace(b"</item>", f"<body>{markup}</body></item>".encode())
 
@@ -78,7 +78,7 @@ def dblp(rng: Random, size: int) -> bytes:
 
 
 def xmark(rng: Random, size: int) -> bytes:
-    """An auction site in the manner of XMark: deep, with mixed content and a list within a list."""
+    """An auction site like that of XMark: deep, with mixed content and a list within a list."""
     parts, length = ["<site>"], 0
     for section in ("regions", "people", "open_auctions"):
         parts.append(f"<{section}>")

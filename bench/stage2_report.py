@@ -1,4 +1,4 @@
-"""Measurements of the benchmarks of stage 2: their options, and what becomes of them: table, CSV and JSON lines."""
+"""The options of the benchmarks of stage 2, and their results as a table, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def show(lines: Sequence[Line], title: str, columns: Sequence[Column]) -> None:
 
 
 def shown(value: object) -> str:
-    """A figure as a table has it: three digits that count."""
+    """A figure as a table shows it, with three significant digits."""
     match value:
         case None:
             return ""
@@ -128,7 +128,7 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def parsed(made: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options; what would fail at the end is refused now."""
+    """The parsed options. Files that could not be written at the end are refused now."""
     options = made.parse_args()
     if options.plot and (lacking := missing()):
         made.error(lacking)
@@ -136,7 +136,7 @@ def parsed(made: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def keep(lines: Sequence[Line], options: argparse.Namespace) -> None:
-    """Writes the files that the options ask for, but for plots."""
+    """Writes the files that the options name, except plots."""
     if options.csv:
         write_csv(lines, options.csv)
     if options.json:

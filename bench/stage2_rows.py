@@ -1,4 +1,4 @@
-"""What a join gave, for the benchmarks of stage 2 to compare: as multisets of rows, and as what each query gets."""
+"""Compares the results of joins for the benchmarks of stage 2: as multisets of rows, and query by query."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowsDigest:
-    """The number of rows, and two sums of independent 64-bit hashes of them: equal for equal multisets, and all but
+    """The number of rows, and two sums of independent 64-bit hashes of them: equal for equal multisets, and almost
     never for others."""
 
     rows: int
@@ -77,8 +77,8 @@ def _mixed(words: _Words) -> _Words:
 
 
 def of_queries(result: pa.Table, registered: Registered, sample: Iterable[Pairs]) -> dict[Pairs, RowsDigest]:
-    """What each query of a sample gets, expanded from the shared rows: its documents and the nodes of its leaves, pair
-    by pair, as a digest."""
+    """The results of each query of a sample, expanded from the shared rows: its documents and the nodes of its leaves,
+    pair by pair, as a digest."""
     expanded: dict[Pairs, RowsDigest] = {}
     for pairs in dict.fromkeys(sample):
         placement = registered.placements[pairs]

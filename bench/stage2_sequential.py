@@ -1,6 +1,6 @@
-"""Sequential: one query at a time, each a statement of its own with its constants, in the forms that may be fastest.
+"""Sequential: one query at a time, each in its own statement with its constants, in the forms that may be fastest.
 
-The statements are made from the queries alone, not by what makes the product's: so they also check it. A form is a
+The statements are made from the queries alone, without code of the engine, so they also check it. A form is a
 layout of the data and, on DuckDB, whether each statement was prepared before it is timed:
 
 - `relations`: R_bin and R_doc as they are;
@@ -27,16 +27,17 @@ from templates.witness import Witnesses
 
 LAYOUTS = ("relations", "values", "columns")
 PILOT = {"duckdb": 20, "spark": 5}
-"""Queries that each form is tried with."""
+"""The number of queries that each form is tried with."""
 
 PATIENCE = 2.0
-"""Seconds for one query past which a form is not tried."""
+"""A form that takes longer for one query, in seconds, is not tried further."""
 
 
 @dataclass(frozen=True)
 class Sequential:
-    """Seconds that all queries would take one after the other, by form; what the sample gets. `extrapolated` tells that
-    the sample is not all of them."""
+    """The seconds that all queries would take one after the other, by form, and the results of the sample.
+
+    `extrapolated` says that the sample does not have all queries."""
 
     seconds: Mapping[str, float]
     fastest: str
