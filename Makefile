@@ -1,4 +1,4 @@
-# Each target works from a fresh clone: the first one makes .venv and installs everything into it.
+# Each target works in a fresh clone: the first one creates .venv and installs everything into it.
 
 ENGINE ?= spark
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
@@ -21,7 +21,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Most cases on Spark take long: there the benchmarks of stage 2 measure fewer.
+# Most cases take long on Spark, so the benchmarks of stage 2 measure fewer there.
 bench: bench-stage1
 	for name in technical rss realistic; do \
 		$(BIN)/mmqjp bench $$name $(call kept,$$name-duckdb) || exit 1; \
@@ -38,7 +38,7 @@ bench-stage1: $(READY)
 
 kept = --csv bench-results/$(1).csv --json bench-results/$(1).json --plot bench-results/$(1)
 
-# The cases that feedparser is tested with, of the release that is installed: tests/feeds/test_feedparser_cases.py reads them.
+# The test cases of the installed release of feedparser, which tests/feeds/test_feedparser_cases.py reads.
 feedparser-tests: $(READY)
 	rm -rf .feedparser
 	version=$$($(BIN)/python -c 'import feedparser; print(feedparser.__version__)') && \
@@ -59,7 +59,7 @@ clean:
 $(READY): pyproject.toml
 	@for python in $(PYTHONS); do \
 		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-			echo "making .venv with $$python"; \
+			echo "creating .venv with $$python"; \
 			exec $$python -m venv .venv; \
 		fi; \
 	done; \

@@ -1,1 +1,1 @@
-"""Benchmarks: stage 1, stage 2 and whole runs, each against a baseline and a floor."""
+"""The benchmarks: stage 1, stage 2 and whole runs, each compared with a baseline and a floor."""

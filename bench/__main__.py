@@ -13,7 +13,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=("duckdb", "spark"), default="duckdb")
     parser.add_argument("--queries", default="10,100,1000,5000", help="numbers of queries, separated by commas")
     parser.add_argument("--items", type=int, default=500)
-    parser.add_argument("--sample", type=int, default=100, help="queries that are run alone")
+    parser.add_argument("--sample", type=int, default=100, help="number of queries that are run alone")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     cases = [Case(int(count), options.items, options.sample) for count in options.queries.split(",")]

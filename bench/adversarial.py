@@ -1,10 +1,10 @@
-"""Stage 1 on documents made to hurt it, when they are new and when they come again, as ratios to the floor.
+"""Stage 1 on documents designed to be slow, when they are new and when they are repeated, as ratios to the floor.
 
     mmqjp bench adversarial [--json FILE]
 
-Each case has a process of its own, and is measured with the limits as they are and with small ones. The floor is that
-of `bench stage1`. The evaluator with its shape cache should take no more than three times as long as the one without,
-whatever comes. Before a time is reported, the witnesses of both are held against each other, on both occasions.
+Each case runs in its own process, with the default limits and with small ones. The floor is that of `bench stage1`. On
+any documents, the evaluator with its shape cache should take at most three times as long as the one without. Before a
+time is reported, the witnesses of both are compared, on both passes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.command import file, shown, told
+from bench.command import file, shown, with_progress
 from bench.fresh import in_fresh_process
 from bench.stage1_reference import Edge, rows_of
 from bench.timing import clocked, evaluate, floor
@@ -41,7 +41,7 @@ LIMITS = {"default": DEFAULT, "small": Limits(states=1000, classes=1000, emissio
 
 @dataclass(frozen=True)
 class Attack:
-    """Queries, and that many documents that hurt those who answer them."""
+    """Queries, and a function that makes documents that are slow to match with them."""
 
     script: str
     documents: Callable[[int], list[bytes]]
@@ -58,8 +58,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Microseconds a document for the floor; ratios to it of the evaluator with and without its shape cache, when the
-    documents are new to it and when they come again; what the one with it has kept and counted by then.
+    """The floor in microseconds per document, and the ratios to it of the evaluator with and without its shape cache.
+
+    The ratios are for documents that are new to it and for the same ones again. The rest is what the one with the cache
+    has kept and counted by then.
 
     `rows` is the number of witnesses a document, `grown` how many bytes the process needed more than for the floor.
     """
@@ -77,11 +79,11 @@ class Measurement:
     counters: dict[str, int]
 
 
-# ------------------------------------------------------------ what hurts
+# ------------------------------------------------------------ the attacks
 
 
 def new_shapes(number: int) -> list[bytes]:
-    """Documents of different shapes: of two parts that look alike the one or the other, at each of 13 places."""
+    """Documents of different shapes: each of 13 places has one of two similar parts."""
     parts = ("<b k='1'/>", "<c>1<b>2</b></c>")
     return [f"<a>{''.join(parts[one >> place & 1] for place in range(13))}</a>".encode() for one in range(number)]
 
@@ -100,12 +102,12 @@ def optional_fields(number: int) -> list[bytes]:
 
 
 def deep(number: int) -> list[bytes]:
-    """Up to 200 elements in one another, one fewer from document to document."""
+    """Up to 200 nested elements, one fewer in each document."""
     return [("<a>" * depth + "x" + "</a>" * depth).encode() for depth in range(200, 200 - number, -1)]
 
 
 def new_tags(number: int) -> list[bytes]:
-    """A thousand tags a document that no other has."""
+    """Documents with a thousand tags each that no other document has."""
     return [
         f"<r>{''.join(f'<t{tag}/>' for tag in range(first, first + 1000))}</r>".encode()
         for first in range(0, number * 1000, 1000)
@@ -134,14 +136,14 @@ ATTACKS = {
 
 
 def measure(case: Case, number: int, rounds: int) -> Measurement:
-    """Measures a case with so many documents. Raises AssertionError if the shape cache changes the witnesses."""
+    """Measures a case with that many documents. Raises AssertionError if the shape cache changes the witnesses."""
     attack, limits = ATTACKS[case.attack], LIMITS[case.limits]
     texts = attack.documents(number)
     batches = [texts[start : start + BATCH] for start in range(0, number, BATCH)]
     with_cache = partial(_loaded, _changes(attack.script), limits)
     without = partial(_loaded, _changes(attack.script), replace(limits, shapes=0))
 
-    evaluate(with_cache(), texts[:1])  # what a process does once is no part of the case
+    evaluate(with_cache(), texts[:1])  # warms up: what a process does once is not part of the case
     floor(texts)
     grown, counters = _kept(with_cache(), batches)
     rows = _check(with_cache(), without(), batches)
@@ -172,7 +174,7 @@ def _changes(script: str) -> list[Change]:
 
 
 def _loaded(changes: Iterable[Change], limits: Limits) -> XPathStage:
-    """An evaluator that has met no document."""
+    """An evaluator that has seen no document."""
     stage = XPathStage(limits=limits)
     for change in changes:
         stage.add(change)
@@ -194,7 +196,7 @@ def _passes(stage: XPathStage, batches: Sequence[Sequence[bytes]]) -> tuple[floa
 
 
 def _kept(stage: XPathStage, batches: Sequence[Sequence[bytes]]) -> tuple[int, dict[str, int]]:
-    """The bytes by which the process grows when the documents come twice, and what the evaluator has counted then."""
+    """The bytes by which the process grows when it sees the documents twice, and then the evaluator's counters."""
     before = _peak()
     for batch in [*batches, *batches]:
         evaluate(stage, batch)
@@ -202,7 +204,7 @@ def _kept(stage: XPathStage, batches: Sequence[Sequence[bytes]]) -> tuple[int, d
 
 
 def _check(cached: XPathStage, uncached: XPathStage, batches: Sequence[Sequence[bytes]]) -> int:
-    """Holds the witnesses of both against each other, twice; how many there are of the documents."""
+    """Compares the witnesses of both evaluators, twice. Returns how many there are."""
     groups: tuple[dict[int, frozenset[Edge]], dict[int, frozenset[Edge]]] = ({}, {})
     count = 0
     for batch in [*batches, *batches]:
@@ -213,7 +215,7 @@ def _check(cached: XPathStage, uncached: XPathStage, batches: Sequence[Sequence[
 
 
 def _peak() -> int:
-    """The most bytes that this process has had in memory so far; on Linux, at least as many as the one it came from."""
+    """The peak memory of this process in bytes. On Linux, it is at least that of the parent process."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
@@ -244,7 +246,7 @@ def show(measured: Iterable[Measurement]) -> None:
 
 def json_lines(measured: Measurement) -> Iterator[dict[str, Any]]:
     """A measurement as `mmqjp bench` writes it: a line for each evaluator and occasion, seconds and rows of one
-    document. With the shape cache the baseline is the evaluator without, and memory and counters are told."""
+    document. With the shape cache, the baseline is the evaluator without it, and memory and counters are included."""
     m = measured
     for occasion, plan, ratio, uncached in (
         ("new", "cached", m.cached_new, m.uncached_new),
@@ -274,12 +276,12 @@ def json_lines(measured: Measurement) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="mmqjp bench adversarial", description="measures stage 1 on documents made to hurt it"
+        prog="mmqjp bench adversarial", description="measures stage 1 on documents designed to be slow"
     )
     parser.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement")
     options = parser.parse_args()
     cases = [Case(attack, limits) for attack in ATTACKS for limits in LIMITS]
-    measured = [in_fresh_process(_measured, case) for case in told(cases, _name)]
+    measured = [in_fresh_process(_measured, case) for case in with_progress(cases, _name)]
     show(measured)
     if options.json:
         lines = (json.dumps(line) + "\n" for m in measured for line in json_lines(m))

@@ -1,4 +1,4 @@
-"""What the benchmarks' commands share: files to write, progress on a terminal, numbers in tables."""
+"""What the commands of the benchmarks share: output files, progress on a terminal, numbers in tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def file(text: str) -> Path:
-    """A file that can be written when all is done."""
+    """An output file, whose directory must exist. It is written at the end."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no directory {str(path.parent)!r}")
@@ -20,14 +20,14 @@ def file(text: str) -> Path:
 
 
 def shown(value: float | None) -> str:
-    """A number as it stands in a table."""
+    """A number as a table shows it; "" for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:,.2f}"
 
 
-def told(cases: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
-    """The cases; on a terminal it says which one is measured."""
+def with_progress(cases: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
+    """Yields the cases. On a terminal, prints which one is being measured."""
     for number, case in enumerate(cases, 1):
         if sys.stderr.isatty():
             print(f"{number} of {len(cases)}: {name(case)}", file=sys.stderr)

@@ -1,11 +1,12 @@
-"""Feeds in, item documents out: entries a second of one core, and whose time it is: feedparser's, nh3's, lxml's, ours.
+"""From feeds to item documents: entries per second on one core, and the share of feedparser, nh3, lxml and our code.
 
     mmqjp bench feeds [--engine spark] [--quick] [--documents PATH]... [--json FILE]
 
-The feeds are made of `bench.workload`, of 20 entries each, and in every format that we read; with --documents they are
-those of a crawl. The floor is lxml parsing the same bytes (for JSON the json module). Times are medians of rounds.
-Before one is reported, the formats' documents are compared: they hold the same entries. `--engine spark` measures the
-same feeds as a drop directory that Spark's executors parse, beside this process, whose documents it compares first.
+The feeds are generated from `bench.workload`, with 20 entries each, in every format that we read. With --documents,
+they are those of a crawl. The floor is lxml parsing the same bytes (for JSON, the json module). Times are medians of
+rounds. Before a time is reported, the documents of all formats are compared: they have the same entries. With `--engine
+spark`, Spark's executors parse the same feeds from a drop directory. Their documents are compared with those of this
+process.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rich.table import Table
 
 import feeds.entries
 import feeds.feed
-from bench.command import file, shown, told
+from bench.command import file, shown, with_progress
 from bench.feeds_workload import FORMATS, feed_files
 from bench.timing import clocked
 from feeds.bad_input import SourceError
@@ -43,19 +44,19 @@ from mmqjp.commands.console import console
 
 ENTRIES, ROUNDS = 2_000, 5
 CONTENT = (0, 500, 5_000)
-"""Characters of HTML in an entry."""
+"""Characters of HTML in each entry."""
 
 OTHERS: dict[str, list[tuple[Any, str]]] = {
     "feedparser": [(feedparser, "parse"), (feeds.feed, "resolve_relative_uris")],
     "nh3": [(nh3, "clean")],
     "lxml": [(feeds.entries, "item_xml"), (feeds.entries, "json_feed_to_atom")],
 }
-"""Whose time is taken apart from ours, by the functions through which we call them."""
+"""The libraries whose time is measured separately, with the functions through which we call them."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Feeds of a format, with so many entries in all, of so much content each."""
+    """Feeds of a format: the number of entries in all, and the characters of content in each."""
 
     format: str
     entries: int
@@ -86,7 +87,7 @@ class Measurement:
 
 def measure(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Measurement:
     """Measures how long the feeds of some files take to become documents."""
-    rows = len(read_all(files))  # what a process does once is no part of it
+    rows = len(read_all(files))  # warms up: what a process does once is not measured
     whole, floors, apart = [], [], []
     spent: dict[str, list[float]] = {name: [] for name in OTHERS}
     for _ in range(rounds):
@@ -104,7 +105,7 @@ def measure(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> 
 
 
 def read_all(files: Sequence[bytes]) -> list[bytes | str]:
-    """The documents of all feeds; AssertionError for what becomes none."""
+    """The documents of all feeds. Raises AssertionError for an entry that does not become one."""
     history = History()
     documents: list[bytes | str] = []
     for number, data in enumerate(files):
@@ -125,8 +126,8 @@ def floor(files: Sequence[bytes]) -> None:
 
 @contextmanager
 def accounted() -> Iterator[dict[str, float]]:
-    """Adds up, while in the block, the seconds in which the functions of OTHERS run. Feeds are read in this process,
-    where that can be seen, and not in one of their own."""
+    """Adds up, while in the block, the seconds in which the functions of OTHERS run. Feeds are parsed in this
+    process, not in a separate one, so that the time can be measured."""
     account: dict[str, float] = dict.fromkeys(OTHERS, 0.0)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +163,7 @@ def check(entries: int, content: int) -> None:
 
 
 def show(found: Sequence[Measurement]) -> None:
-    """Prints a row a case."""
+    """Prints a table with a row for each case."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     rest = ("over one core",) if found[0].engine else (*OTHERS, "ours", "over floor")
     for name in ("feeds", "entries", "content", "entries a second", *rest):
@@ -179,10 +180,12 @@ def show(found: Sequence[Measurement]) -> None:
 def main() -> None:
     """Measures and prints what the command line asks for."""
     parser = argparse.ArgumentParser(prog="mmqjp bench feeds", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--engine", choices=["duckdb", "spark"], default="duckdb", help="spark: its executors parse")
+    parser.add_argument(
+        "--engine", choices=["duckdb", "spark"], default="duckdb", help="spark: Spark's executors parse the feeds"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer cases")
     parser.add_argument("--documents", type=Path, action="append", metavar="PATH", help="measure these feeds instead")
-    parser.add_argument("--json", type=file, metavar="FILE", help="a line a measurement")
+    parser.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement")
     options = parser.parse_args()
     measured, entries, rounds = measure, ENTRIES, ROUNDS
     if options.engine == "spark":
@@ -198,7 +201,7 @@ def main() -> None:
         contents = CONTENT[1:2] if options.quick else CONTENT
         check(200, contents[0])
         cases = [Case(format, entries, content) for content in contents for format in FORMATS]
-        for one in told(cases, lambda one: f"{one.format}, content of {one.content}"):
+        for one in with_progress(cases, lambda one: f"{one.format}, content of {one.content}"):
             found.append(measured(asdict(one), feed_files(one.format, one.entries, one.content), rounds))
     show(found)
     if options.json:
@@ -206,7 +209,7 @@ def main() -> None:
 
 
 def crawl_files(paths: Sequence[Path]) -> list[bytes]:
-    """The feeds in files and directories; SourceError where there are none."""
+    """The feeds in files and directories. Raises SourceError if there are none."""
 
     def is_wanted(name: str) -> bool:
         return is_named_as_feed(name) and not name.lower().endswith(SIDECAR_SUFFIX)

@@ -1,10 +1,10 @@
-"""Whether a long run stays small: memory, state and time of a batch while documents come and go.
+"""Checks that a long run stays small: memory, state and time per batch, while documents are added and dropped.
 
     mmqjp bench flat-state [--documents N] [--json FILE] [--plot PREFIX]
 
-Feed items, one a second of their own time, are joined in windows of ten minutes and kept for an hour on DuckDB, in a
-state directory. After each so many documents a line tells what there is; the last tenth must not be larger than the
-third tenth by half.
+Feed items, one per second of their own time, are joined in windows of ten minutes and kept for an hour, on DuckDB with
+a state directory. At regular intervals a line shows the sizes. The last tenth of the run must not be larger than the
+third tenth by half or more.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ same_title/match->m[.//title->t] FOLLOWED BY {t = u, 5 min} S//item->c[./title->
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What there is after so many documents: seconds of a batch, resident bytes, bytes of the state directory, kept
-    documents, documents in the join state, kept outputs."""
+    """The sizes after a number of documents: seconds per batch, resident bytes, bytes of the state directory, documents
+    kept, documents in the join state, outputs kept."""
 
     documents: int
     seconds: float
@@ -59,7 +59,7 @@ def items(count: int, seed: int = 1) -> Iterator[Document]:
 
 
 def measure(documents: int) -> Iterator[Sample]:
-    """Runs, and tells what there is about LINES times."""
+    """Runs, and yields about LINES samples."""
     each = max(documents // BATCH // LINES, 1)
     with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
         state = Path(directory) / "state"
@@ -92,7 +92,7 @@ def _resident() -> int:
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What is larger at the end than it was early on."""
+    """What has grown between the early part of the run and its end."""
     tenth = max(len(samples) // 10, 1)
     early, late = samples[2 * tenth : 3 * tenth], samples[-tenth:]
     return [

@@ -14,10 +14,10 @@ Item = TypeVar("Item")
 
 
 def in_fresh_process(work: Callable[[Item], T], item: Item) -> T:
-    """What `work`, a function of some module, makes of `item`; its errors are raised here.
+    """Returns `work(item)`, computed in a new process. `work` is a function of a module. Its errors are raised here.
 
-    It is spawned: a forked one would begin with this one's heap. And it is none of a `ProcessPoolExecutor`, which after
-    Ctrl-C may wait for ever.
+    The process is spawned: a forked one would start with the heap of this one. A `ProcessPoolExecutor` is not used,
+    because it may wait for ever after Ctrl-C.
     """
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)

@@ -1,12 +1,12 @@
-"""Lifelike subscriptions with windows of hours to days: stage 2 alone, and the whole path, bytes in and outputs out.
+"""Lifelike subscriptions with windows of hours to days: stage 2 alone, and the whole path from bytes to outputs.
 
     mmqjp bench realistic [--engine duckdb|spark] [--plan NAME] [--queries N,N] [--quick] [--json FILE] [--csv FILE]
                           [--plot PREFIX]
 
-The whole path is a ratio to parsing the same documents with lxml and reading their tags, and is split by stage. Stage 2
-is measured by making the same calls of a new engine, as a ratio to the floor over the documents that are still kept.
-Beside them are programs without us: a statement a subscription, on Spark a streaming join for each of a few, a
-dictionary in Python for one. Before a time is reported what subscriptions get is compared between all of them.
+The whole path is reported as a ratio to parsing the same documents with lxml and reading their tags, and by stage.
+Stage 2 is measured by repeating its calls on a new engine, as a ratio to the floor over the documents that are still
+kept. Both are compared with programs that do not use mmqjp: one statement per subscription; on Spark, a streaming join
+for each of a few; a dictionary in Python for one. Before a time is reported, the results of all of them are compared.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bench.command import told
+from bench.command import with_progress
 from bench.realistic_naive import Pairs, SameTitle, by_statements, by_stream_join
-from bench.realistic_split import PARTS, Call, Split, recorded, replayed
-from bench.realistic_workload import POPULAR, Subscription, script, subscriptions
+from bench.realistic_split import PARTS, Call, PartTimes, recorded, replayed
+from bench.realistic_workload import POPULAR, RealisticQuery, script, subscriptions
 from bench.stage2_engines import medians, opened, plans_of, session
 from bench.stage2_floor import LEAF_BITS, Floor
 from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, speedup
-from bench.stage2_rows import check_equal, fingerprint
+from bench.stage2_rows import check_equal, rows_digest
 from bench.timing import clocked, floor
 from bench.workload import HOUR, channel, items
 from feeds.document import Document
@@ -53,7 +53,7 @@ class Case:
 Batches = list[list[Document]]
 
 
-def workload(case: Case) -> tuple[Batches, list[Subscription]]:
+def workload(case: Case) -> tuple[Batches, list[RealisticQuery]]:
     """The documents as bytes, batch by batch, and the subscriptions."""
     documents = [Document(d.id, d.xml_bytes(), stream=d.stream, time=(d.t0, d.t1)) for d in items(case.items)]
     batches = [documents[first : first + case.batch] for first in range(0, case.items, case.batch)]
@@ -65,8 +65,8 @@ def workload(case: Case) -> tuple[Batches, list[Subscription]]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the whole path: seconds of registration and of all batches, these by stage, what came out, and what was
-    asked of stage 2."""
+    """A run of the whole path: the seconds of registration and of all batches, the latter also by stage, the outputs,
+    and the calls of stage 2."""
 
     registering: float
     seconds: float
@@ -75,8 +75,8 @@ class Run:
     calls: list[Call]
 
 
-def run(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription]) -> Run:
-    """Runs all batches through a new engine. What registration leaves to the first batch is done before the clock."""
+def run(engine: str, plan: str, batches: Batches, asked: Sequence[RealisticQuery]) -> Run:
+    """Runs all batches through a new engine. Work left to the first batch is done before the timing."""
     with Session(engine, lateness=HOUR, plan=plan) as opened_engine:
         calls = recorded(opened_engine._store)
         begin = time.perf_counter()
@@ -84,7 +84,7 @@ def run(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription])
         opened_engine.registry.flush()
         registering = time.perf_counter() - begin
         outputs: list[Output] = []
-        split = Split(opened_engine)
+        split = PartTimes(opened_engine)
         split.reset()
         with collector_spared():  # as `mmqjp run` does: what is registered need not be gone through again and again
             begin = time.perf_counter()
@@ -101,7 +101,7 @@ def lxml_floor(batches: Batches) -> float:
 
 
 def pairs_of(outputs: Sequence[Output], batches: Batches, places: Sequence[int]) -> list[Pairs]:
-    """What the subscriptions at these places were told of, as pairs of numbers of items."""
+    """The results of the subscriptions with these numbers, as pairs of item numbers."""
     number = {document.id: place for place, document in enumerate(d for batch in batches for d in batch)}
     found: dict[str, Pairs] = {f"q{place + 1}": set() for place in places}
     for output in outputs:
@@ -112,7 +112,7 @@ def pairs_of(outputs: Sequence[Output], batches: Batches, places: Sequence[int])
 
 
 def check_pairs(name: str, found: Sequence[Pairs], expected: Sequence[Pairs]) -> None:
-    """Raises AssertionError unless a way without us finds what we find."""
+    """Raises AssertionError unless a program without mmqjp finds what the engine finds."""
     for place, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert one == other, f"{name} tells subscription {place} of the sample of other items"
 
@@ -122,7 +122,7 @@ def check_pairs(name: str, found: Sequence[Pairs], expected: Sequence[Pairs]) ->
 
 @dataclass(frozen=True)
 class FloorInput:
-    """What the floor keeps before a join and what it joins: interned values and postings."""
+    """The input of the floor for each join: the values that it keeps and those that it joins, as interned values."""
 
     kept: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     joined: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -131,7 +131,7 @@ class FloorInput:
 
 
 def floor_inputs(calls: Sequence[Call]) -> Iterator[FloorInput]:
-    """The values of each recorded join and of the documents kept till then."""
+    """The values of each recorded join and of the documents kept until then."""
     known: dict[str, int] = {}
     values, arrived, docids = (np.zeros(0, np.int64) for _ in range(3))
     starts: dict[int, int] = {}
@@ -187,7 +187,8 @@ def _replay(engine: str, plan: str, calls: Sequence[Call], tables: dict[str, pa.
 
 
 def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE) -> list[Line]:
-    """Lines for stage 2 alone, the whole path and the ways without us. Raises AssertionError if any two ways differ."""
+    """Lines for stage 2 alone, the whole path and the programs without mmqjp. Raises AssertionError if any two ways
+    differ."""
     batches, asked = workload(case)
     runs: dict[str, list[Run]] = {plan: [] for plan in plans}
     ways: dict[str, Callable[[], float]] = {"floor": partial(lxml_floor, batches)}
@@ -202,7 +203,7 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     joins: dict[str, Callable[[], float]] = {"floor": partial(_floor, inputs)}
     joins |= {plan: partial(_replay, engine, plan, first.calls, tables) for plan in plans}
     stage2 = medians(joins, rounds)
-    check_equal({plan: fingerprint(table) for plan, table in tables.items()})
+    check_equal({plan: rows_digest(table) for plan, table in tables.items()})
 
     without = list(_without_us(case, engine, batches, asked, first, sample))
     baseline = without[0] if without else None
@@ -246,15 +247,15 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     return lines + without
 
 
-def _path(engine: str, plan: str, batches: Batches, asked: Sequence[Subscription], runs: list[Run]) -> float:
+def _path(engine: str, plan: str, batches: Batches, asked: Sequence[RealisticQuery], runs: list[Run]) -> float:
     runs.append(run(engine, plan, batches, asked))
     return runs[-1].seconds
 
 
 def _without_us(
-    case: Case, engine: str, batches: Batches, asked: Sequence[Subscription], ours: Run, sample: int
+    case: Case, engine: str, batches: Batches, asked: Sequence[RealisticQuery], ours: Run, sample: int
 ) -> Iterator[Line]:
-    """Programs that do without us, the baseline of the whole path first; each checked against what we found."""
+    """Lines for the programs without mmqjp, the baseline of the whole path first. Each result is checked."""
 
     def line(plan: str, of: str, seconds: float, rows: int, queries: int, extrapolated: bool) -> Line:
         about = {"state": None, "batch": case.batch, "queries": queries, "items": case.items}
@@ -312,7 +313,7 @@ def main() -> None:
     numbers = options.queries or ([10_000] if options.quick else NUMBERS)
     plans = plans_of(options.engine, options.plan, quick=options.quick)
     cases = [Case(number, QUICK_ITEMS if options.quick else ITEMS) for number in numbers]
-    lines = [line for case in told(cases, str) for line in measure(case, options.engine, plans, ROUNDS)]
+    lines = [line for case in with_progress(cases, str) for line in measure(case, options.engine, plans, ROUNDS)]
     show(lines, f"lifelike subscriptions, {options.engine}", COLUMNS)
     paths = [line for line in lines if line.bench == "realistic-path"]
     show(paths, "the whole path by stage", PART_COLUMNS)

@@ -1,6 +1,6 @@
-"""What someone does without us: a statement a subscription, a streaming join on Spark, a dictionary in Python.
+"""Programs that do not use mmqjp: a statement per subscription, a streaming join on Spark, a dictionary in Python.
 
-Each gives the pairs of items that its subscription is told of, for the benchmark to compare before it tells a time.
+Each returns the pairs of items that its subscription gets, which the benchmark compares before it reports a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from lxml import etree
 
-from bench.realistic_workload import FIELDS, LONGEST, Subscription, fields
+from bench.realistic_workload import FIELDS, LONGEST, RealisticQuery, fields
 from bench.workload import HOUR
 from feeds.document import Document
 
@@ -29,7 +29,7 @@ Pairs = set[tuple[int, int]]
 Batches = Sequence[Sequence[Document]]
 
 
-def by_statements(batches: Batches, asked: Sequence[Subscription]) -> tuple[float, float, list[Pairs]]:
+def by_statements(batches: Batches, asked: Sequence[RealisticQuery]) -> tuple[float, float, list[Pairs]]:
     """On DuckDB, for each batch a statement for each subscription: seconds to take the items in, seconds of all
     statements, and what each subscription gets. Items past all windows are dropped."""
     found: list[Pairs] = [set() for _ in asked]

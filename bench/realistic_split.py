@@ -1,4 +1,4 @@
-"""Where an engine's time goes, and what it asks of its store: seen from outside, by wrapping its parts."""
+"""Where the time of an engine goes, and its calls of the store, observed from outside by wrapping its parts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _JOIN = "stage 2"
 Call = tuple[str, tuple[Any, ...]]
 
 
-class Split:
-    """Seconds that each part of an engine took, less those of parts within it."""
+class PartTimes:
+    """The seconds of each part of an engine, without those of the parts inside it."""
 
     def __init__(self, engine: Session) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
@@ -80,9 +80,9 @@ class Split:
 
 
 class _Listed:
-    """A join's matches, whose listing is the join's time too."""
+    """The matches of a join. Listing them counts as time of the join."""
 
-    def __init__(self, split: Split, matches: Any) -> None:
+    def __init__(self, split: PartTimes, matches: Any) -> None:
         self._split, self._matches = split, matches
         self.num_rows = matches.num_rows
 

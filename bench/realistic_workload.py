@@ -1,7 +1,7 @@
-"""Subscriptions that people would have, each as XSCL and as the SQL of someone who does without us; the items' fields.
+"""Lifelike subscriptions, each as XSCL and as plain SQL, and the fields of the items as tables.
 
 Each joins two items within hours or days and names the channels, the author or the category that it is about, so that
-few items complete anything. The items are those of `bench.workload`.
+few items complete a match. The items are those of `bench.workload`.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ POPULAR = ((1, 0, 96), (0, 22, 96), (0, 1, 96))
 
 
 @dataclass(frozen=True)
-class Subscription:
-    """What one person asks: `xscl`, or `sql` over the tables of `fields`, with `$new` for a batch's first item."""
+class RealisticQuery:
+    """One subscription: as `xscl`, and as `sql` over the tables of `fields`. `$new` is the first item of a batch."""
 
     kind: str
     xscl: str
     sql: str
 
 
-def subscriptions(count: int, seed: int = 4) -> list[Subscription]:
+def subscriptions(count: int, seed: int = 4) -> list[RealisticQuery]:
     """`count` subscriptions: headlines of `POPULAR` channels, then the kinds in turn."""
     rng = Random(seed)
     asked = [_same_title(channel(first), channel(second), hours) for first, second, hours in POPULAR[:count]]
     return asked + [_KINDS[i % len(_KINDS)](rng) for i in range(count - len(asked))]
 
 
-def script(asked: Iterable[Subscription]) -> str:
+def script(asked: Iterable[RealisticQuery]) -> str:
     """All of them as one XSCL script."""
     return "".join(f"{one.xscl};\n" for one in asked)
 
 
-def _title(rng: Random) -> Subscription:
+def _title(rng: Random) -> RealisticQuery:
     """The same headline in a channel and then in another one: one in ten is about any other."""
     first, second, hours = _channel(rng), _channel(rng), rng.randint(6, 96)
     return _same_title(first, None if rng.random() < 0.1 else second, hours)
 
 
-def _same_title(first: str, second: str | None, hours: int) -> Subscription:
+def _same_title(first: str, second: str | None, hours: int) -> RealisticQuery:
     there = f'[./channel_url = "{second}"]' if second else "[./channel_url->c']"
     here, differ = ("", "") if second else ("[./channel_url->c]", " AND c != c'")
     return _made(
@@ -64,7 +64,7 @@ def _same_title(first: str, second: str | None, hours: int) -> Subscription:
     )
 
 
-def _link(rng: Random) -> Subscription:
+def _link(rng: Random) -> RealisticQuery:
     """An item of a channel is linked from another one."""
     first, second, hours = _channel(rng), _channel(rng), rng.randint(6, LONGEST)
     return _made(
@@ -78,7 +78,7 @@ def _link(rng: Random) -> Subscription:
     )
 
 
-def _author(rng: Random) -> Subscription:
+def _author(rng: Random) -> RealisticQuery:
     """An author stays with a subject, after an item in a category."""
     who, about, hours = author(rng.randrange(CHANNELS), rng.randint(0, 4)), _category(rng), rng.randint(6, 72)
     return _made(
@@ -94,7 +94,7 @@ def _author(rng: Random) -> Subscription:
     )
 
 
-def _retitled(rng: Random) -> Subscription:
+def _retitled(rng: Random) -> RealisticQuery:
     """An item of a channel and a category gets another headline."""
     where, about, hours = _channel(rng), _category(rng), rng.randint(6, LONGEST)
     return _made(
@@ -108,7 +108,7 @@ def _retitled(rng: Random) -> Subscription:
     )
 
 
-def _recording(rng: Random) -> Subscription:
+def _recording(rng: Random) -> RealisticQuery:
     """A recording of a channel is also another one's."""
     first, second, hours = _channel(rng), _channel(rng), rng.randint(6, 72)
     return _made(
@@ -123,12 +123,12 @@ def _recording(rng: Random) -> Subscription:
     )
 
 
-_KINDS: tuple[Callable[[Random], Subscription], ...] = (_title, _link, _author, _retitled, _recording)
+_KINDS: tuple[Callable[[Random], RealisticQuery], ...] = (_title, _link, _author, _retitled, _recording)
 
 
-def _made(kind: str, left: str, condition: str, hours: int, right: str, tables: str, where: str) -> Subscription:
+def _made(kind: str, left: str, condition: str, hours: int, right: str, tables: str, where: str) -> RealisticQuery:
     time = f"l.t < r.t AND r.t - l.t <= {hours * HOUR}"
-    return Subscription(
+    return RealisticQuery(
         kind,
         f"FROM {left} FOLLOWED BY {{{condition}, {hours} h}} {right}",
         f"SELECT DISTINCT l.doc AS doc1, r.doc AS doc2 FROM {tables} WHERE {where} AND {time} AND r.doc >= $new",

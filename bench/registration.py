@@ -1,9 +1,9 @@
-"""How long it takes to register queries: their patterns in stage 1, their texts the whole way, and a store's again.
+"""How long it takes to register queries: their patterns in stage 1, their texts in an engine, and a store reopened.
 
     mmqjp bench registration
 
-Patterns go to the catalog and to stage 1 as the engine sends them there; texts go to an engine on DuckDB, which has met
-none like them before. A store is closed with very many different texts, and opened again.
+Patterns are given to the catalog and to stage 1 as the engine does. Texts are given to an engine on DuckDB that has
+seen no similar ones. A store with very many different texts is closed and opened again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The thesis' benchmark on feeds (6.6.3, Figure 6.16): items joined with all earlier ones, a batch at a time.
+"""The benchmark of the thesis on feeds (6.6.3, Figure 6.16): items are joined with all earlier ones, batch by batch.
 
     mmqjp bench rss [--engine duckdb|spark] [--plan NAME] [--queries N,N] [--quick] [--json FILE] [--csv FILE]
                     [--plot PREFIX]
 
-The feed is synthetic, the window infinite. Each round opens an engine, hands it `state` items, the last of them joined
-like any batch, and measures the batch that follows, till it has listed (pair of documents, row of R_T). The floor does
-the same in the same process, in turns. Sequential asks a sample of the queries one by one. Before a time is reported
-the plans' rows are held against each other, and what the sample's queries get against what they get alone.
+The feed is synthetic and the window infinite. Each round opens an engine, gives it `state` items (the last of them
+joined like any batch) and measures the next batch, until it has listed (pair of documents, row of R_T). The floor does
+the same in the same process, in turns. Sequential runs a sample of the queries one by one. Before a time is reported,
+the rows of all plans are compared, and the results of the sample's queries with what each gets when it runs alone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from bench.command import told
+from bench.command import with_progress
 from bench.stage2_engines import Joined, become_state, medians, opened, plans_of, put_rows, scope, timed_join
 from bench.stage2_feed import FEED, ITEMS, columns, feed, strings
 from bench.stage2_floor import Floor, postings
 from bench.stage2_memory import state_bytes
 from bench.stage2_queries import Pairs, Registered, draw, register
 from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, speedup
-from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_queries
+from bench.stage2_rows import check_equal, check_sample, expanded_count, of_queries, rows_digest
 from bench.stage2_sequential import Sequential
 from bench.stage2_sequential import measure as measure_sequential
 from bench.stage2_witnesses import witnesses
@@ -66,7 +66,7 @@ def cases(numbers: Sequence[int], *, sweeps: bool) -> list[Case]:
 
 
 @dataclass(frozen=True)
-class Workload:
+class FeedWorkload:
     """The queries and the items, as interned values and as witnesses: those that are only kept, in batches, those
     joined to warm up, and those measured, each with the id of their first document."""
 
@@ -77,7 +77,7 @@ class Workload:
     measured: tuple[int, Witnesses]
 
 
-def workload(case: Case) -> Workload:
+def workload(case: Case) -> FeedWorkload:
     registered = register(FEED, draw(FEED, case.queries, len(FEED.paths), 0.8), STREAMS)
     items = feed(case.state + case.batch)
 
@@ -86,7 +86,7 @@ def workload(case: Case) -> Workload:
 
     warm = case.state - case.warm
     kept = [of(first, min(first + _CHUNK, warm)) for first in range(0, warm, _CHUNK)]
-    return Workload(registered, items, kept, of(warm, case.state), of(case.state, len(items)))
+    return FeedWorkload(registered, items, kept, of(warm, case.state), of(case.state, len(items)))
 
 
 def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE) -> list[Line]:
@@ -100,7 +100,7 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     ways |= {plan: partial(_plan, engine, plan, work, joined[plan]) for plan in plans}
     seconds = medians(ways, rounds)
     tables = {plan: of[0].table for plan, of in joined.items()}
-    check_equal({plan: fingerprint(table) for plan, table in tables.items()})
+    check_equal({plan: rows_digest(table) for plan, table in tables.items()})
     first = tables[plans[0]]
     expanded = expanded_count(first, registered)
     sequential = None
@@ -141,7 +141,7 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     return lines
 
 
-def _plan(engine: str, plan: str, work: Workload, joined: list[Joined]) -> float:
+def _plan(engine: str, plan: str, work: FeedWorkload, joined: list[Joined]) -> float:
     """Joins the batch in a new engine; the rows of the first time are kept."""
     with opened(engine, plan) as store:
         put_rows(store, work.registered)
@@ -154,7 +154,7 @@ def _plan(engine: str, plan: str, work: Workload, joined: list[Joined]) -> float
     return one.seconds
 
 
-def _floor(case: Case, work: Workload, pairs: list[int]) -> float:
+def _floor(case: Case, work: FeedWorkload, pairs: list[int]) -> float:
     with Floor() as floor:
         warm = case.state - case.warm
         floor.keep(*postings(0, work.items[:warm]))
@@ -165,7 +165,7 @@ def _floor(case: Case, work: Workload, pairs: list[int]) -> float:
         return time.perf_counter() - begin
 
 
-def _sequential(engine: str, case: Case, work: Workload, chosen: Sequence[Pairs]) -> Sequential:
+def _sequential(engine: str, case: Case, work: FeedWorkload, chosen: Sequence[Pairs]) -> Sequential:
     left, right = (
         (witnesses(work.registered, "S", leaves, first), columns(first, leaves))
         for first, leaves in ((0, strings(work.items)), (case.state, strings(work.items[case.state :])))
@@ -215,7 +215,7 @@ def main() -> None:
     plans = plans_of(options.engine, options.plan, quick=options.quick)
     lines = [
         line
-        for case in told(cases(numbers, sweeps=every), str)
+        for case in with_progress(cases(numbers, sweeps=every), str)
         for line in measure(case, options.engine, plans, ROUNDS, SAMPLE if case.batch == BATCH else 0)
     ]
     show(lines, f"a feed, each batch joined with all before it, {options.engine}", COLUMNS)

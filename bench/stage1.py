@@ -1,12 +1,12 @@
-"""Stage 1 alone, bytes in and witness relations out, as a ratio to parsing the same documents with lxml.
+"""Stage 1 alone, from bytes to witness relations, as a ratio to parsing the same documents with lxml.
 
     mmqjp bench stage1 [--quick] [--csv FILE] [--json FILE] [--plot PREFIX]
 
-Each case has a process of its own. The floor is `lxml.etree.fromstring` and a walk that reads the tags. Beside it, in
-turns: the evaluator with and without its shape cache; lxml with one compiled XPath a path, which gives what a user
-needs who wants the bindings; Saxon with the same XPaths, if it is installed; elementpath. These three are measured for
-few patterns only, on a part of the documents. Before a time is reported a sample of the patterns is held against exact
-matching, and the witnesses with the shape cache against those without.
+Each case runs in its own process. The floor is `lxml.etree.fromstring` and a walk that reads the tags. Measured in
+turns with it are the evaluator with and without its shape cache; lxml with one compiled XPath per path, which gives the
+bindings; Saxon with the same XPaths, if it is installed; and elementpath. The last three are measured for few patterns
+only, on some of the documents. Before a time is reported, a sample of the patterns is checked against exact matching,
+and the witnesses with the shape cache against those without.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import registration
-from bench.command import file, shown, told
+from bench.command import file, shown, with_progress
 from bench.fresh import in_fresh_process
 from bench.stage1_baselines import baselines
 from bench.stage1_plot import draw, missing
@@ -95,7 +95,9 @@ class _Loaded:
 
 def measure(case: Case, texts: Sequence[bytes], rounds: int) -> Measurement:
     """Measures a case. Raises AssertionError if witnesses are not what exact matching says."""
-    evaluate(_load(replace(case, patterns=1)).cached, texts[:1])  # what a process does once is no part of the case
+    evaluate(
+        _load(replace(case, patterns=1)).cached, texts[:1]
+    )  # warms up: what a process does once is not part of the case
     loaded = _load(case)
     first = clocked(partial(evaluate, loaded.cached, texts[:1]))
     witnesses = _check(loaded, case.kind, texts)
@@ -242,8 +244,8 @@ def main() -> None:
         parser.error(lacking)
     if not find_spec("saxonche"):
         print("Saxon is not measured: pip install saxonche", file=sys.stderr)
-    # An earlier case's heap makes a later one up to a tenth slower, so each has a process of its own.
-    measured = [in_fresh_process(_measured, case) for case in told(chosen, _name)]
+    # The heap of earlier cases makes a later one up to a tenth slower, so each runs in its own process.
+    measured = [in_fresh_process(_measured, case) for case in with_progress(chosen, _name)]
     show(measured)
     if options.csv:
         write_csv(measured, options.csv)

@@ -17,8 +17,8 @@ _PARSER = xml_parser(elements_only=True)
 
 
 def baselines(kind: str, conjuncts: Sequence[Conjunct], texts: Sequence[bytes]) -> tuple[int | None, dict[str, Way]]:
-    """The number of XPaths that give the bindings of all patterns, and ways to evaluate them, for as many patterns as
-    each is fit for."""
+    """The number of XPaths that give the bindings of all patterns, and the ways to evaluate them that can handle so
+    many patterns."""
     most = {
         "lxml_xpath": 1000,
         "saxon": 100 if find_spec("saxonche") else 0,
@@ -56,7 +56,7 @@ def _elementpath(paths: Sequence[str], namespaces: dict[str, str], texts: Sequen
 
 
 def _saxon(paths: Sequence[str], namespaces: dict[str, str], texts: Sequence[bytes]) -> Way:
-    from saxonche import PySaxonProcessor  # not installed but for the benchmark
+    from saxonche import PySaxonProcessor  # installed only for the benchmark
 
     processor = PySaxonProcessor(license=False)  # a new one each time: what an old one collected slows it down
     evaluator = processor.new_xpath_processor()

@@ -17,7 +17,7 @@ _COLOURS = ("tab:blue", "tab:orange", "tab:green")
 
 @dataclass(frozen=True)
 class _Way:
-    """How one of a measurement's ratios is drawn; without a colour, in that of the mix of patterns."""
+    """How one ratio of a measurement is drawn. Without a colour of its own, it has that of the mix of patterns."""
 
     column: str
     name: str
@@ -33,13 +33,13 @@ _OTHERS = (
 
 
 def missing() -> str | None:
-    """What to do before anything can be drawn, if there is something."""
+    """What the user must do before anything can be drawn, if anything."""
     return None if find_spec("matplotlib") else "the plot needs matplotlib: pip install matplotlib"
 
 
 def draw(measured: Sequence[Measurement], prefix: Path) -> None:
     """Writes PREFIX.svg and PREFIX.png: a column for each kind of documents, all ways above, stage 1 alone below."""
-    from matplotlib.figure import Figure  # not installed but for the benchmark
+    from matplotlib.figure import Figure  # installed only for the benchmark
 
     kinds = list(dict.fromkeys(m.kind for m in measured))
     sizes = sorted({m.patterns for m in measured})

@@ -1,4 +1,4 @@
-"""Documents and tree patterns, also as XPaths, for the benchmark of stage 1; the same ones for the same seed."""
+"""Documents and tree patterns, also as XPaths, for the benchmark of stage 1. The same seed gives the same ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def feed_item(rng: Random) -> bytes:
 
 
 def new_shape_item(rng: Random) -> bytes:
-    """A feed item with markup in it: next to no two of one shape."""
+    """A feed item with markup in it: hardly any two have the same shape."""
     markup = "".join(rng.choice(["<p><b/></p>", "<p/>", "<i><u/><u/></i>", "<br/>"]) for _ in range(12))
     return feed_item(rng).replace(b"</item>", f"<body>{markup}</body></item>".encode())
 
@@ -78,7 +78,7 @@ def dblp(rng: Random, size: int) -> bytes:
 
 
 def xmark(rng: Random, size: int) -> bytes:
-    """An auction site in the manner of XMark: deep, with mixed content and a list within a list."""
+    """An auction site like that of XMark: deep, with mixed content and a list within a list."""
     parts, length = ["<site>"], 0
     for section in ("regions", "people", "open_auctions"):
         parts.append(f"<{section}>")
@@ -142,7 +142,7 @@ def _words(rng: Random, number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TagNames:
     """What patterns are made of: `roots` with weight by repetition, `leaves`, and those of them that lie deeper."""
 
     roots: tuple[str, ...]
@@ -155,7 +155,7 @@ _FIELDS = (
     f"title link {{{_DC}}}creator category description {{{_CONTENT}}}encoded "
     "pubDate guid source enclosure channel_url name"
 )
-ITEMS = Vocabulary(
+ITEMS = TagNames(
     ("item", "item", "item", "*", "entry", "post"),
     tuple(_FIELDS.split()),
     frozenset({"channel_url", "name"}),
@@ -163,7 +163,7 @@ ITEMS = Vocabulary(
 )
 FLAT = replace(ITEMS, leaves=("item_url", "channel_url", "title", "timestamp", "description"), deep=frozenset())
 _DBLP_FIELDS = "author title pages year volume journal booktitle crossref ee url cite label ref"
-DBLP = Vocabulary(
+DBLP = TagNames(
     ("article", "inproceedings", "book", "*", "phdthesis", "dblp"),
     tuple(_DBLP_FIELDS.split()),
     frozenset({"label", "ref"}),
@@ -173,7 +173,7 @@ _XMARK_FIELDS = (
     "name location text keyword listitem parlist from date city "
     "age bidder increase quantity description annotation incategory"
 )
-XMARK = Vocabulary(
+XMARK = TagNames(
     ("item", "person", "open_auction", "*", "description", "site"),
     tuple(_XMARK_FIELDS.split()),
     frozenset({"text", "keyword", "listitem", "from", "date", "city", "age", "increase"}),
@@ -181,9 +181,7 @@ XMARK = Vocabulary(
 )
 
 
-def patterns(
-    vocabulary: Vocabulary, number: int, filtered: float, valued: float = 0.0, seed: int = 7
-) -> list[Conjunct]:
+def patterns(vocabulary: TagNames, number: int, filtered: float, valued: float = 0.0, seed: int = 7) -> list[Conjunct]:
     """`number` distinct patterns, each joined with itself over its leaves: one to four under a root.
 
     `filtered` is the share with an existential filter, `valued` that with a value filter or an attribute. Where the
@@ -203,7 +201,7 @@ def patterns(
     return [_self_join(pattern) for pattern in found.values()]
 
 
-def _pattern(rng: Random, vocabulary: Vocabulary, leaves: list[str], filtered: float, valued: float) -> PatternNode:
+def _pattern(rng: Random, vocabulary: TagNames, leaves: list[str], filtered: float, valued: float) -> PatternNode:
     size = min(4, int(rng.paretovariate(1.2)), len(leaves))
     children = []
     for i, leaf in enumerate(rng.sample(leaves, size), 1):

@@ -1,4 +1,4 @@
-"""What the benchmarks of stage 2 measure and how: engines with their plans, plain SQL on them, and the clock."""
+"""The engines that the benchmarks of stage 2 measure, with their plans, plain SQL on them, and the timing."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 ENGINES = ("duckdb", "spark")
 PATIENCE = 20.0
-"""Seconds after which a way is not measured again."""
+"""A way that takes longer, in seconds, is not measured again."""
 
 NOTHING = Scope(INFINITE, frozenset())
-"""The scope of documents that are only to become state: no streams are joined."""
+"""The scope of documents that only become state: no streams are joined."""
 
 
 def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEngine:
@@ -44,7 +44,7 @@ def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEn
 
 
 def session() -> SparkSession:
-    """The Spark session of this process, started with the product's settings if there is none."""
+    """The Spark session of this process, started with the settings of mmqjp if there is none."""
     from join_stage.store.spark.session import spark_session
 
     return spark_session()
@@ -52,7 +52,7 @@ def session() -> SparkSession:
 
 @contextmanager
 def opened(engine: str, plan: str) -> Iterator[JoinEngine]:
-    """A new engine for a while."""
+    """A context manager for a new engine."""
     store = open_engine(engine, plan)
     try:
         yield store
@@ -61,7 +61,7 @@ def opened(engine: str, plan: str) -> Iterator[JoinEngine]:
 
 
 def put_rows(store: JoinEngine, registered: Registered) -> None:
-    """Hands all of R_T to an engine."""
+    """Gives all rows of R_T to an engine."""
     for template, rows in registered.tables:
         store.put_rows(template, rows)
 
@@ -80,8 +80,8 @@ def become_state(store: JoinEngine, batches: Iterable[tuple[int, Witnesses]]) ->
 
 @dataclass(frozen=True)
 class Joined:
-    """What a join took and gave: `seconds` until all of its rows (pair of documents, row of R_T) were listed, `call`
-    until the call came back, which may leave the listing to whoever reads the result. `table` has them, if kept."""
+    """The cost and result of a join: `seconds` until all its rows (pair of documents, row of R_T) were listed, and
+    `call` until the call returned, which may be before they are listed. `table` has the rows, if they were kept."""
 
     seconds: float
     call: float
@@ -90,7 +90,7 @@ class Joined:
 
 
 def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: Scope, keep: bool = False) -> Joined:
-    """Joins a batch, lists the rows, and keeps them if they are to be looked at."""
+    """Joins a batch and lists the rows. With `keep`, the result has them."""
     kept = []
     begin = time.perf_counter()
     result = store.join(batch, first, among)
@@ -102,7 +102,7 @@ def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: Scope, ke
 
 
 def medians(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Median seconds of each way, which measures itself, taken in turns; one that has taken long is not asked again."""
+    """The median seconds of each way, measured in turns. A way that has taken too long is not measured again."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, run in ways.items():
@@ -129,7 +129,7 @@ class Sql(Protocol):
 
 
 class DuckDBSql:
-    """DuckDB as its users get it, with as many threads as the product takes."""
+    """DuckDB with its default settings, and as many threads as mmqjp uses."""
 
     def __init__(self) -> None:
         self._connection = duckdb.connect()
@@ -154,7 +154,7 @@ class DuckDBSql:
 
 
 class SparkSql:
-    """Spark with the product's settings, its tables held in memory."""
+    """Spark with the settings of mmqjp and its tables in memory."""
 
     def __init__(self) -> None:
         self._session = session().newSession()
@@ -187,7 +187,7 @@ def open_sql(engine: str) -> Sql:
 
 
 def plans_of(engine: str, wanted: str | None, *, quick: bool) -> Sequence[str]:
-    """The plans to measure: the one asked for or all, in a hurry without the slowest."""
+    """The plans to measure: the chosen one, or all. With `quick`, the slowest is left out."""
     if wanted:
         return [wanted]
     return [plan for plan in PLANS if not (quick and engine == "spark" and plan == "basic")]

@@ -3,7 +3,8 @@
 Strings are interned to integers beforehand, and a posting (document and leaf) is an integer too. Postings are kept in
 runs sorted by value. A batch is sorted, looked up in each run and in itself by binary search, and the pairs of postings
 with equal values, those of the older document left, are written to memory-backed files as two arrays of 64-bit
-integers. Nothing is asked of the pairs: neither which query wants them, nor which of them go together.
+integers. The pairs are not processed further: the floor does not decide which query they are for, nor which belong
+together.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def postings(first_docid: int, matrix: npt.NDArray[np.integer]) -> tuple[Ints, I
 
 
 class Floor:
-    """Postings that arrived, in sorted runs; files that hold the pairs of the last batch."""
+    """The postings so far, in sorted runs, and the files with the pairs of the last batch."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[Ints, Ints]] = []
@@ -52,7 +53,8 @@ class Floor:
         self._add(values[order], arrived[order])
 
     def join(self, values: Ints, arrived: Ints) -> int:
-        """Writes the pairs that a batch makes with the state and within itself, and keeps it; how many they are."""
+        """Writes the pairs of a batch with the state and within itself, and adds it to the state. Returns their
+        number."""
         order = np.argsort(values, kind="stable")
         values, arrived = values[order], arrived[order]
         count = 0

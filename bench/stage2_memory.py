@@ -1,4 +1,4 @@
-"""How many bytes of memory a document takes that is kept as join state, on DuckDB, measured in a process of its own."""
+"""The memory that a document takes in the join state, in bytes, on DuckDB, measured in its own process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _STATM = Path("/proc/self/statm")
 
 
 def state_bytes(plan: str, few: int, many: int) -> tuple[float, float | None]:
-    """Seconds to keep the documents after the first `few` up to `many`, and bytes of each; None where the system does
-    not tell."""
+    """Seconds to keep the documents after the first `few` up to `many`, and bytes of each; None if the system does
+    not say."""
     command = [sys.executable, "-m", "bench.stage2_memory", plan, str(few), str(many)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     seconds, size = json.loads(done.stdout)

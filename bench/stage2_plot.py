@@ -1,4 +1,4 @@
-"""Draws what the benchmarks of stage 2 measured, with matplotlib; the axes are those of the thesis' figures."""
+"""Plots the measurements of the benchmarks of stage 2 with matplotlib. The axes are those of the thesis' figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDE = 7
 
 @dataclass(frozen=True)
 class _Panel:
-    """One figure of the thesis: what varies while the rest is as by default."""
+    """One figure of the thesis: one parameter varies, the others have their defaults."""
 
     title: str
     schema: str
@@ -63,7 +63,7 @@ def draw_technical(lines: Sequence[Line], prefix: Path) -> None:
 
 
 def _varying(lines: Iterable[Line], panel: _Panel) -> list[Line]:
-    """The lines of a figure: what is not varied is as by default."""
+    """The lines of a figure: those where the other parameters have their defaults."""
     default = {"queries": 1000, "zipf": 0.8} | (
         {"leaves": 6, "max_joins": 6} if panel.schema == "two-level" else {"leaves": 16, "max_joins": 4}
     )
@@ -158,7 +158,7 @@ def _by_plan(lines: Iterable[Line], key: str) -> dict[str, list[tuple[float, Lin
 
 
 def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure  # not installed but for the benchmarks
+    from matplotlib.figure import Figure  # installed only for the benchmarks
 
     return Figure(figsize=(width, height), layout="constrained")
 

@@ -1,4 +1,4 @@
-"""Random queries as in section 6.6.1 of the thesis, and their rows of R_T from the catalog; the same for a seed."""
+"""Random queries as in section 6.6.1 of the thesis, and their rows of R_T from the catalog, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def three_level(branching: int = 4) -> Schema:
 
 
 Pairs = tuple[tuple[int, int], ...]
-"""A query: leaves whose values are to be equal, left and right, no leaf twice on a side."""
+"""A query: pairs of leaves, left and right, whose values must be equal. No leaf occurs twice on a side."""
 
 
 def draw(schema: Schema, number: int, most: int, zipf: float, seed: int = 1) -> list[Pairs]:
     """`number` queries with 1 to `most` value joins, few of them more likely with a larger `zipf`; the leaves are drawn
-    uniformly. Ones that say the same are the same object."""
+    uniformly. Equal queries are the same object."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, most + 1) ** zipf
     joins = rng.choice(np.arange(1, most + 1), number, p=weights / weights.sum()).tolist()
@@ -98,7 +98,8 @@ def _test(tag: str) -> Test:
 
 @dataclass(frozen=True)
 class Registered:
-    """Queries that a catalog knows: where each distinct one stands, what stage 1 is to find, and the rows of R_T."""
+    """Queries registered in a catalog: the placement of each distinct one, the patterns for stage 1, and the rows of
+    R_T."""
 
     schema: Schema
     streams: tuple[str, str]

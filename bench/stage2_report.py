@@ -1,4 +1,4 @@
-"""Measurements of the benchmarks of stage 2: their options, and what becomes of them: table, CSV and JSON lines."""
+"""The options of the benchmarks of stage 2, and their results as a table, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def show(lines: Sequence[Line], title: str, columns: Sequence[Column]) -> None:
 
 
 def shown(value: object) -> str:
-    """A figure as a table has it: three digits that count."""
+    """A figure as a table shows it, with three significant digits."""
     match value:
         case None:
             return ""
@@ -117,8 +117,8 @@ def marked(line: Line) -> str:
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     """The options that the benchmarks of stage 2 share."""
     made = argparse.ArgumentParser(prog=f"mmqjp bench {name}", description=description)
-    made.add_argument("--engine", choices=ENGINES, default="duckdb", help="duckdb without it")
-    made.add_argument("--plan", choices=PLANS, help="measure one plan; all without it")
+    made.add_argument("--engine", choices=ENGINES, default="duckdb", help="default: duckdb")
+    made.add_argument("--plan", choices=PLANS, help="measure one plan; default: all")
     made.add_argument("--queries", type=_numbers, metavar="N,N", help="numbers of queries, separated by commas")
     made.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
     made.add_argument("--csv", type=file, metavar="FILE", help="write the table")
@@ -128,7 +128,7 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def parsed(made: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options; what would fail at the end is refused now."""
+    """The parsed options. Files that could not be written at the end are refused now."""
     options = made.parse_args()
     if options.plot and (lacking := missing()):
         made.error(lacking)
@@ -136,7 +136,7 @@ def parsed(made: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def keep(lines: Sequence[Line], options: argparse.Namespace) -> None:
-    """Writes the files that the options ask for, but for plots."""
+    """Writes the files that the options name, except plots."""
     if options.csv:
         write_csv(lines, options.csv)
     if options.json:

@@ -1,4 +1,4 @@
-"""What a join gave, for the benchmarks of stage 2 to compare: as multisets of rows, and as what each query gets."""
+"""Compares the results of joins for the benchmarks of stage 2: as multisets of rows, and query by query."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Fingerprint:
-    """The number of rows, and two sums of independent 64-bit hashes of them: equal for equal multisets, and all but
+class RowsDigest:
+    """The number of rows, and two sums of independent 64-bit hashes of them: equal for equal multisets, and almost
     never for others."""
 
     rows: int
     sums: tuple[int, int]
 
 
-def fingerprint(result: pa.Table) -> Fingerprint:
-    """The fingerprint of a join's rows, in whatever order they come."""
+def rows_digest(result: pa.Table) -> RowsDigest:
+    """The digest of the rows of a join. It does not depend on their order."""
     sums = [0, 0]
     for batch in result.to_batches(max_chunksize=CHUNK):
         for i, seed in enumerate(_SEEDS):
             sums[i] = (sums[i] + _sum(_row_hashes(batch, np.uint64(seed)))) % 2**64
-    return Fingerprint(result.num_rows, (sums[0], sums[1]))
+    return RowsDigest(result.num_rows, (sums[0], sums[1]))
 
 
-def of_columns(columns: Sequence[_Ints]) -> Fingerprint:
-    """The fingerprint of a relation of integers, column by column."""
+def of_columns(columns: Sequence[_Ints]) -> RowsDigest:
+    """The digest of a relation of integers, given as columns."""
     sums = []
     for seed in _SEEDS:
         hashed = np.full(len(columns[0]), seed, np.uint64)
         for column in columns:
             hashed = _mixed(hashed ^ column.view(np.uint64))
         sums.append(_sum(hashed))
-    return Fingerprint(len(columns[0]), (sums[0], sums[1]))
+    return RowsDigest(len(columns[0]), (sums[0], sums[1]))
 
 
 def _sum(words: _Words) -> int:
@@ -76,10 +76,10 @@ def _mixed(words: _Words) -> _Words:
     return words ^ (words >> np.uint64(31))
 
 
-def of_queries(result: pa.Table, registered: Registered, sample: Iterable[Pairs]) -> dict[Pairs, Fingerprint]:
-    """What each query of a sample gets, expanded from the shared rows: its documents and the nodes of its leaves, pair
-    by pair, as a fingerprint."""
-    expanded: dict[Pairs, Fingerprint] = {}
+def of_queries(result: pa.Table, registered: Registered, sample: Iterable[Pairs]) -> dict[Pairs, RowsDigest]:
+    """The results of each query of a sample, expanded from the shared rows: its documents and the nodes of its leaves,
+    pair by pair, as a digest."""
+    expanded: dict[Pairs, RowsDigest] = {}
     for pairs in dict.fromkeys(sample):
         placement = registered.placements[pairs]
         slots = [
@@ -103,14 +103,14 @@ def expanded_count(result: pa.Table, registered: Registered) -> int:
     return sum(int(counts[b.column("qid").to_numpy()].sum()) for b in result.to_batches(max_chunksize=CHUNK))
 
 
-def check_equal(fingerprints: Mapping[str, Fingerprint]) -> None:
+def check_equal(digests: Mapping[str, RowsDigest]) -> None:
     """Raises AssertionError unless all ways gave the same rows."""
-    for name, found in fingerprints.items():
-        first = next(iter(fingerprints))
-        assert found == fingerprints[first], f"{name} gave other rows than {first}"
+    for name, found in digests.items():
+        first = next(iter(digests))
+        assert found == digests[first], f"{name} gave other rows than {first}"
 
 
-def check_sample(expanded: Mapping[Pairs, Fingerprint], sequential: Mapping[Pairs, Fingerprint]) -> None:
+def check_sample(expanded: Mapping[Pairs, RowsDigest], sequential: Mapping[Pairs, RowsDigest]) -> None:
     """Raises AssertionError unless each query of the sample gets what it gets alone."""
     assert expanded.keys() == sequential.keys()
     for pairs, alone in sequential.items():

@@ -1,6 +1,6 @@
-"""Sequential: one query at a time, each a statement of its own with its constants, in the forms that may be fastest.
+"""Sequential: one query at a time, each in its own statement with its constants, in the forms that may be fastest.
 
-The statements are made from the queries alone, not by what makes the product's: so they also check it. A form is a
+The statements are made from the queries alone, without code of the engine, so they also check it. A form is a
 layout of the data and, on DuckDB, whether each statement was prepared before it is timed:
 
 - `relations`: R_bin and R_doc as they are;
@@ -22,25 +22,26 @@ import pyarrow as pa
 
 from bench.stage2_engines import DuckDBSql, Sql, open_sql
 from bench.stage2_queries import ROOT, Pairs, Registered, Schema
-from bench.stage2_rows import Fingerprint, of_columns
+from bench.stage2_rows import RowsDigest, of_columns
 from templates.witness import Witnesses
 
 LAYOUTS = ("relations", "values", "columns")
 PILOT = {"duckdb": 20, "spark": 5}
-"""Queries that each form is tried with."""
+"""The number of queries that each form is tried with."""
 
 PATIENCE = 2.0
-"""Seconds for one query past which a form is not tried."""
+"""A form that takes longer for one query, in seconds, is not tried further."""
 
 
 @dataclass(frozen=True)
 class Sequential:
-    """Seconds that all queries would take one after the other, by form; what the sample gets. `extrapolated` tells that
-    the sample is not all of them."""
+    """The seconds that all queries would take one after the other, by form, and the results of the sample.
+
+    `extrapolated` says that the sample does not have all queries."""
 
     seconds: Mapping[str, float]
     fastest: str
-    rows: Mapping[Pairs, Fingerprint]
+    rows: Mapping[Pairs, RowsDigest]
     extrapolated: bool
 
     @property
@@ -102,7 +103,7 @@ def load(sql: Sql, suffix: str, witnesses: Witnesses, columns: pa.Table) -> None
 
 def _seconds(
     sql: Sql, registered: Registered, sample: Sequence[Pairs], form: str
-) -> tuple[float, dict[Pairs, Fingerprint]]:
+) -> tuple[float, dict[Pairs, RowsDigest]]:
     layout, _, prepared = form.partition(", ")
     seconds, rows = 0.0, {}
     for i, pairs in enumerate(sample):

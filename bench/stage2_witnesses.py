@@ -1,4 +1,4 @@
-"""The witnesses of documents of a known schema, made without stage 1, which would find the same ones."""
+"""The witnesses of documents with a known schema, computed without stage 1, which would find the same ones."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The thesis' technical benchmark (6.6.1, 6.6.2): very many queries over two fixed documents, Figures 6.8 to 6.15.
+"""The technical benchmark of the thesis (6.6.1, 6.6.2): many queries over two fixed documents, Figures 6.8 to 6.15.
 
     mmqjp bench technical [--engine duckdb|spark] [--plan NAME] [--queries N,N] [--quick] [--json FILE] [--csv FILE]
                           [--plot PREFIX]
 
-Each plan joins the one document, which is state, with the other, and lists (pair of documents, row of R_T); the time
-that it takes to expand these to queries is a column of its own. Sequential is a statement a query in the fastest form
-found; for many queries it is measured on a sample and scaled up. Before a time is reported the plans' rows are held
-against each other, and what the sample's queries get against what they get alone.
+Each plan joins one document, which is the state, with the other, and lists (pair of documents, row of R_T). The time to
+expand these to queries has its own column. Sequential is one statement per query, in the fastest form that we found;
+for many queries it is measured on a sample and scaled up. Before a time is reported, the rows of all plans are
+compared, and the results of the sample's queries with what each gets when it runs alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
-from bench.command import told
+from bench.command import with_progress
 from bench.stage2_engines import (
     Joined,
     become_state,
@@ -36,7 +36,7 @@ from bench.stage2_engines import (
 )
 from bench.stage2_queries import Registered, Schema, draw, register, three_level, two_level, without_mirrors
 from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, shown, speedup
-from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_queries
+from bench.stage2_rows import check_equal, check_sample, expanded_count, of_queries, rows_digest
 from bench.stage2_sequential import Sequential, load
 from bench.stage2_sequential import measure as measure_sequential
 from bench.stage2_witnesses import witnesses
@@ -95,7 +95,7 @@ def thesis_templates(case: Case) -> int | None:
 
 
 @dataclass(frozen=True)
-class Workload:
+class TwoDocuments:
     """The queries, and the two documents: the witnesses of each, and its values as columns."""
 
     registered: Registered
@@ -103,7 +103,7 @@ class Workload:
     right: tuple[Witnesses, pa.Table]
 
 
-def workload(case: Case) -> Workload:
+def workload(case: Case) -> TwoDocuments:
     """The queries of a case, and the two documents: leaf i has the same value in both, and no other leaf has it."""
     schema = case.shape()
     registered = register(schema, draw(schema, case.queries, case.max_joins, case.zipf), STREAMS)
@@ -113,7 +113,7 @@ def workload(case: Case) -> Workload:
         (witnesses(registered, stream, values, docid), pa.table([pa.array([docid]), *values], names=names))
         for docid, stream in enumerate(STREAMS)
     )
-    return Workload(registered, left, right)
+    return TwoDocuments(registered, left, right)
 
 
 def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE) -> list[Line]:
@@ -132,7 +132,7 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
             become_state(store, [(0, work.left[0])])
             joined[plan] = _join(store, work, True)  # also warms it up
             ways[plan] = partial(_seconds, store, work, calls[plan])
-        check_equal({plan: fingerprint(one.table) for plan, one in joined.items()})
+        check_equal({plan: rows_digest(one.table) for plan, one in joined.items()})
         check_sample(of_queries(joined[plans[0]].table, registered, chosen), sequential.rows)
         seconds = medians(ways, rounds)
     shared = _shared(case, registered)
@@ -155,13 +155,13 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     return [*lines, _line(case, engine, "sequential", sequential.best, count, sequential, details)]
 
 
-def _seconds(store: JoinEngine, work: Workload, calls: list[float]) -> float:
+def _seconds(store: JoinEngine, work: TwoDocuments, calls: list[float]) -> float:
     joined = _join(store, work, False)
     calls.append(joined.call)
     return joined.seconds
 
 
-def _join(store: JoinEngine, work: Workload, keep: bool) -> Joined:
+def _join(store: JoinEngine, work: TwoDocuments, keep: bool) -> Joined:
     """Joins the second document with the first, and forgets it again."""
     store.begin()
     joined = timed_join(store, work.right[0], 1, scope(work.registered), keep)
@@ -275,7 +275,7 @@ def main() -> None:
     chosen = cases(numbers, sweeps=not options.quick and not options.queries)
     plans = plans_of(options.engine, options.plan, quick=options.quick)
     rounds = ROUNDS[options.engine]
-    lines = [line for case in told(chosen, str) for line in measure(case, options.engine, plans, rounds)]
+    lines = [line for case in with_progress(chosen, str) for line in measure(case, options.engine, plans, rounds)]
     splits = []
     if not options.queries and not options.plan:
         splits = [

@@ -1,4 +1,4 @@
-"""Where the time of the thesis' two ways goes (Figures 6.14 and 6.15), in its own SQL rather than the product's plans.
+"""Where the time goes with and without views (Figures 6.14 and 6.15), in the SQL of the thesis, not in our plans.
 
 Without views: the conjunctive query of each template over R_doc, R_docW, R_bin, R_binW and R_T. With them: R_vj, R_L
 and R_R are materialized first, and the conjunctive queries read those. An edge between two inner nodes of a template
@@ -36,7 +36,7 @@ _VIEWS = {
 
 
 @dataclass(frozen=True)
-class Split:
+class ViewTimes:
     """Seconds of each part, by its name: `queries` alone without views; `r_vj`, `r_l`, `r_r`, `queries` with them."""
 
     without: dict[str, float]
@@ -44,7 +44,7 @@ class Split:
     rows: int
 
 
-def split(sql: Sql, registered: Registered) -> Split:
+def split(sql: Sql, registered: Registered) -> ViewTimes:
     """Measures both ways over tables that are loaded. Raises AssertionError if they differ in a row."""
     for template, rows in registered.tables:
         sql.load(template.name, _rows(template, rows))
@@ -52,7 +52,7 @@ def split(sql: Sql, registered: Registered) -> Split:
     parts = {name: _timed(_materializer(sql, name, text))[0] for name, text in _VIEWS.items()}
     parts["queries"], viewed = _timed(lambda: _answers(sql, registered, view_query))
     assert plain == viewed, "the conjunctive queries gave other rows over the views"
-    return Split({"queries": without}, parts, len(plain))
+    return ViewTimes({"queries": without}, parts, len(plain))
 
 
 def view_query(shape: Shape, template: str) -> ConjunctiveQuery:

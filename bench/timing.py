@@ -1,4 +1,4 @@
-"""The clock of the benchmarks of stage 1: the evaluator and the floor, in turns, and their ratios."""
+"""Timing for the benchmarks of stage 1: the evaluator and the floor, measured in turns, and their ratios."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xpath_stage.parse_many import parse_documents
 
 ROUNDS = 41
 PATIENCE = 2.0
-"""Seconds after which a way is not tried again."""
+"""A way that takes longer, in seconds, is not measured again."""
 
 Way = Callable[[], object]
 
@@ -45,7 +45,7 @@ def clocked(work: Way) -> float:
 
 
 def in_turns(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
-    """The seconds that each way takes, round after round; one that has taken too long is left out of further rounds."""
+    """The seconds of each way in each round. A way that has taken too long is left out of further rounds."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     gc.collect()
     gc.freeze()  # as `mmqjp run` does: what is registered need not be looked through again and again
@@ -63,5 +63,5 @@ def in_turns(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
 
 
 def ratio(taken: Sequence[float], baseline: Sequence[float]) -> float:
-    """The median of the rounds' ratios: a machine that is slower for a while is so for both."""
+    """The median of the ratios of the rounds: a machine that is slow for a while is slow for both."""
     return statistics.median(one / other for one, other in zip(taken, baseline, strict=False))

@@ -1,4 +1,4 @@
-"""The whole path, bytes in and output documents out: all queries at once against one query at a time.
+"""The whole path, from bytes to output documents: all queries at once, compared with one query at a time.
 
 Items and queries are those of `bench.workload`. The floor is to parse the same documents with lxml and read
 every tag. Sequential runs each of a sample of the queries alone over the same documents, scaled up to all of them.
@@ -102,7 +102,7 @@ def measure(case: Case, engine: str) -> Measurement:
 
 
 def report(measurements: Iterable[Measurement], json_file: Path | None) -> None:
-    """Prints a table, and writes one JSON line a measurement."""
+    """Prints a table, and writes one JSON line for each measurement."""
     measured = list(measurements)
     table = Table(
         "queries", "items", "outputs", "seconds", "items/s", "over lxml floor", "times faster than sequential"

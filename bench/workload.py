@@ -2,7 +2,7 @@
 
     python -m bench.workload --items 10000 --queries 10000 --out DIR
 
-writes `items.jsonl` and `queries.xscl`, the same ones for the same `--seed`.
+writes `items.jsonl` and `queries.xscl`. The same `--seed` gives the same files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program `mmqjp`, also as `python -m mmqjp`: the command line, once its modules are loaded."""
+"""The program `mmqjp`, also run by `python -m mmqjp`: loads and runs the command line."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from mmqjp.loading import end_past_questions, ending_when_interrupted
 
 
 def main() -> None:
-    """Runs the command line of this process, and ends it. Ctrl-C ends it without a traceback from the beginning, and
-    what goes to standard output is UTF-8, whatever the locale."""
+    """Runs the command line and ends the process.
+
+    Ctrl-C never prints a traceback, even while modules are loaded. Standard output is UTF-8 in any locale.
+    """
     with ending_when_interrupted():
         from mmqjp.cli import main as command_line
 
     if sys.stdout is not None:
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # nobody has replaced it yet
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # still the original text stream
     try:
         command_line()
     except SystemExit as ended:

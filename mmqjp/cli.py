@@ -1,4 +1,4 @@
-"""The command line `mmqjp`: its commands by name, each imported when it is asked for."""
+"""The command line `mmqjp`: its commands by name, each imported when it is first used."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import click
 from mmqjp.commands.configuration import NAME, configured
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import MISUSED, CommandLine
-from mmqjp.commands.lazy import Lazy, LazyCommands
+from mmqjp.commands.lazy import LazyCommand, LazyCommands
 
 COMMANDS = LazyCommands(
     {
-        "run": Lazy("mmqjp.commands.run:run", "Answer queries over documents that are there."),
-        "stream": Lazy("mmqjp.commands.stream:stream", "Answer queries over documents as they come."),
-        "subscribe": Lazy("mmqjp.commands.live:subscribe", "Register the queries of a file."),
-        "unsubscribe": Lazy("mmqjp.commands.live:unsubscribe", "Remove the queries of a name."),
-        "pause": Lazy("mmqjp.commands.live:pause", "Pause the queries of a name."),
-        "resume": Lazy("mmqjp.commands.live:resume", "Resume the queries of a name."),
-        "list": Lazy("mmqjp.commands.live:list_queries", "List the registered queries."),
-        "show": Lazy("mmqjp.commands.live:show", "Show the queries of a name."),
-        "query": Lazy("mmqjp.commands.live:query", "Query a store in SQL."),
-        "status": Lazy("mmqjp.commands.status:status", "Show the state of a store."),
-        "fetch": Lazy("mmqjp.commands.fetch:fetch", "Fetch the feeds that are due."),
-        "feeds": Lazy("mmqjp.commands.feeds:feeds", "Show the health of fetched feeds."),
-        "check": Lazy("mmqjp.commands.check:check", "Check query files for mistakes."),
-        "explain": Lazy("mmqjp.commands.explain:explain", "Explain how queries are run, and what they share."),
-        "demo": Lazy("mmqjp.commands.demo:demo", "Run the packaged example."),
-        "bench": Lazy("mmqjp.commands.bench:bench", "Run a benchmark."),
+        "run": LazyCommand("mmqjp.commands.run:run", "Answer queries over existing documents."),
+        "stream": LazyCommand("mmqjp.commands.stream:stream", "Answer queries over documents as they arrive."),
+        "subscribe": LazyCommand("mmqjp.commands.manage_queries:subscribe", "Register the queries of a file."),
+        "unsubscribe": LazyCommand("mmqjp.commands.manage_queries:unsubscribe", "Remove the queries of a name."),
+        "pause": LazyCommand("mmqjp.commands.manage_queries:pause", "Pause the queries of a name."),
+        "resume": LazyCommand("mmqjp.commands.manage_queries:resume", "Resume the queries of a name."),
+        "list": LazyCommand("mmqjp.commands.manage_queries:list_queries", "List the registered queries."),
+        "show": LazyCommand("mmqjp.commands.manage_queries:show", "Show the queries of a name."),
+        "query": LazyCommand("mmqjp.commands.manage_queries:query", "Query a store in SQL."),
+        "status": LazyCommand("mmqjp.commands.status:status", "Show how far a store has come and what it keeps."),
+        "fetch": LazyCommand("mmqjp.commands.fetch:fetch", "Fetch the feeds that are due."),
+        "feeds": LazyCommand("mmqjp.commands.feeds:feeds", "Show and change what is known of fetched feeds."),
+        "check": LazyCommand("mmqjp.commands.check:check", "Check query files for mistakes."),
+        "explain": LazyCommand("mmqjp.commands.explain:explain", "Explain how queries are run and what they share."),
+        "demo": LazyCommand("mmqjp.commands.demo:demo", "Run the packaged example."),
+        "bench": LazyCommand("mmqjp.commands.bench:bench", "Run a benchmark."),
     }
 )
 
@@ -46,12 +46,12 @@ COMMANDS = LazyCommands(
     metavar="FILE",
     envvar="MMQJP_CONFIG",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"The configuration. Without it: MMQJP_CONFIG, else {NAME} here and in the user's configuration directory.",
+    help=f"The configuration file. Default: MMQJP_CONFIG, else {NAME} here and in the user's configuration directory.",
 )
 @debug_option
 @click.pass_context
 def main(context: click.Context, config: Path | None) -> None:
-    """Standing queries that join XML documents of many streams, all queries at once.
+    """Answer many standing queries over streams of XML documents, all of them together.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ MODULES = {
     "feeds": "bench.feeds",
     "flat-state": "bench.flat_state",
 }
-"""The benchmarks, by the modules with their `main`. None is imported but to be run."""
+"""The modules of the benchmarks. Only the one that is run is imported; it has a `main`."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -28,21 +28,21 @@ MODULES = {
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTION]...")
 @debug_option
 def bench(name: str, arguments: tuple[str, ...]) -> None:
-    """Run a benchmark, which prints a table.
+    """Run a benchmark and print a table.
 
     \b
-    stage1        finding patterns in documents, beside lxml, Saxon and elementpath
-    adversarial   finding patterns in documents made to hurt
-    registration  taking in many queries
-    whole-path    documents in, matches out, beside one query at a time
+    stage1        finding patterns in documents, compared with lxml, Saxon and elementpath
+    adversarial   finding patterns in documents designed to be slow
+    registration  registering many queries
+    whole-path    documents in, matches out, compared with one query at a time
     technical     joining two fixed documents, as the thesis does
     rss           joining the items of a feed, as the thesis does
-    realistic     lifelike queries with windows: the joins, and the whole path
-    feeds         from feeds to documents, and whose time that is
-    flat-state    whether a long run on DuckDB stays small
+    realistic     lifelike queries with windows: the joins and the whole path
+    feeds         feeds to documents, and which library takes the time
+    flat-state    a long run on DuckDB, to check that it stays small
 
     \b
-    What follows the name goes to the benchmark; --help there shows its options.
+    The options after NAME go to the benchmark; mmqjp bench NAME --help shows them.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`mmqjp check`: finds every mistake in query files, and sums up what sound ones register."""
+"""`mmqjp check`: finds every mistake in query files, and summarizes the queries of correct ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME_WIDTH = 40
 )
 @debug_option
 def check(files: tuple[Path, ...]) -> None:
-    """Check query files: every mistake with its place and a hint, or a summary of the queries.
+    """Check query files: print every mistake with its place and a hint, or a summary of the queries.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def check(files: tuple[Path, ...]) -> None:
 
 
 def summarise(script: Script) -> Table:
-    """A row for each query of a script, registered in an engine of their own."""
+    """A table with a row for each query of a script. The queries are registered in a new, empty engine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     longest = max(map(len, script.names()))
     for name in COLUMNS:

@@ -1,4 +1,4 @@
-"""The configuration: a TOML file whose keys are options, for all commands that have them or for one.
+"""The configuration: a TOML file whose keys are options, of all commands that have them or of one command.
 
 engine = "duckdb"
 
@@ -22,19 +22,22 @@ import click
 NAME = "mmqjp.toml"
 
 DefaultMap = dict[str, Any]
-"""Values of options by command and parameter, as click takes them; a group has such a map of its commands."""
+"""Values of options by command and parameter, in click's format. For a group, the value is a map of its commands."""
 
 
 def configuration_files() -> list[Path]:
-    """Where a configuration may be: the current directory, then the user's configuration directory."""
+    """The default configuration files: in the current directory, then in the user's configuration directory."""
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     home = base if base.is_absolute() else Path("~/.config").expanduser()
     return [Path(NAME), home / "mmqjp" / NAME]
 
 
 def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
-    """What the configuration says for the commands of a group: that in the file that was chosen, else what the files do
-    that are there, the first of them first. UsageError for what cannot be read and for keys that are no options."""
+    """The settings for the commands of a group: of the chosen file, else of all default files that exist.
+
+    An earlier file takes precedence. Raises UsageError for a file that cannot be read and for keys that are not
+    options.
+    """
     found: DefaultMap = {}
     for path in configuration_files() if chosen is None else [chosen]:
         try:
@@ -44,14 +47,16 @@ def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
                 continue
             raise click.UsageError(f"the configuration {path} cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-            raise click.UsageError(f"the configuration {path} cannot be read: {error}; mend or remove it") from None
+            raise click.UsageError(f"the configuration {path} cannot be read: {error}; correct or remove it") from None
         found = _merged(_defaults(group, settings, path), found)
     return found
 
 
 def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefix: str = "") -> DefaultMap:
-    """The values of a table by command: what stands first in it is for all commands of the group that take it, and
-    goes behind what a command's own table says."""
+    """The values of a table by command.
+
+    A key outside the commands' tables applies to all commands that accept it. A command's own table takes precedence.
+    """
     tables = {key: value for key, value in settings.items() if isinstance(value, dict) and key in group.commands}
     found: DefaultMap = {name: {} for name in group.commands}
     for key in settings.keys() - tables.keys():
@@ -70,8 +75,10 @@ def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefi
 
 
 def _for_all(group: click.Group, key: str, value: Any, path: Path, prefix: str) -> DefaultMap:
-    """A value for all commands of a group that have such an option and take it: options of one name may want different
-    things. UsageError if none takes it."""
+    """The value for all commands of a group that have the option and accept the value.
+
+    Options of the same name may accept different values. Raises UsageError if no command accepts this one.
+    """
     found: DefaultMap = {}
     refused: click.UsageError | None = None
     for names, command in _commands(group):
@@ -91,7 +98,7 @@ def _for_all(group: click.Group, key: str, value: Any, path: Path, prefix: str) 
 
 
 def _commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """The commands of a group and of the groups in it, by their names."""
+    """The commands of a group and of its subgroups, each with the names that lead to it."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from _commands(command, (*names, name))
@@ -100,26 +107,26 @@ def _commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def _merged(lower: DefaultMap, upper: DefaultMap) -> DefaultMap:
-    """Both, where what the upper one says goes first."""
+    """Both maps together. Where they conflict, the upper one wins."""
     both = {key: _merged(lower[key], upper[key]) for key in lower.keys() & upper.keys() if isinstance(lower[key], dict)}
     return {**lower, **upper, **both}
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """An option by one of its names. That of two for one flag that says no has the opposite value."""
+    """An option under one of its names. The negative name of a flag, like --watch of --once, has the opposite value."""
 
     option: click.Option
     opposite: bool = False
 
     def default(self, path: Path, key: str, value: Any) -> dict[str, Any]:
-        """The option's parameter with a value. UsageError for one that it does not take."""
+        """The option's parameter with a value. Raises UsageError for a value that it does not accept."""
         found = _value(path, key, self.option, value)
         return {self.option.name or key: not found if self.opposite else found}
 
 
 def _parameters(command: click.Command) -> dict[str, _Setting]:
-    """A command's options by their long names, without the dashes."""
+    """The options of a command by their long names, without the dashes."""
     options = [option for option in command.params if isinstance(option, click.Option)]
     names = [(name, _Setting(option)) for option in options for name in option.opts]
     names += [(name, _Setting(option, True)) for option in options for name in option.secondary_opts]
@@ -127,21 +134,23 @@ def _parameters(command: click.Command) -> dict[str, _Setting]:
 
 
 def _value(path: Path, key: str, option: click.Option, value: Any) -> Any:
-    """A value as if it had been written on the command line. A type with `takes_table` may have a table, whose entries
-    are written as NAME=VALUE."""
+    """Converts a value to what the command line would give.
+
+    An option whose type has `takes_table` also accepts a table; its entries become NAME=VALUE.
+    """
     if getattr(option.type, "takes_table", False):
         entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
         value = entries if isinstance(entries, list) else [entries]
     values = value if isinstance(value, list) else [value]
     if any(not isinstance(one, str | int | float) for one in values) or (option.multiple != isinstance(value, list)):
-        wanted = "a list of texts" if option.multiple else "a text, a number or a truth value"
-        raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write {wanted}")
+        expected = "a list of strings" if option.multiple else "a string, a number, or true or false"
+        raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write {expected}")
     if option.is_flag:
         if not isinstance(value, bool):
             raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write true or false")
         return value
     context = click.Context(click.Command("mmqjp"))
-    for one in values if not isinstance(option.type, click.Path) else ():  # a path is looked at when it is needed
+    for one in values if not isinstance(option.type, click.Path) else ():  # a path is checked when it is used
         try:
             option.type.convert(str(one), option, context)
         except click.BadParameter as error:
@@ -151,4 +160,4 @@ def _value(path: Path, key: str, option: click.Option, value: Any) -> Any:
 
 def _unknown(path: Path, key: str, known: Iterable[str]) -> click.UsageError:
     names = ", ".join(f'"{name}"' for name in sorted(set(known)))
-    return click.UsageError(f'the configuration {path} has an unknown setting "{key}"; it knows {names}')
+    return click.UsageError(f'the configuration {path} has an unknown setting "{key}"; the known ones are {names}')

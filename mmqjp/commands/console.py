@@ -1,4 +1,4 @@
-"""The console that tables are printed on, and counts in words."""
+"""The console that tables are printed on, and counts with nouns."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 from rich.console import Console
 
 WIDTH = 100
-"""How wide the text is where the width is not a terminal's own."""
+"""The width of the output, in columns, if standard output is not a terminal."""
 
 
 def console() -> Console:
-    """Standard output as it is now; plain text of WIDTH columns unless it is a terminal."""
+    """A console on the current standard output. Unless that is a terminal, it writes plain text of WIDTH columns."""
     terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if terminal else WIDTH, color_system="auto" if terminal else None,
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:
-    """`1 feed`, `2 feeds`; `several` is a plural that is made otherwise."""
+    """`1 feed`, `2 feeds`. `several` is an irregular plural."""
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"

@@ -1,4 +1,4 @@
-"""The option --debug, which the program and each of its commands takes."""
+"""The option --debug, which the program and all its commands have."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def debug_option(command: Decorated) -> Decorated:
-    """The option --debug, which the program takes before and after the command's name."""
+    """The option --debug. It may stand before or after the name of the command."""
 
     def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         if value:
             context.meta[DEBUG] = True
 
-    text = "Show a traceback with an error."
+    text = "Print a traceback with an error."
     return click.option("--debug", is_flag=True, expose_value=False, is_eager=True, callback=note, help=text)(command)

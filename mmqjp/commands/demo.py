@@ -1,4 +1,4 @@
-"""`mmqjp demo`: the packaged queries over the packaged feeds, what matched, and why."""
+"""`mmqjp demo`: runs the packaged queries over the packaged feeds, and shows what matched and why."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from mmqjp.tables.documents import FROM_OUTSIDE
 from mmqjp.text import one_line
 from xscl import Script
 
-ONE_LINE = 40
-"""The longest equation that is not broken before its equals signs."""
+EQUATION_WIDTH = 40
+"""Longer equations are broken before their equals signs, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """What is shown of a feed entry: its title, its feed's host, its time (microseconds)."""
+class ShownEntry:
+    """What is shown of a feed entry: its title, the host of its feed, and its time in microseconds."""
 
     title: str
     host: str
@@ -46,12 +46,12 @@ class Item:
 
 
 @click.command()
-@click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
+@click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine.")
 @plan_option
 @engine_option
 @debug_option
 def demo(engine: str, plan: str, master: str | None) -> None:
-    """Run the packaged example: standing queries over a few small feeds, what they find, and why.
+    """Run the packaged example: standing queries over a few small feeds, with what they find and why.
 
     \b
     Example:
@@ -68,7 +68,7 @@ def demo(engine: str, plan: str, master: str | None) -> None:
         feeds = len({item.host for item in items.values()})
         out.print(f"{len(script.queries)} standing queries, {len(items)} entries of {feeds} feeds, on {engine}.\n")
         show(out, outputs, purposes(text, script), items, Evidence(opened))
-    out.print(f"{len(outputs)} matches. Now with queries and feeds of your own:")
+    out.print(f"{len(outputs)} matches. Now try your own queries and feeds:")
     out.print("  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds --engine " + engine)
 
 
@@ -80,7 +80,7 @@ def packaged_feeds() -> Iterator[Path]:
 
 
 def purposes(text: str, script: Script) -> dict[str, str]:
-    """For each named query the comment lines right above it."""
+    """The comment directly above each query, by its name."""
     found = {}
     for name, query in zip(script.names(), script.queries, strict=True):
         comment: list[str] = []
@@ -92,20 +92,24 @@ def purposes(text: str, script: Script) -> dict[str, str]:
     return found
 
 
-def documents_shown(engine: Session) -> dict[tuple[str, str], Item]:
-    """What to show of each external document, by stream and id."""
+def documents_shown(engine: Session) -> dict[tuple[str, str], ShownEntry]:
+    """What to show of each external document, by (stream, id)."""
     rows = engine.sql(FROM_OUTSIDE, trusted=True).to_pylist()
     return {(row["stream"], row["id"]): _item(row["xml"], row["t0"]) for row in rows}
 
 
-def _item(xml: str, time: int) -> Item:
+def _item(xml: str, time: int) -> ShownEntry:
     root = etree.fromstring(xml)
     channel = root.findtext("channel_url", "")
-    return Item(root.findtext("title", ""), urlsplit(channel).hostname or channel, time)
+    return ShownEntry(root.findtext("title", ""), urlsplit(channel).hostname or channel, time)
 
 
 def show(
-    out: Console, outputs: list[Output], about: dict[str, str], items: dict[tuple[str, str], Item], evidence: Evidence
+    out: Console,
+    outputs: list[Output],
+    about: dict[str, str],
+    items: dict[tuple[str, str], ShownEntry],
+    evidence: Evidence,
 ) -> None:
     """Prints the outputs query by query, in the order of the script."""
     order = {name: place for place, name in enumerate(about)}
@@ -124,7 +128,7 @@ def _time(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _what(items: list[Item]) -> Text:
+def _what(items: list[ShownEntry]) -> Text:
     text = Text()
     for item in items:
         text.append("\n" if text else "").append(one_line(item.title))
@@ -140,4 +144,4 @@ def _why(evidence: Evidence, output: Output) -> Text:
 def _equation(joined: JoinedValue) -> str:
     parts = [*map(term_text, joined.terms), repr(joined.value)]
     line = " = ".join(parts)
-    return line if len(line) <= ONE_LINE else "\n= ".join(parts)
+    return line if len(line) <= EQUATION_WIDTH else "\n= ".join(parts)

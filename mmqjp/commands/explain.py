@@ -1,4 +1,4 @@
-"""`mmqjp explain`: how the queries of a file are run, and what they share."""
+"""`mmqjp explain`: shows how the queries of a file are run and what they share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mmqjp.explain.costs import estimates
 from mmqjp.explain.plan import Known, explanation
 from mmqjp.session import Session
 
-SHOWN = 10
-"""How many of a file's names an error lists."""
+LISTED_NAMES = 10
+"""How many query names of a file an error lists."""
 
 
 @click.command()
@@ -27,34 +27,35 @@ SHOWN = 10
     "--state",
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A store that the queries are registered in: what they cost there is told, and who shares with them.",
+    help="A store with the queries: also show their cost there, and the other queries that share with them.",
 )
 @plan_option
 @debug_option
 def explain(file: Path, query: str | None, state: Path | None, plan: str) -> None:
-    """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost, and what is shared.
+    """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost and what is shared.
 
     \b
     Examples:
       mmqjp explain stories.xscl --query same_story
       mmqjp explain stories.xscl --state store/
 
-    A file's queries are registered together, so what they share is seen also where one of them is shown. With --state
-    those of the store are explained that have the names of the file's, and nothing is registered.
+    The queries of the file are registered together in a temporary engine, so that what they share is shown even for a
+    single query. With --state, the queries of the store with the names in the file are explained, and nothing is
+    registered.
     """
     script = read_script(file)[1]
     if state is not None and not any((state / name).exists() for name in (DUCKDB_FILE, SPARK_MANIFESTS)):
-        raise Failure(f"{state} holds no store: mmqjp run --state makes one")
+        raise Failure(f"there is no store in {state}: mmqjp run --state creates one")
     spark = state is not None and (state / SPARK_MANIFESTS).exists()
     with _opened("spark" if spark else "duckdb", state, plan) as engine:
         if state is None:
             engine.ensure(script)
         names = [name for name in dict.fromkeys(script.names()) if name in engine.queries()]
         if not names:
-            raise Failure(f"{state} has no queries of the names in {file}: mmqjp run --state registers them")
+            raise Failure(f"{state} has none of the queries in {file}: mmqjp run --state registers them")
         if query is not None and query not in names:
             close = get_close_matches(query, names, 1)
-            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:SHOWN])}"
+            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
             raise Failure(f"{file} has no query named {query}; {known}")
         known_costs = Known(estimates(engine), engine.costs())
         chosen = names if query is None else [query]
@@ -62,7 +63,7 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
 
 
 def _opened(kind: str, state: Path | None, plan: str) -> Session:
-    """An engine to look at: of a store, or, without one, of nothing."""
+    """An engine to read from: on the store, or a new, empty one."""
     if state is None:
         return Session(kind, plan=plan)
     try:

@@ -1,4 +1,4 @@
-"""How commands fail: one line on stderr that names the cause and what to do, and the exit status."""
+"""How commands fail: one line on standard error with the cause and what to do, and an exit status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 DEBUG = "mmqjp.debug"
-"""Where a context's `meta` says whether tracebacks are wanted."""
+"""The key in a context's `meta` that is set if --debug was given."""
 
 _ADVICE = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
@@ -36,7 +36,7 @@ _ADVICE = {
 
 
 class Failure(click.ClickException):
-    """The work failed; the message says why and what to do."""
+    """The work failed. The message says why and what to do."""
 
     exit_code = FAILED
 
@@ -45,7 +45,7 @@ class Failure(click.ClickException):
 
 
 class ScriptFailure(Failure):
-    """A script has mistakes, each of which is shown where it stands."""
+    """A script has mistakes. Each is shown in its place."""
 
     def __init__(self, path: Path, errors: XsclErrors) -> None:
         super().__init__(errors.render(str(path)))
@@ -55,7 +55,7 @@ class ScriptFailure(Failure):
 
 
 class Interrupted(Failure):
-    """Ctrl-C; the message says what is kept."""
+    """The command was interrupted by Ctrl-C. The message says what is kept."""
 
     exit_code = INTERRUPTED
 
@@ -64,10 +64,10 @@ class Interrupted(Failure):
 
 
 class CommandLine(click.Group):
-    """A group whose commands fail as the contract says: in one line, and with a traceback only if asked to."""
+    """A group whose commands report failures in one line, and print a traceback only with --debug."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the names of the commands with their summaries; none is imported."""
+        """Writes the names and summaries of the commands without importing them."""
         if not isinstance(self.commands, LazyCommands):
             super().format_commands(ctx, formatter)
             return
@@ -88,7 +88,7 @@ class CommandLine(click.Group):
         except click.Abort:
             click.echo("mmqjp: interrupted", err=True)
             status = INTERRUPTED
-        except OSError as error:  # of --help and --version, which are printed before there is a command
+        except OSError as error:  # from --help and --version, which print before a command is invoked
             Failure(describe(error)).show()
             status = FAILED
         try:
@@ -113,13 +113,13 @@ class CommandLine(click.Group):
 
 
 def describe(error: Exception) -> str:
-    """An error in words, with what to do about it where we know. The message of one of ours says all."""
-    import sqlite3  # it is not needed where all goes well
+    """An error in one sentence, with what to do about it if we know. Our own errors say that in their messages."""
+    import sqlite3  # only needed after a failure
 
     if isinstance(error, MmqjpError):
         return str(error)
     if isinstance(error, sqlite3.Error):
-        return f"what is known of the feeds cannot be used: {error}; make room on the disk, or take an older copy of it"
+        return f"the fetcher's state cannot be used: {error}; make room on the disk, or restore an older copy of it"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         advice = _ADVICE.get(error.errno or 0)

@@ -1,4 +1,4 @@
-"""`mmqjp feeds`: what a fetch knows of its feeds, as a table or as OPML, and another try for some."""
+"""`mmqjp feeds`: lists and exports what is known of fetched feeds, and makes feeds due again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetch import state_file
 from mmqjp.commands.options import Decorated
-from mmqjp.commands.sinks import checked, data_file
+from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.text import one_line
 
 COLUMNS = ("feed", "status", "checked", "next check", "errors", "last error")
@@ -29,14 +29,14 @@ COLUMNS = ("feed", "status", "checked", "next check", "errors", "last error")
 def _state_option(command: Decorated) -> Decorated:
     return click.option(
         "--state", metavar="PATH", required=True, type=click.Path(exists=True, path_type=Path),
-        help="The directory that mmqjp fetch writes to, or its state file.",
+        help="The directory of mmqjp fetch --out or of --state, or the fetcher's state file.",
     )(command)  # fmt: skip
 
 
 @click.group()
 @debug_option
 def feeds() -> None:
-    """Show what mmqjp fetch knows of its feeds.
+    """Show and change what is known of fetched feeds.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def feeds() -> None:
 @_state_option
 @debug_option
 def list_feeds(state: Path) -> None:
-    """List the feeds: their last status, when they are asked next, and what went wrong.
+    """List the feeds: their last status, when they are fetched next, and what went wrong.
 
     \b
     Example:
@@ -71,15 +71,15 @@ def list_feeds(state: Path) -> None:
 @_state_option
 @click.option(
     "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where the list goes. Without it, or with -: standard output.",
+    help="Where to write the list. Default, or with -: standard output.",
 )  # fmt: skip
-@click.option("--passwords", is_flag=True, help="With the names and passwords that addresses have.")
+@click.option("--passwords", is_flag=True, help="Include the user names and passwords in addresses.")
 @debug_option
 def export(state: Path, output: Path | None, passwords: bool) -> None:
     """Write the feeds as OPML, for other feed readers or another fetch.
 
-    Feeds that are gone for good are left out; one that has moved for good is listed where it is now. Names and
-    passwords in addresses are left out too, unless you ask for them.
+    Feeds that are gone for good are left out. A feed that has moved permanently is listed under its new address. User
+    names and passwords in addresses are left out, unless you give --passwords.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
     """
     known = ((f.address or f.url, f) for f in _known(state) if not f.stopped)
     listed = (ListedFeed(url if passwords else without_credentials(url), f.title, f.folder) for url, f in known)
-    with data_file(checked(output)) as file:
+    with data_file(check_output(output)) as file:
         file.write(write_opml(listed))
 
 
@@ -96,7 +96,7 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
 @debug_option
 def retry(state: Path, addresses: tuple[str, ...]) -> None:
-    """Make feeds due now: those of the addresses, also if they are gone for good; without any, all that failed.
+    """Make feeds due now: those of the addresses, even if they are gone for good, or else all that failed.
 
     \b
     Example:
@@ -107,7 +107,7 @@ def retry(state: Path, addresses: tuple[str, ...]) -> None:
         for address in addresses:
             if not any(address in (feed.url, feed.shown) for feed in known):
                 shown = without_credentials(address)
-                raise Failure(f"{shown} is no feed of {state}; mmqjp feeds list shows them")
+                raise Failure(f"{shown} is not a feed of {state}; mmqjp feeds list shows them")
         chosen = [
             feed
             for feed in known

@@ -1,4 +1,4 @@
-"""`mmqjp fetch`: gets the feeds that are due, politely, and keeps each new version of them."""
+"""`mmqjp fetch`: fetches the feeds that are due, politely, and stores each new version."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mmqjp.commands.debug import debug_option
 from mmqjp.commands.fetching import (
     DROPS,
     FetchOptions,
-    demand_some,
     fetch_once,
     fetch_options,
     listed_feeds,
+    require_a_success,
     summarise,
     until_signalled,
 )
@@ -24,19 +24,21 @@ from mmqjp.commands.fetching import (
 @click.command()
 @click.option(
     "--feeds", "lists", metavar="LIST", multiple=True,
-    help="An OPML file, a text file with an address a line, or an address. May be repeated. "
-    "Without it: all feeds of earlier runs.",
+    help="An OPML file, a text file with one address per line, or an address. May be repeated. "
+    "Default: the feeds of earlier runs.",
 )  # fmt: skip
 @click.option(
     "--out", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path),
-    help="Where the versions of the feeds go.",
+    help="Where to store the versions of the feeds.",
 )  # fmt: skip
-@click.option("--warc", is_flag=True, help="Write WARC files instead of a directory for each feed.")
+@click.option("--warc", is_flag=True, help="Write WARC files instead of one directory per feed.")
 @click.option(
     "--state", metavar="FILE", type=click.Path(path_type=Path),
-    help=f"What is remembered of each feed.  [default: {STATE_FILE} in the directory of --out]",
+    help=f"Where to store what is known of each feed.  [default: {STATE_FILE} in the directory of --out]",
 )  # fmt: skip
-@click.option("--once/--watch", default=True, help="Fetch what is due and end, or go on until Ctrl-C.  [default: once]")
+@click.option(
+    "--once/--watch", default=True, help="Fetch what is due and stop, or keep running until Ctrl-C.  [default: once]"
+)
 @fetch_options
 @debug_option
 def fetch(
@@ -47,7 +49,7 @@ def fetch(
     once: bool,
     options: FetchOptions,
 ) -> None:
-    """Fetch the feeds that are due, and keep each version of them that is new.
+    """Fetch the feeds that are due, and store each new version.
 
     \b
     Examples:
@@ -55,22 +57,22 @@ def fetch(
       mmqjp fetch --out crawl/ --watch
       mmqjp run --queries stories.xscl --documents crawl/ --feeds
 
-    A fetch that is interrupted, or killed, loses nothing: the same command goes on from there.
+    A fetch that is interrupted or killed loses nothing: the same command continues from there.
     """
     feeds = listed_feeds(lists)
-    remembered = out / STATE_FILE if state is None else state_file(state)
-    if not lists and not remembered.is_file():
-        raise click.UsageError(f"{remembered} is not there yet: name some feeds with --feeds")
-    job = options.job(feeds, out, warc=warc, state=remembered)
+    fetch_state = out / STATE_FILE if state is None else state_file(state)
+    if not lists and not fetch_state.is_file():
+        raise click.UsageError(f"{fetch_state} does not exist yet: name some feeds with --feeds")
+    job = options.job(feeds, out, warc=warc, state=fetch_state)
     if once:
-        demand_some(fetch_once(job))
+        require_a_success(fetch_once(job))
     else:
         report, known, _ = asyncio.run(until_signalled(job, watch=True))
         summarise(report, known)
 
 
 def state_file(path: Path) -> Path:
-    """The state that a path means: the file, or that of a directory of `fetch`, or that of `run` and `stream`."""
+    """The fetcher's state file for a path: the file itself, or the one in a directory of `fetch`, `run` or `stream`."""
     if not path.is_dir():
         return path
     here, below = path / STATE_FILE, path / DROPS / STATE_FILE

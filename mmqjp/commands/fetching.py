@@ -1,4 +1,4 @@
-"""Fetching as commands offer it: the options, one definition for all, and a fetch until it is done or interrupted."""
+"""What commands share for fetching: the options, and a fetch that runs until it is done or interrupted."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from mmqjp.commands.options import duration
 from mmqjp.text import one_line
 
 COURTESY, LIMITS = Courtesy(), Limits()
-"""What holds without options."""
+"""The defaults of the options."""
 
-KEPT = "what was fetched is kept; the same command goes on from there"
+KEPT = "what was fetched is kept; the same command continues from there"
 
-SHOWN = 3
-"""How many failures a summary names."""
+LISTED_FAILURES = 3
+"""How many failures a summary lists."""
 
 DROPS = "drops"
-"""The folder of a state directory into which `--fetch` fetches."""
+"""The folder of a state directory that `--fetch` fetches into."""
 
 
-def wait(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    """A duration that ends, in microseconds."""
+def finite_duration(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    """A duration other than INF, in microseconds."""
     found = duration(context, parameter, value)
     if found is None:
-        raise click.BadParameter("INF is no time to wait")
+        raise click.BadParameter("INF is not allowed here; write a duration like 1h")
     return found
 
 
-def header(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """What a header can say."""
+def user_agent(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """A User-Agent that a header can contain. The default names mmqjp and its version."""
     if value is None:
         return own_agent()
     if not value.strip() or not (value.isascii() and value.isprintable()):
-        raise click.BadParameter(f"{value!r:.80} is no User-Agent; write printable ASCII")
+        raise click.BadParameter(f"{value!r:.80} cannot be a User-Agent; write printable ASCII")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """What the options of `fetch_options` say; durations are microseconds."""
+    """The values of the options of `fetch_options`. Durations are microseconds."""
 
     interval: int
     robots: bool
@@ -75,7 +75,7 @@ class FetchOptions:
     allow_private: bool
 
     def job(self, feeds: Sequence[FeedState], out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
-        """The fetch that they describe."""
+        """The fetch job that they describe."""
         limits = Limits(
             body=self.most_bytes,
             connect=self.connect_timeout / SECOND,
@@ -90,52 +90,52 @@ class FetchOptions:
 
 _OPTIONS = (
     click.option(
-        "--interval", metavar="DURATION", callback=wait, default="1h", show_default=True,
-        help="How long a feed is left alone, if it does not ask for longer.",
+        "--interval", metavar="DURATION", callback=finite_duration, default="1h", show_default=True,
+        help="Time between two fetches of a feed, unless it asks for longer.",
     ),
-    click.option("--robots", is_flag=True, help="Obey the robots.txt of each host that is fetched from."),
+    click.option("--robots", is_flag=True, help="Obey the robots.txt of each host."),
     click.option(
-        "--user-agent", metavar="TEXT", callback=header,
-        help="Who asks the hosts.  [default: mmqjp with its version]",
+        "--user-agent", metavar="TEXT", callback=user_agent,
+        help="The User-Agent header.  [default: mmqjp and its version]",
     ),
     click.option(
         "--concurrency", metavar="N", type=click.IntRange(1, 1000), default=COURTESY.concurrency, show_default=True,
-        help="How many requests there may be at once.",
+        help="Most requests at the same time.",
     ),
     click.option(
         "--per-host", metavar="N", type=click.IntRange(1, 100), default=COURTESY.per_host, show_default=True,
-        help="How many of them to one host.",
+        help="Most requests to one host at the same time.",
     ),
     click.option(
-        "--spacing", metavar="DURATION", callback=wait, default="1s", show_default=True,
-        help="How long a host is left alone between requests.",
+        "--spacing", metavar="DURATION", callback=finite_duration, default="1s", show_default=True,
+        help="Time between two requests to one host.",
     ),
     click.option(
-        "--timeout", metavar="DURATION", callback=wait, default=f"{LIMITS.total:g}s", show_default=True,
-        help="How long an answer may take in all.",
+        "--timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.total:g}s", show_default=True,
+        help="Longest time for a whole response.",
     ),
     click.option(
-        "--connect-timeout", metavar="DURATION", callback=wait, default=f"{LIMITS.connect:g}s", show_default=True,
-        help="How long a connection may take.",
+        "--connect-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.connect:g}s",
+        show_default=True, help="Longest time for connecting.",
     ),
     click.option(
-        "--read-timeout", metavar="DURATION", callback=wait, default=f"{LIMITS.read:g}s", show_default=True,
-        help="How long a server may be silent.",
+        "--read-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.read:g}s", show_default=True,
+        help="Longest time that a server may be silent.",
     ),
     click.option(
         "--most-bytes", metavar="N", type=click.IntRange(min=1), default=LIMITS.body, show_default=True,
-        help="How large an answer may be, also once decompressed.",
+        help="Largest response, also after decompression.",
     ),
     click.option(
         "--most-redirects", metavar="N", type=click.IntRange(min=0), default=LIMITS.hops, show_default=True,
-        help="How many redirects are followed.",
+        help="Most redirects to follow.",
     ),
-    click.option("--allow-private", is_flag=True, help="Fetch from private and local network addresses too."),
+    click.option("--allow-private", is_flag=True, help="Also fetch from private and local network addresses."),
 )  # fmt: skip
 
 
 def fetch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of how feeds are fetched; the command takes them as `options`, a FetchOptions."""
+    """The options for fetching. The command receives them as `options`, a FetchOptions."""
     names = [field.name for field in fields(FetchOptions)]
 
     @functools.wraps(command)
@@ -149,31 +149,31 @@ def fetch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fetch_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of commands that read what they fetch: `--fetch`, `--keep-drops`, and how feeds are fetched."""
+    """The options of commands that read what they fetch: `--fetch`, `--keep-drops` and those of `fetch_options`."""
     lists = click.option(
         "--fetch", "lists", metavar="LIST", multiple=True,
-        help="Fetch feeds and read them: an OPML file, a text file with an address a line, or an address. May be "
+        help="Feeds to fetch and read: an OPML file, a text file with one address per line, or an address. May be "
         "repeated.",
     )  # fmt: skip
     keep = click.option(
         "--keep-drops", callback=duration, metavar="DURATION", default="1d", show_default=True,
-        help="How long versions of feeds stay that are read, but for the newest of each feed; INF: for ever.",
+        help="How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
     )  # fmt: skip
     return lists(keep(fetch_options(command)))
 
 
 def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
-    """The feeds of lists; on standard error what in them is no address. Raises Failure if none is."""
+    """The feeds of lists. Invalid addresses are reported on standard error. Raises Failure if there are no others."""
     feeds, complaints = read_feed_lists(lists)
     for complaint in complaints:
         click.echo(f"mmqjp: {one_line(complaint)}", err=True)
     if complaints and not feeds:
-        raise Failure("none of the lists' addresses is one that can be fetched; mend the lists")
+        raise Failure("none of the addresses in the lists can be fetched; correct the lists")
     return feeds
 
 
 async def until_signalled(job: Job, watch: bool) -> tuple[Report, list[FeedState], bool]:
-    """Fetches until all is done or the process is asked to end; what was done, of which feeds, and whether it was."""
+    """Fetches until all is done or a signal arrives. Returns the report, the feeds, and whether there was a signal."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -188,8 +188,10 @@ def _progress(report: Report, feed: FeedState, outcome: Outcome) -> None:
 
 
 def fetch_once(job: Job, kept: str = KEPT) -> Report:
-    """Fetches what is due, says so, and returns what was done. Raises Interrupted, which says what is `kept`, on Ctrl-C
-    and SIGTERM."""
+    """Fetches what is due, prints a summary, and returns the report.
+
+    Raises Interrupted on Ctrl-C and SIGTERM; its message is `kept`.
+    """
     report, feeds, signalled = asyncio.run(until_signalled(job, watch=False))
     summarise(report, feeds)
     if signalled:
@@ -197,22 +199,22 @@ def fetch_once(job: Job, kept: str = KEPT) -> Report:
     return report
 
 
-def demand_some(report: Report) -> None:
-    """Raises Failure if feeds were visited and none of them could be fetched."""
+def require_a_success(report: Report) -> None:
+    """Raises Failure if feeds were due but none of them could be fetched."""
     failed = report.counts[Outcome.FAILED] + report.counts[Outcome.STOPPED]
     if failed and failed == report.counts.total():
         raise Failure("no feed that was due could be fetched; mmqjp feeds list shows why")
 
 
 def summarise(report: Report, feeds: list[FeedState]) -> None:
-    """Says on standard error what was done, and the first of what failed."""
+    """Prints to standard error what was done, and the first failures."""
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     click.echo(f"mmqjp: {counted(len(feeds), 'feed')}, {_done(report, feeds)}", err=True)
-    for feed in list(report.failures.values())[:SHOWN]:
+    for feed in list(report.failures.values())[:LISTED_FAILURES]:
         click.echo(f"  {one_line(feed.shown)}: {one_line(feed.last_error)}", err=True)
-    if len(report.failures) > SHOWN:
-        click.echo(f"  and {len(report.failures) - SHOWN:,} more; mmqjp feeds list shows them", err=True)
+    if len(report.failures) > LISTED_FAILURES:
+        click.echo(f"  and {len(report.failures) - LISTED_FAILURES:,} more; mmqjp feeds list shows them", err=True)
 
 
 def _done(report: Report, feeds: list[FeedState]) -> str:
@@ -220,4 +222,4 @@ def _done(report: Report, feeds: list[FeedState]) -> str:
         counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in Outcome)
         return f"{counted(report.counts.total(), 'visit')}: {counts}"
     waiting = [feed.next_check for feed in feeds if not feed.stopped]
-    return f"none is due before {iso_utc(min(waiting))[:16]}Z" if waiting else "none is left to be fetched"
+    return f"none is due before {iso_utc(min(waiting))[:16]}Z" if waiting else "none is left to fetch"

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: while a library works for us, which makes something else of them, and as wishes."""
+"""Handles Ctrl-C, SIGTERM and SIGHUP: as interrupts of a library call, and as requests to stop or to reopen files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from types import FrameType
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raises KeyboardInterrupt on Ctrl-C or SIGTERM in the block, and for any error that follows on it.
+    """Raises KeyboardInterrupt on Ctrl-C or SIGTERM in the block, and instead of any error that follows.
 
-    (DuckDB, interrupted in a query, raises a RuntimeError.) Where Ctrl-C has another handler than Python's own, or is
-    ignored, both stay as they are.
+    (DuckDB raises a RuntimeError if it is interrupted in a query.) If Ctrl-C is ignored, or has a handler other than
+    Python's, both signals keep their handlers.
     """
     seen = False
 
@@ -31,7 +31,7 @@ def interruptible() -> Iterator[None]:
     try:
         for number in before:
             signal.signal(number, note)
-    except ValueError:  # not the main thread: signals do not come here
+    except ValueError:  # not the main thread: it receives no signals
         yield
         return
     try:
@@ -42,13 +42,13 @@ def interruptible() -> Iterator[None]:
         raise
     finally:
         for number, handler in before.items():
-            if signal.getsignal(number) is note:  # Spark sets a handler of its own
+            if signal.getsignal(number) is note:  # Spark may have set its own handler
                 signal.signal(number, handler)
 
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets in the block; a second one ends the process as if there were no block."""
+    """Yields an event that Ctrl-C or SIGTERM sets. A second signal ends the process as usual."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -59,7 +59,7 @@ def stopping() -> Iterator[threading.Event]:
     try:
         for number in before:
             signal.signal(number, note)
-    except ValueError:  # not the main thread: signals do not come here
+    except ValueError:  # not the main thread: it receives no signals
         yield stop
         return
     try:
@@ -71,30 +71,33 @@ def stopping() -> Iterator[threading.Event]:
 
 @contextmanager
 def hangups(stop: threading.Event) -> Iterator[Callable[[], bool]]:
-    """Whether SIGHUP has come in the block since that was last asked. If it came because the terminal has gone that the
-    process was started in, it sets `stop`. Where it is ignored, as under nohup, it stays so."""
+    """Yields a function that says whether SIGHUP has arrived since it was last called.
+
+    If SIGHUP arrives because the terminal of the process was closed, `stop` is set. If SIGHUP is ignored, as under
+    nohup, it stays ignored.
+    """
     terminal = next((number for number in range(3) if os.isatty(number)), None)
     before = signal.getsignal(signal.SIGHUP)
-    asked = False
+    arrived = False
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal arrived
+        arrived = True
         if terminal is not None and not os.isatty(terminal):
             stop.set()
 
-    def has_come() -> bool:
-        nonlocal asked
-        had, asked = asked, False
-        return had
+    def has_arrived() -> bool:
+        nonlocal arrived
+        result, arrived = arrived, False
+        return result
 
     try:
         if before is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, note)
-    except ValueError:  # not the main thread: signals do not come here
+    except ValueError:  # not the main thread: it receives no signals
         before = signal.SIG_IGN
     try:
-        yield has_come
+        yield has_arrived
     finally:
         if before is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, before)

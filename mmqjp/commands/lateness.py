@@ -1,4 +1,4 @@
-"""The option --lateness: one for all streams, and one for each stream that has its own."""
+"""The option --lateness: one value for all streams, and others for single streams."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mmqjp.documents.watermarks import OTHERS, Lateness
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-class Allowed(click.ParamType):  # type: ignore[type-arg]  # which it has in the newest click only
-    """`1h`, for all streams, or `STREAM=2h`; in a configuration also a table."""
+class LatenessType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """`1h`, for all streams, or `STREAM=2h`. In a configuration file, also a table."""
 
     name = "lateness"
     takes_table = True  # see `mmqjp.commands.configuration`
@@ -22,7 +22,7 @@ class Allowed(click.ParamType):  # type: ignore[type-arg]  # which it has in the
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> tuple[str, int | None]:
-        """The stream, OTHERS for all, and microseconds, None for INF."""
+        """Returns the stream (OTHERS: all) and the lateness in microseconds (None: INF)."""
         if isinstance(value, tuple):  # click may convert twice
             return value
         assert parameter is not None and context is not None, "click names what it converts"
@@ -31,14 +31,16 @@ class Allowed(click.ParamType):  # type: ignore[type-arg]  # which it has in the
 
 
 def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
-    """The option --lateness, `default` for streams of which nothing is said."""
+    """The option --lateness. `default` applies to streams that are not named."""
 
     def together(
         context: click.Context, parameter: click.Parameter, values: tuple[tuple[str, int | None], ...]
     ) -> Lateness:
         found = dict(values)
         if len(found) < len(values):
-            raise click.BadParameter("a stream has it once; write it once for all streams, and STREAM=DURATION for one")
+            raise click.BadParameter(
+                "a stream is named twice; write DURATION once for all streams, and STREAM=DURATION once for each other"
+            )
         others = found.pop(OTHERS, duration(context, parameter, default))
         return {OTHERS: others, **found} if found else others
 
@@ -46,8 +48,8 @@ def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
         "--lateness",
         metavar="[STREAM=]DURATION",
         multiple=True,
-        type=Allowed(),
+        type=LatenessType(),
         callback=together,
-        help="How late a document may come, like 1h, or on one stream, like news=2h; INF: as late as it likes. "
-        f"Without it, {default}. May be repeated.",
+        help="How late a document may arrive, like 1h, or on one stream, like news=2h. INF: no limit. "
+        f"May be repeated.  [default: {default}]",
     )

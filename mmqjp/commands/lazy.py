@@ -1,4 +1,4 @@
-"""Commands that are imported when they are asked for: what `--help` prints of them needs none of them."""
+"""Commands that are imported when they are first used. `mmqjp --help` imports none of them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from mmqjp.loading import ending_when_interrupted
 
 
 @dataclass(frozen=True, slots=True)
-class Lazy:
-    """A command: where it is, as `module:name`, and what it does, in a line."""
+class LazyCommand:
+    """A command: where it is defined, as `module:name`, and what it does, in one line."""
 
-    place: str
+    target: str
     summary: str
 
     def load(self) -> click.Command:
         """Imports the command."""
-        module, _, name = self.place.partition(":")
+        module, _, name = self.target.partition(":")
         with ending_when_interrupted():
             found: click.Command = getattr(import_module(module), name)
         return found
 
 
 class LazyCommands(Mapping[str, click.Command]):
-    """The commands of a group by their names, in the order in which they were given."""
+    """The commands of a group by name, in the given order."""
 
-    def __init__(self, known: Mapping[str, Lazy]) -> None:
+    def __init__(self, known: Mapping[str, LazyCommand]) -> None:
         self._known = dict(known)
         self._loaded: dict[str, click.Command] = {}
 
     def summaries(self) -> dict[str, str]:
-        """What each command does, in a line."""
+        """What each command does, in one line, by name."""
         return {name: command.summary for name, command in self._known.items()}
 
     def __getitem__(self, name: str) -> click.Command:

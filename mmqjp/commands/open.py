@@ -1,4 +1,4 @@
-"""Opens what commands run on: the Spark session and the engine that options describe, with the queries of a file."""
+"""Opens the Spark session and the engine that options describe, and registers the queries of a file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 UNLIMITED = Timing()
 
-NAMED = 5
-"""How many queries that end are named."""
+LISTED_QUERIES = 5
+"""How many ended or replaced queries a message lists."""
 
 
 def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
-    """The session of Spark that the options describe."""
+    """The Spark session that the options describe."""
     with umask_of(shared=shared):
         return open_session("spark", master)
 
@@ -44,7 +44,7 @@ def open_engine(
     read_only: bool = False,
     shared: bool = False,
 ) -> Session:
-    """The engine that the options describe; whoever has it tells of dead letters."""
+    """The engine that the options describe. It logs no dead letters: the caller reports them."""
     with umask_of(shared=shared or (state is not None and is_shared(state))):
         return Session(
             engine,
@@ -64,7 +64,7 @@ def open_engine(
 
 
 def subscribe(engine: Session, script: Script, path: Path, how: How) -> list[str]:
-    """Registers the queries of a file that are not registered yet, and says which others of the state end for that."""
+    """Registers the queries of a file that are not registered yet. Returns messages on those that end or change."""
     before = dict(engine.registry.subscriptions)
     try:
         names = set(engine.ensure(script, how))
@@ -72,14 +72,16 @@ def subscribe(engine: Session, script: Script, path: Path, how: How) -> list[str
         raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
     gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]
     ended, changed = (sorted(name for name in gone if (name in names) is again) for again in (False, True))
-    said = []
+    messages = []
     if ended:
-        said.append(f"{counted(len(ended), 'query', 'queries')} of the state not in {path} ended: {_listed(ended)}")
+        messages.append(
+            f"{counted(len(ended), 'query', 'queries')} of the state ended (not in {path}): {_listed(ended)}"
+        )
     if changed:
-        said.append(f"{counted(len(changed), 'query', 'queries')} replaced as in {path}: {_listed(changed)}")
-    return said
+        messages.append(f"{counted(len(changed), 'query', 'queries')} replaced by those in {path}: {_listed(changed)}")
+    return messages
 
 
 def _listed(names: list[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - LISTED_QUERIES
+    return ", ".join(names[:LISTED_QUERIES]) + (f" and {more:,} more" if more > 0 else "")

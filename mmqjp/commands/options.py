@@ -1,4 +1,4 @@
-"""What several commands take: engine, --debug, query files, durations."""
+"""Options that several commands share, and the parsing of their values: engine, plan, query files, durations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def engine_option(command: Decorated) -> Decorated:
         type=click.Choice(ENGINES),
         envvar="MMQJP_ENGINE",
         default=ENGINES[0],
-        help="The engine. Without it: MMQJP_ENGINE, else what the configuration says, else spark.",
+        help="The engine. Default: MMQJP_ENGINE, else the configuration, else spark.",
     )(command)
 
 
@@ -40,7 +40,7 @@ def plan_option(command: Decorated) -> Decorated:
         type=click.Choice(PLANS),
         default=DEFAULT_PLAN,
         show_default=True,
-        help="How the joins are done; all plans give the same matches.",
+        help="How joins are computed. All plans give the same matches.",
     )(command)
 
 
@@ -51,7 +51,7 @@ def feeds_option(command: Decorated) -> Decorated:
         is_flag=False,
         flag_value="item",
         type=click.Choice(["item", "raw"]),
-        help="What is read are feeds: each entry becomes a document, an <item> or, with raw, as it stands.",
+        help="The input is feeds. Each entry becomes a document: an <item> or, with raw, its own XML.",
     )(command)
 
 
@@ -59,19 +59,20 @@ def versions_option(command: Decorated) -> Decorated:
     """The option --versions."""
     return click.option(
         "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
-        help="Whether a feed's entry that has changed is a document again.",
+        help="Whether a changed entry of a feed is a new document.",
     )(command)  # fmt: skip
 
 
 def bounds_options(command: Decorated) -> Decorated:
     """The options --max-matches, --max-outputs and --max-work."""
     bounds = (
-        ("--max-work", WORK, "With how many steps for one document a query is paused; with ten times as many for"),
-        ("--max-outputs", OUTPUTS, "With how many outputs a query is paused for"),
-        ("--max-matches", MATCHES, "With how many matches of one document a query is paused."),
+        ("--max-work", WORK, "Most steps of a query for one document; ten times as many for"),
+        ("--max-outputs", OUTPUTS, "Most outputs of a query for"),
+        ("--max-matches", MATCHES, "Most matches of a query for one document."),
     )
     for name, default, text in bounds:
         whole = text if text.endswith(".") else f"{text} {BLOCK:,} documents in a row."
+        whole += " A query that would have more is paused."
         command = click.option(
             name, metavar="N", type=click.IntRange(min=1), default=default, show_default=True, help=whole
         )(command)
@@ -82,18 +83,18 @@ def most_versions_option(command: Decorated) -> Decorated:
     """The option --most-versions."""
     return click.option(
         "--most-versions", metavar="N", type=click.IntRange(min=1), default=MOST_VERSIONS, show_default=True,
-        help="How many versions of a feed's entry are documents, and how many entries that differ in their guids "
-        "alone; the others are dead letters.",
+        help="How many versions of a feed's entry become documents, and how many entries that differ only in their "
+        "guids. The others are dead letters.",
     )(command)  # fmt: skip
 
 
 def time_xpath_option(command: Decorated) -> Decorated:
     """The option --time-xpath."""
-    return click.option("--time-xpath", metavar="XPATH", help="Where an XML document holds its time.")(command)
+    return click.option("--time-xpath", metavar="XPATH", help="Where an XML document has its time.")(command)
 
 
 def read_script(path: Path) -> tuple[str, Script]:
-    """A query file's text and what it says."""
+    """The text of a query file, and the script parsed from it. Raises Failure."""
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -107,7 +108,7 @@ def read_script(path: Path) -> tuple[str, Script]:
 
 
 def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """A length of time, written as a window of a query, in microseconds; None for INF."""
+    """A duration, written like the window of a query, in microseconds; None for INF."""
     text = (value or "INF").strip()
     if text.upper() in ("INF", "INFINITY"):
         return None
@@ -116,7 +117,7 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
     digits = number.replace(".", "", 1)
     if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
         known = ", ".join(UNITS)
-        raise click.BadParameter(f"{text!r} is no duration; write a number and a unit ({known}), like 1h, or INF")
+        raise click.BadParameter(f"{text!r} is not a duration; write a number and a unit ({known}), like 1h, or INF")
     microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
     if microseconds > LONGEST_WINDOW:
         raise click.BadParameter(f"{text!r} is too long; write INF for no limit")
@@ -124,7 +125,7 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """A length of time, as `duration` takes it, in seconds; None for INF."""
+    """A duration, written as for `duration`, in seconds; None for INF."""
     found = duration(context, parameter, value)
     return None if found is None else found / 1_000_000
 
@@ -133,12 +134,12 @@ def shared_option(command: Decorated) -> Decorated:
     """The option --shared."""
     return click.option(
         "--shared", is_flag=True,
-        help="What is made in the state directory is for whoever the umask lets, and not for you alone.",
+        help="Let the umask decide who may read and write the state, which otherwise only you can.",
     )(command)  # fmt: skip
 
 
 def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Options of a source, by their names."""
+    """The options of a source, by name."""
     for value in values:
         if not value.partition("=")[1]:
             raise click.BadParameter(f"write KEY=VALUE, not {value!r}")

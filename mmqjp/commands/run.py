@@ -1,4 +1,4 @@
-"""`mmqjp run`: the queries of a file over documents, one JSON line for each output."""
+"""`mmqjp run`: answers the queries of a file over documents, and writes one JSON line for each output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import click
 
@@ -24,10 +23,10 @@ from mmqjp.commands.fetching import (
     DROPS,
     KEPT,
     FetchOptions,
-    demand_some,
     fetch_once,
     fetch_source_options,
     listed_feeds,
+    require_a_success,
 )
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
@@ -43,13 +42,13 @@ from mmqjp.commands.options import (
     time_xpath_option,
     versions_option,
 )
-from mmqjp.commands.sinks import DeadLetters, checked
+from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.garbage import collector_spared
-from mmqjp.service.drops import Drops
+from mmqjp.service.drops import DropDirectory
 from mmqjp.service.intake import Intake
-from mmqjp.service.loop import PRUNED, PRUNED_AT
+from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT, Delivery
 from mmqjp.sinks.jsonl import open_sink
@@ -57,17 +56,14 @@ from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import NOTHING, Notes
 from mmqjp.text import one_line
 
-if TYPE_CHECKING:
-    pass
-
-REPORTED = 10
-"""So many queries that are paused are named."""
+LISTED_PAUSED = 10
+"""How many paused queries are listed."""
 
 NOT_KEPT = "without --state nothing is kept"
 
 
 Batch = tuple[Sequence[Document | Reject], Notes]
-"""Documents, and what is committed along with them."""
+"""Documents, and the notes to commit with them."""
 
 
 @click.command()
@@ -76,7 +72,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     "queries_path",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The queries, in XSCL. Without it: those of --state.",
+    help="The queries, in XSCL. Default: the queries of --state.",
 )
 @click.option(
     "--documents",
@@ -84,7 +80,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     metavar="PATH",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="Documents: .jsonl[.gz], .xml or a directory of them, .warc[.gz], feeds with --feeds. May be repeated.",
+    help="Documents: .jsonl[.gz], .xml, .warc[.gz], feeds with --feeds, or a directory. May be repeated.",
 )
 @fetch_source_options
 @feeds_option
@@ -95,31 +91,31 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where the output lines go: appended with --state, else the file is written anew. Without it, or with -: "
-    "standard output.",
+    help="Where to write the output lines. With --state they are appended, else the file is written anew. "
+    "Default, or with -: standard output.",
 )
 @click.option(
     "--dead-letters",
     "dead_letters_path",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the documents go that could not be taken in, with the reasons, as JSON lines.",
+    help="Where to write the documents that were rejected, with the reasons, as JSON lines.",
 )
 @click.option(
     "--state",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keeps queries, documents and matches for later runs.",
+    help="Where to keep queries, documents and matches for later runs.",
 )
 @click.option(
     "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
-    help="How many documents are processed and committed together.",
+    help="How many documents to process and commit together.",
 )  # fmt: skip
 @lateness_option("INF")
 @bounds_options
 @shared_option
 @plan_option
-@click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
+@click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine.")
 @engine_option
 @debug_option
 def run(
@@ -148,35 +144,35 @@ def run(
     """Run queries over documents and write one JSON line for each output.
 
     \b
-    Example:
+    Examples:
       mmqjp run --queries stories.xscl --documents feeds/ --feeds --output matches.jsonl
       mmqjp run --queries stories.xscl --fetch subscriptions.opml --state state/ --output matches.jsonl
 
-    A second run with the same --state goes on where the first one ended: queries that are the same in FILE go on, the
-    others of the state end, and what is found now is appended to the output. A document that cannot be read is left
-    out, counted, and named on standard error.
+    A second run with the same --state continues where the first one ended. Queries that are still in the file
+    continue, and the others of the state end. New outputs are appended to the output file. A document that cannot be
+    read is left out, counted and reported on standard error.
     """
     if master is not None and engine != "spark":
         raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
     if not paths and not lists:
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
     if queries_path is None and (state is None or not state.is_dir()):
-        raise click.UsageError("name the queries with --queries, or a --state that has some")
+        raise click.UsageError("name the queries with --queries, or a --state that has queries")
     script = None if queries_path is None else read_script(queries_path)[1]
     subscribed = listed_feeds(lists)
     archives = lateness_of(lateness, DEFAULT_STREAM)
-    history, lasting = (
+    history, fetched_history = (
         History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
     )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
-    dead, target = DeadLetters(dead_letters_path), checked(output)
+    dead, target = DeadLetters(dead_letters_path), check_output(output)
     allowance = Allowance(max_matches, max_outputs, max_work)
     with (
         open_engine(engine, master, plan, state, Timing(lateness), allowance=allowance, shared=shared) as opened,
         ExitStack() as here,
     ):
         growing = state is not None
-        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT), _say, growing=growing)))
+        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT), _report, growing=growing)))
         delivery = Delivery(opened, sink)
         delivery.prepare()
         dead.begin()
@@ -184,19 +180,19 @@ def run(
             drops = intake = report = None
             if lists:
                 fetched_into = make_inside(state, DROPS) if state else Path(here.enter_context(TemporaryDirectory()))
-                drops = Drops(fetched_into, keep_drops)
+                drops = DropDirectory(fetched_into, keep_drops)
                 report = fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 if script is not None and queries_path is not None:
-                    for what in subscribe(opened, script, queries_path, "exact"):
-                        _say(what)
+                    for message in subscribe(opened, script, queries_path, "exact"):
+                        _report(message)
                 elif not opened.registry.subscriptions:
-                    raise Failure(f"{state} has no queries; name some with --queries")
+                    raise Failure(f"{state} has no queries; name a file of queries with --queries")
                 with collector_spared():
                     process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
                     if drops is not None:
                         tails = [drops.tail(feeds or "item")]
-                        intake = Intake(opened, tails, lasting, batch_size, BYTES, unreadable)
+                        intake = Intake(opened, tails, fetched_history, batch_size, BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
                 written = deliver(opened, delivery)
@@ -207,43 +203,43 @@ def run(
         finally:
             dead.close()
             _report_dead_letters(dead, dead_letters_path)
-            _report_future(history.future + lasting.future)
+            _report_future(history.future + fetched_history.future)
             _report_paused(opened)
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(
-            f"mmqjp: {counters.documents:,} documents, {counters.duplicates:,} met before, "
+            f"mmqjp: {counters.documents:,} documents, {counters.duplicates:,} already known, "
             f"{dead.count:,} dead letters, {written:,} outputs",
             err=True,
         )
     if report is not None:
-        demand_some(report)
+        require_a_success(report)
     if dead.count and not counters.documents and not counters.duplicates:
-        raise Failure("no document could be taken in: all are dead letters")
+        raise Failure("no document was accepted: all are dead letters")
 
 
 def fetched(intake: Intake) -> Iterator[Batch]:
-    """What was fetched and not read yet, with what is noted of it."""
-    for taken in intake.batches():
-        yield taken.items, intake.notes(taken, {})
-        intake.committed(taken)
+    """The batches of what was fetched and not yet read."""
+    for batch in intake.batches():
+        yield batch.items, intake.notes(batch, {})
+        intake.committed(batch)
 
 
 def unreadable(file: str, reason: str) -> None:
-    """Says that a fetched file cannot be read now."""
+    """Reports a fetched file that cannot be read now."""
     if reason:
         click.echo(f"mmqjp: {one_line(file)} {reason}; the next run with the same --state reads it", err=True)
 
 
 def drop_superseded(engine: Session, intake: Intake) -> None:
-    """Drops, every PRUNED batches, what later notes of what was read have superseded."""
-    if engine.batch - int(engine.setting(PRUNED_AT) or 0) >= PRUNED:
-        engine.prune(None, None, *intake.there())
-        engine.note(Notes(settings={PRUNED_AT: str(engine.batch)}))
+    """Every PRUNE_INTERVAL batches, drops the notes on what was read that later ones have superseded."""
+    if engine.batch - int(engine.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
+        engine.prune(None, None, *intake.listing())
+        engine.note(Notes(settings={PRUNED_AT_BATCH: str(engine.batch)}))
 
 
 def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:
-    """Processes batches, with the count so far on a terminal."""
+    """Processes batches. On a terminal, shows the counts so far."""
     live = sys.stderr.isatty()
     for documents, notes in found:
         engine.process(documents, notes)
@@ -256,38 +252,38 @@ def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:
 
 
 def deliver(engine: Session, delivery: Delivery) -> int:
-    """Writes the outputs that no run has written yet, and returns how many there were."""
+    """Writes the outputs that no run has written yet. Returns how many there were."""
     count = delivery.write(engine.lines(delivery.acked))
-    if count:  # only what its reader has counts as delivered
+    if count:  # noted only now: what was not written is not delivered
         delivery.note()
     return count
 
 
-def _say(what: str) -> None:
-    click.echo(f"mmqjp: {one_line(what)}", err=True)
+def _report(message: str) -> None:
+    click.echo(f"mmqjp: {one_line(message)}", err=True)
 
 
 def _kept(documents: int, state: Path | None) -> str:
     if state is None:
         return NOT_KEPT
-    return f"{documents:,} documents are committed in {state}; the same command goes on from there"
+    return f"{documents:,} documents are committed in {state}; the same command continues from there"
 
 
 def _report_paused(engine: Session) -> None:
-    """Says which queries rest: they were not answered for all documents."""
+    """Reports the paused queries, which were not answered for all documents."""
     paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
-    for query in paused[:REPORTED]:
+    for query in paused[:LISTED_PAUSED]:
         click.echo(f"mmqjp: {query.name} is paused: {one_line(str(query.paused))}", err=True)
-    if len(paused) > REPORTED:
-        click.echo(f"mmqjp: and {len(paused) - REPORTED:,} more are paused", err=True)
+    if len(paused) > LISTED_PAUSED:
+        click.echo(f"mmqjp: and {len(paused) - LISTED_PAUSED:,} more are paused", err=True)
 
 
 def _report_future(future: Counter[str]) -> None:
-    """Says which entries claim to be from the future, of which each feed has so many."""
+    """Reports entries dated after their fetch, and the feed with the most of them. `future` counts them by feed."""
     for source, count in future.most_common(1):
         total = future.total()
         what = f"{total:,} feed entr{'ies' if total > 1 else 'y'} dated after the fetch"
-        click.echo(f"mmqjp: {what}, taken as of then; {count:,} of {one_line(source)}", err=True)
+        click.echo(f"mmqjp: {what}, given the time of the fetch; {count:,} from {one_line(source)}", err=True)
 
 
 def _report_dead_letters(dead: DeadLetters, path: Path | None) -> None:

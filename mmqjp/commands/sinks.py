@@ -1,4 +1,4 @@
-"""Where a run's data goes, and what becomes of its dead letters."""
+"""Where a command writes its data, and how `run` counts, reports and writes dead letters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from mmqjp.sinks.standard_output import standard_output
 from mmqjp.text import json_line
 
 
-def checked(output: Path | None) -> Path | None:
-    """The file that --output names, None for standard output. Raises OSError if nothing could be written there: now
-    rather than after hours."""
+def check_output(output: Path | None) -> Path | None:
+    """The file that --output names, or None for standard output.
+
+    Raises OSError if it could not be written to: now, rather than after hours of work.
+    """
     if output is None or str(output) == "-":
         standard_output()
         return None
@@ -25,7 +27,7 @@ def checked(output: Path | None) -> Path | None:
 
 @contextmanager
 def data_file(path: Path | None) -> Iterator[BinaryIO]:
-    """Standard output for None; else a file that appears whole when the block ends, or a pipe or device as it is."""
+    """Standard output for None; else a file that appears, whole, when the block ends, or a pipe or device."""
     if path is None:
         file = standard_output()
         yield file
@@ -39,9 +41,9 @@ def data_file(path: Path | None) -> Iterator[BinaryIO]:
 
 
 class DeadLetters:
-    """The dead letters of a run: counted, the first reasons kept, all of them written if a file is named."""
+    """The dead letters of a run: counts them, keeps the first reasons, and writes them to a file if one is named."""
 
-    SHOWN = 3
+    LISTED = 3
 
     def __init__(self, path: Path | None) -> None:
         if path is not None:
@@ -52,14 +54,14 @@ class DeadLetters:
         self._file: BinaryIO | None = None
 
     def begin(self) -> None:
-        """Empties the file if there is one: what it has is of another run."""
+        """Empties the file if it exists: its content is from an earlier run."""
         if self._path is not None and self._path.is_file():
             self._file = self._path.open("wb")
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Takes in those of a batch that is committed. For the first of them the file is made, if there is none."""
+        """Adds the dead letters of a committed batch. The file is created for the first one."""
         for row in rows:
-            if len(self.reasons) < self.SHOWN:
+            if len(self.reasons) < self.LISTED:
                 known = row["reason"].startswith(f"{row['id']}:")
                 self.reasons.append(row["reason"] if known else f"{row['id']}: {row['reason']}")
         self.count += len(rows)
@@ -74,13 +76,13 @@ class DeadLetters:
             raise
 
     def close(self) -> None:
-        """Lets go of the file; what could not be written is told by then."""
+        """Closes the file. Errors of writing were raised by `add`."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A dead letter as a line shows it."""
+    """A dead letter in the form of its line."""
     raw = row["raw"].decode("utf-8", "backslashreplace")
     return {key: raw if key == "raw" else value for key, value in row.items() if key != "noted_at"}

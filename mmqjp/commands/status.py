@@ -1,4 +1,4 @@
-"""`mmqjp status`: how far a store has come, and what it keeps."""
+"""`mmqjp status`: shows how far a store has come and what it keeps."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rich.text import Text
 
 from feeds.dates import iso_utc
 from mmqjp.commands.console import console
-from mmqjp.commands.live import client, store_options
+from mmqjp.commands.manage_queries import client, store_options
 from mmqjp.text import one_line
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @store_options
 def status(state: Path, as_json: bool, wait: float) -> None:
-    """Show how far the streams of a store have come, and what it keeps.
+    """Show how far the streams of a store have come and what it keeps.
 
     \b
     Example:
       mmqjp status --state state/
 
-    A service that runs answers between two batches.
+    A running service answers between two batches.
     """
     found = client(state, wait).ask("status", {})
     if as_json:

@@ -1,4 +1,4 @@
-"""`mmqjp stream`: the service that reads sources for as long as it is let."""
+"""`mmqjp stream`: the service that reads sources until it is stopped."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from mmqjp.commands.options import (
     time_xpath_option,
     versions_option,
 )
-from mmqjp.commands.sinks import checked
+from mmqjp.commands.sinks import check_output
 from mmqjp.documents.batches import BYTES, DOCUMENTS
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.garbage import collector_spared
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.drops import FETCHED, Drops
+from mmqjp.service.drops import FETCHED, DropDirectory
 from mmqjp.service.fetching import Fetching
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
-from mmqjp.service.loop import Rules, Service
+from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.metrics import LOOPBACK, Metrics
-from mmqjp.service.questions import AT_ONCE, QUERY, Questions
+from mmqjp.service.question_runner import MAX_RUNNING, QUERY, QuestionRunner
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.session import Session
@@ -57,12 +57,12 @@ LATENESS = "1d"
 
 
 def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
-    """How often sources are looked at, in seconds; None for once."""
+    """The time between two looks at the sources, in seconds; None for a single look."""
     if value == AVAILABLE_NOW:
         return None
     found = duration(context, parameter, value)
     if found is None:
-        raise click.BadParameter(f"write a duration like 10s, or {AVAILABLE_NOW} to read what is there and end")
+        raise click.BadParameter(f"write a duration like 10s, or {AVAILABLE_NOW} to read what is there and stop")
     return found / 1_000_000
 
 
@@ -73,15 +73,15 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     metavar="PATH",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A directory that files are dropped into, or a .jsonl file that grows. May be repeated.",
+    help="A directory that files are moved into, or a .jsonl file that grows. May be repeated.",
 )
 @click.option(
     "--source-format", metavar="NAME",
-    help="In place of --source, a streaming source of Spark's, like kafka, whose values are documents.",
+    help="Instead of --source: a streaming source of Spark, like kafka, whose values are documents.",
 )  # fmt: skip
 @click.option(
     "--source-option", "source_options", metavar="KEY=VALUE", multiple=True, callback=key_values,
-    help="An option of that source. May be repeated.",
+    help="An option of the source of --source-format. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--state",
@@ -90,20 +90,20 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     metavar="DIR",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where queries, documents, matches and offsets are kept.",
+    help="Where to keep queries, documents, matches and offsets.",
 )
 @click.option(
     "--queries",
     "queries_path",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Queries to begin with, in XSCL: they take the place of those of the same names. Others come and go with "
-    "subscribe and unsubscribe.",
+    help="Queries to start with, in XSCL. They replace those of the same names. To change them later, use subscribe "
+    "and unsubscribe.",
 )
 @fetch_source_options
 @click.option(
     "--checkpoint", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help="Where Spark keeps the state of its query. Without it, in the directory of --state.",
+    help="Where Spark keeps the state of its streaming query. Default: in the directory of --state.",
 )  # fmt: skip
 @feeds_option
 @versions_option
@@ -115,65 +115,68 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     default="1s",
     show_default=True,
     callback=trigger,
-    help=f"How often the sources are looked at, or {AVAILABLE_NOW}: once.",
+    help=f"How often to look for new documents; {AVAILABLE_NOW}: read what is there and stop.",
 )
 @click.option(
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where the output lines are appended. Without it, or with -: standard output.",
+    help="Where to append the output lines. Default, or with -: standard output.",
 )
 @lateness_option(LATENESS)
 @click.option(
     "--idle-after", callback=duration, metavar="DURATION", default="1h", show_default=True,
-    help="After which silence a stream goes on with the clock; INF: never.",
+    help="How long a stream must be silent before it advances with the clock. INF: never.",
 )  # fmt: skip
 @click.option(
     "--max-ahead", callback=duration, metavar="DURATION", default="1d", show_default=True,
-    help="How far ahead of the clock a document may be; INF: any.",
+    help="How far ahead of the clock a document may be. INF: no limit.",
 )  # fmt: skip
 @click.option(
     "--keep", callback=duration, metavar="DURATION", default="INF", show_default=True,
-    help="How long documents, matches, outputs and dead letters are kept that nothing needs.",
+    help="How long to keep documents, matches, outputs and dead letters that no join needs.",
 )  # fmt: skip
 @click.option(
     "--keep-ids", callback=duration, metavar="DURATION", default="30d", show_default=True,
-    help="How long a document is known again by its id.",
+    help="How long to recognize a document by its id.",
 )  # fmt: skip
 @click.option(
-    "--metrics-port", metavar="PORT", type=click.IntRange(0, 65535), help="Where Prometheus finds metrics. 0: any."
+    "--metrics-port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    help="Where to serve Prometheus metrics. 0: any free port.",
 )
 @click.option(
-    "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="Where that port is open."
+    "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="The address of that port."
 )
 @click.option(
     "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
-    help="How many documents are processed and committed together at the most.",
+    help="Most documents to process and commit together.",
 )  # fmt: skip
 @click.option(
     "--batch-bytes", metavar="N", type=click.IntRange(min=1), default=BYTES, show_default=True,
-    help="With how many bytes of XML a batch ends early.",
+    help="Bytes of XML after which a batch ends early.",
 )  # fmt: skip
 @click.option(
     "--max-document", metavar="N", type=click.IntRange(min=1),
-    help="With how many bytes a document is too large. Without it, 16 MiB.",
+    help="Largest document, in bytes.  [default: 16 MiB]",
 )  # fmt: skip
 @click.option(
     "--max-nodes", metavar="N", type=click.IntRange(min=1), default=1_000_000, show_default=True,
-    help="With how many elements and attributes a document is too large.",
+    help="Most elements and attributes of a document.",
 )  # fmt: skip
 @bounds_options
 @click.option(
     "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
-    help="How events are written to standard error.",
+    help="The format of the events on standard error.",
 )  # fmt: skip
 @click.option(
     "--question-timeout", callback=seconds, metavar="DURATION", default="5min", show_default=True,
-    help="How long a question that is asked meanwhile may take at the most, whatever it asks for.",
+    help="Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
 )  # fmt: skip
 @shared_option
 @plan_option
-@click.option("--master", metavar="URL", help="The Spark master. Without it Spark runs on this machine.")
+@click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine.")
 @engine_option
 @debug_option
 def stream(
@@ -213,21 +216,21 @@ def stream(
     master: str | None,
     engine: str,
 ) -> None:
-    """Answer queries over documents as they come, until Ctrl-C or SIGTERM.
+    """Answer queries over documents as they arrive, until Ctrl-C or SIGTERM.
 
     \b
-    Example:
+    Examples:
       mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
       mmqjp stream --engine duckdb --fetch subscriptions.opml --state state/ --output matches.jsonl
 
-    What is read, found and noted of a batch is committed together: whenever it is killed, it goes on from there. If the
-    output was moved away, lines go on in a new file, with the next ones or on SIGHUP.
+    The documents, matches and offsets of a batch are committed together, so a service that is killed continues where it
+    stopped. If the output file is moved away, a new one is created with the next lines, or at once on SIGHUP.
     """
     only_spark = {"--master": master, "--checkpoint": checkpoint, "--source-format": source_format}
     for name in (name for name, value in only_spark.items() if value is not None and engine != "spark"):
         raise click.UsageError(f"{name} is for the engine spark, and the engine is {engine}")
     if bool(paths or lists) == (source_format is not None):
-        raise click.UsageError("say what is read, with --source and --fetch, or with --source-format")
+        raise click.UsageError("name what to read, with --source and --fetch, or with --source-format")
     if source_options and source_format is None:
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if queries_path is None else read_script(queries_path)[1]
@@ -235,7 +238,7 @@ def stream(
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath) for path in paths]
     subscribed = listed_feeds(lists)
     metrics = Metrics(SharedLog(service_log(log_form)))
-    target = checked(output)
+    target = check_output(output)
     timing = Timing(lateness, idle_after, max_ahead)
     session = start_session(master, shared=shared or is_shared(state)) if engine == "spark" else None
     allowance = Allowance(max_matches, max_outputs, max_work)
@@ -243,17 +246,17 @@ def stream(
         session or engine, None, plan, state, timing, allowance=allowance,
         max_document=max_document, max_nodes=max_nodes, shared=shared,
     )  # fmt: skip
-    with limited as opened, stopping() as stop, hangups(stop) as reopening, ExitStack() as fetching:
+    with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as fetching:
         if script is not None and queries_path is not None:
-            for what in subscribe(opened, script, queries_path, "renew"):
-                metrics.event("queries", what=what)
+            for message in subscribe(opened, script, queries_path, "renew"):
+                metrics.event("queries", what=message)
         sink = open_sink(target, opened.position(OUTPUT), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
             port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
         drops = None
         if lists:
-            drops = Drops(make_inside(state, DROPS), keep_drops)
+            drops = DropDirectory(make_inside(state, DROPS), keep_drops)
             sources.append(drops.tail(feeds or "item"))
 
         def on_idle(engine: Session) -> None:
@@ -264,13 +267,15 @@ def stream(
 
         try:
             spool = Spool(state)
-            # On Spark one question may take half of the cores, and two would leave none.
-            at_once = 1 if session is not None else AT_ONCE
-            questions = Questions(opened, spool, metrics, question_timeout, at_once=at_once)
-            parts = opened, sources, sink, CommandQueue(spool, beside=(QUERY,)), metrics
-            rules = Rules(batch_size, batch_bytes, keep, keep_ids, history, on_idle, reopening, questions.make_room)
+            # On Spark one question may use half of the cores: two would leave none for the batches.
+            max_running = 1 if session is not None else MAX_RUNNING
+            questions = QuestionRunner(opened, spool, metrics, question_timeout, max_running=max_running)
+            common = opened, sources, sink, CommandQueue(spool, skip=(QUERY,)), metrics
+            service_options = ServiceOptions(
+                batch_size, batch_bytes, keep, keep_ids, history, on_idle, should_reopen, questions.free_memory
+            )
             if session is None:
-                service = Service(*parts, rules)
+                service = Service(*common, service_options)
             else:
                 from mmqjp.service.streaming import StreamingService
                 from mmqjp.spark.files import FileSource, SourcePath
@@ -286,7 +291,7 @@ def stream(
                 )
                 kept = checkpoint or make_inside(state, CHECKPOINT, source_format or FILES)
                 frame = streaming_frame(session, source, state, kept)
-                service = StreamingService(*parts, rules, frame, kept)
+                service = StreamingService(*common, service_options, frame, kept)
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
             if drops is not None:
                 job = options.job(subscribed, drops.directory)
@@ -297,10 +302,10 @@ def stream(
                 service.run(trigger, stop)
             fetching.close()
         except BrokenPipeError as error:
-            if error.filename is None:  # standard error's reader, whom nothing can be told
+            if error.filename is None:  # the reader of standard error: there is nobody to tell
                 raise
             raise Failure(
-                f"the reader of {error.filename} has gone; what it has not got comes with a restart"
+                f"the reader of {error.filename} has gone; what it missed is written after a restart"
             ) from error
         finally:
             sink.close()
@@ -309,19 +314,19 @@ def stream(
 
 
 def service_log(form: str) -> Log:
-    """Events on standard error, in one form or the other."""
+    """A log on standard error, as `text` or `json`."""
 
     def write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
 
-    return JsonLog(write) if form == "json" else TextLog(write, live=sys.stderr.isatty())
+    return JsonLog(write) if form == "json" else TextLog(write, terminal=sys.stderr.isatty())
 
 
 def _served(metrics: Metrics, port: int, address: str) -> int:
-    """Has metrics served; the port. Raises Failure where nobody can listen."""
+    """Serves the metrics and returns the port. Raises Failure if the port cannot be opened."""
     try:
         return metrics.serve(port, address)
     except OSError as error:
         cause = f"metrics cannot be served at {address}:{port}: {error.strerror or error}"
-        raise Failure(f"{cause}; choose another place with --metrics-port and --metrics-address") from error
+        raise Failure(f"{cause}; choose another address with --metrics-port and --metrics-address") from error

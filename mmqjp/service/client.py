@@ -1,4 +1,4 @@
-"""Asks whoever holds a store, or, where nobody does, opens it and does what is waiting itself."""
+"""Sends commands to the process that holds a store. If no process does, it opens the store and runs them itself."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Any
 
 from common.errors import InputError
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, Outdated, StoreError
-from mmqjp.service.commands import QUESTIONS, CommandQueue, done
-from mmqjp.service.log import Silence
-from mmqjp.service.questions import QUERY
-from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.service.commands import LOOKUPS, CommandQueue, run_command
+from mmqjp.service.log import NullLog
+from mmqjp.service.question_runner import QUERY
+from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.session import Session
 from mmqjp.state.ownership import InUse, Looking, is_held
 
-PAUSE = 0.05
-"""Seconds between looks for the answer."""
+POLL = 0.05
+"""Seconds between two looks for the answer."""
 
-READS = frozenset((*QUESTIONS, QUERY))
+READ_ONLY = frozenset((*LOOKUPS, QUERY))
 """The commands that change nothing."""
 
 
 class CommandError(InputError, ValueError):
-    """A command was refused; the message says why."""
+    """A command was refused. The message says why."""
 
 
 class NoAnswer(StoreError):
-    """Whoever holds the store has not answered in time."""
+    """The process that holds the store has not answered in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Hands in commands for the store of a state directory, and waits for the answers up to `wait` seconds.
+    """Submits commands for the store of a state directory, and waits up to `wait` seconds for each answer.
 
-    `open_store` opens it where nobody holds it, and `look_at` opens it to be read only, for questions; without that
-    they too are handed in. `clock` is in seconds, `sleep` lets some pass.
+    `open_store` opens the store when no process holds it. `open_read_only` opens it for commands that change nothing;
+    without it, these are submitted too. `clock` returns seconds, and `sleep` waits for some.
     """
 
     state: Path
@@ -46,74 +46,77 @@ class Client:
     wait: float
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
-    look_at: Callable[[], Session] | None = None
+    open_read_only: Callable[[], Session] | None = None
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
-        """What came of a command. Raises CommandError if it was refused, NoAnswer, StoreError, OSError."""
-        answer = self._seen(do, arguments) or self._handed_in(do, arguments)
+        """The result of a command. Raises CommandError if it was refused; NoAnswer, StoreError, OSError."""
+        answer = self._looked_up(do, arguments) or self._submitted(do, arguments)
         if answer.error is not None:
             raise CommandError(answer.error)
         return answer.result
 
-    def _seen(self, do: str, arguments: Mapping[str, Any]) -> Answer | None:
-        """The answer to a question that this process can look up itself. None where whoever holds the store is to be
-        asked, or something is waiting that has to be done first: by those who can, which are those who may write."""
-        if do not in READS or self.look_at is None:
+    def _looked_up(self, do: str, arguments: Mapping[str, Any]) -> CommandResult | None:
+        """The result of a read-only command that this process can run itself.
+
+        None if another process holds the store, or if commands wait that must be run first. Only a process that may
+        write to the store can run those, so one that may not does not wait for them.
+        """
+        if do not in READ_ONLY or self.open_read_only is None:
             return None
         writes = os.access(self.state, os.W_OK)
         if writes and (is_held(self.state) or not Spool(self.state).is_empty()):
             return None
         try:
-            with self.look_at() as engine:
-                return done(engine, Command("", do, arguments))
+            with self.open_read_only() as engine:
+                return run_command(engine, Command("", do, arguments))
         except (InUse, Outdated):
             if not writes:
                 raise
             return None
 
-    def _handed_in(self, do: str, arguments: Mapping[str, Any]) -> Answer:
-        """The answer to a command that is left for whoever holds the store, or to what was done here."""
+    def _submitted(self, do: str, arguments: Mapping[str, Any]) -> CommandResult:
+        """The result of a command in the spool. The process that holds the store runs it, or this one if none does."""
         spool = Spool(self.state)
         command = spool.submit(do, arguments)
         deadline = self.clock() + self.wait
         try:
-            while (answer := spool.take_answer(command)) is None:
-                if not is_held(self.state) and self._done_here(spool):
-                    if (answer := spool.take_answer(command)) is not None:
+            while (answer := spool.take_result(command)) is None:
+                if not is_held(self.state) and self._run_here(spool):
+                    if (answer := spool.take_result(command)) is not None:
                         break
-                    raise StoreError(f"the command was taken out of {self.state} by others; give it again")
+                    raise StoreError(f"the command was removed from {self.state} by another process; give it again")
                 if self.clock() >= deadline:
                     raise self._no_answer(do)
-                self.sleep(PAUSE)
+                self.sleep(POLL)
         except BaseException as error:
-            # A change that was handed in is made, unless nobody could.
-            if do in READS or not isinstance(error, NoAnswer):
+            # A change that nobody has run yet stays in the spool when the wait is over: it will be made.
+            if do in READ_ONLY or not isinstance(error, NoAnswer):
                 spool.withdraw(command)
             raise
         return answer
 
-    def _done_here(self, spool: Spool) -> bool:
-        """Does all that is waiting, unless somebody else holds the store by now."""
+    def _run_here(self, spool: Spool) -> bool:
+        """Runs all waiting commands. Returns False if another process holds the store by now."""
         try:
             engine = self.open_store()
         except InUse:
             return False
         with engine:
-            CommandQueue(spool).apply(engine, Silence())
+            CommandQueue(spool).apply(engine, NullLog())
         return True
 
     def _no_answer(self, do: str) -> NoAnswer:
         try:
             Looking(self.state).release()
-            holder = f"the store in {self.state} is free by now"
+            holder = f"the store in {self.state} is free now"
         except InUse as error:
             holder = str(error)
-        later = "ask again later" if do in READS else "the command is kept, and done as soon as it can be"
+        later = "ask again later" if do in READ_ONLY else "the command is kept and will run as soon as possible"
         return NoAnswer(f"no answer within {self.wait:g} s: {holder}; {later}")
 
 
 def stored_engine(state: Path) -> str | None:
-    """The engine whose store a directory holds; None if it holds none."""
+    """The engine of the store in a directory, `duckdb` or `spark`. None if there is no store."""
     if (state / DUCKDB_FILE).exists():
         return "duckdb"
     return "spark" if (state / SPARK_MANIFESTS).exists() else None

@@ -1,4 +1,4 @@
-"""What commands from other processes do to an engine: each once, in a batch of its own, its answer kept with it."""
+"""Runs commands from other processes on an engine: each once, in its own batch, which also stores the result."""
 
 from __future__ import annotations
 
@@ -10,72 +10,72 @@ from common.errors import InputError
 from feeds.document import Clock, now_us
 from mmqjp.queries.changes import Noting, UnknownQuery
 from mmqjp.queries.model import Subscription
-from mmqjp.service.asking import Asking, answered
 from mmqjp.service.log import Log
-from mmqjp.service.questions import QUERY
-from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.service.question_runner import QUERY
+from mmqjp.service.spool import Command, CommandResult, Spool
+from mmqjp.service.sql_question import SqlQuestion, run_question
 from mmqjp.service.status import status
 from mmqjp.session import Session
 from mmqjp.tables.notes import Notes
 
-SHELF_LIFE = 24 * 3600 * 1_000_000
-"""How long, microseconds, an answer waits for whoever asked."""
+RESULT_RETENTION = 24 * 3600 * 1_000_000
+"""Microseconds that a result waits to be fetched."""
 
 Change = Callable[[Session, Mapping[str, Any], Noting], None]
-Question = Callable[[Session, Mapping[str, Any]], object]
+Lookup = Callable[[Session, Mapping[str, Any]], object]
 
 
 class BadCommand(InputError, ValueError):
-    """A command from another process is none, or lacks an argument."""
+    """A command from another process is unknown, or lacks an argument."""
 
 
 class CommandQueue:
-    """The commands of a spool, done by the engine that holds the store; `beside` are those that others do."""
+    """The commands of a spool, for the engine that holds the store. Commands of the kinds `skip` are left to others."""
 
-    def __init__(self, spool: Spool, now: Clock = now_us, *, beside: Container[str] = ()) -> None:
-        self._spool, self._beside = spool, beside
-        spool.sweep(now() - SHELF_LIFE)
+    def __init__(self, spool: Spool, now: Clock = now_us, *, skip: Container[str] = ()) -> None:
+        self._spool, self._skip = spool, skip
+        spool.sweep(now() - RESULT_RETENTION)
 
     def apply(self, engine: Session, log: Log) -> int:
-        """Does what is waiting; how many commands that were."""
-        waiting = [command for command in self._spool.waiting() if command.do not in self._beside]
+        """Runs the waiting commands. Returns how many there were."""
+        waiting = [command for command in self._spool.waiting() if command.do not in self._skip]
         for command in waiting:
-            answer = done(engine, command)
-            self._spool.answer(command, answer)
-            error = {} if answer.error is None else {"error": answer.error}
-            log.event("command", do=command.do, **_told(command.arguments), **error)
+            result = run_command(engine, command)
+            self._spool.answer(command, result)
+            error = {} if result.error is None else {"error": result.error}
+            log.event("command", do=command.do, **_logged(command.arguments), **error)
         return len(waiting)
 
 
-def done(engine: Session, command: Command) -> Answer:
-    """Does a command, if that was not done before a kill, and says what came of it."""
+def run_command(engine: Session, command: Command) -> CommandResult:
+    """Runs a command, unless it was already run before the process was killed, and returns its result."""
     try:
         if command.do == QUERY:
-            return answered(engine, Asking.of(command.arguments))
-        if (question := QUESTIONS.get(command.do)) is not None:
-            return Answer(question(engine, command.arguments))
+            return run_question(engine, SqlQuestion.of(command.arguments))
+        if (lookup := LOOKUPS.get(command.do)) is not None:
+            return CommandResult(lookup(engine, command.arguments))
         if (change := CHANGES.get(command.do)) is None:
-            raise BadCommand(f"no command is called {command.do!r}")
+            raise BadCommand(f"unknown command {command.do!r}")
         if (known := engine.answer_to(command.id)) is not None:
-            return Answer.from_json(known)
+            return CommandResult.from_json(known)
         names: list[str] = []
-        change(engine, command.arguments, partial(_noted, command, names))
-        return Answer(names)
+        change(engine, command.arguments, partial(_result_notes, command, names))
+        return CommandResult(names)
     except Exception as error:
-        # A change that fails for a fault of ours, or of the store's, ends the service: what it left is not known.
-        if not isinstance(error, InputError) and command.do not in {*QUESTIONS, QUERY}:
+        # A change that fails through a bug or the store ends the service: nobody knows what state it left.
+        if not isinstance(error, InputError) and command.do not in {*LOOKUPS, QUERY}:
             raise
         text = str(error)
-        return Answer(error=text.strip() or type(error).__name__)
+        return CommandResult(error=text.strip() or type(error).__name__)
 
 
-def _noted(command: Command, told: list[str], names: list[str]) -> Notes:
-    """The answer to a change, to be committed along with it."""
-    told[:] = names
-    return Notes(answers={command.id: Answer(names).to_json()})
+def _result_notes(command: Command, changed: list[str], names: list[str]) -> Notes:
+    """The result of a change, which is committed together with it."""
+    changed[:] = names
+    return Notes(answers={command.id: CommandResult(names).to_json()})
 
 
-def _told(arguments: Mapping[str, Any]) -> dict[str, object]:
+def _logged(arguments: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in arguments.items() if key in ("name", "sql", "add", "backfill")}
 
 
@@ -100,7 +100,7 @@ def _resume(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> No
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:
-    """An argument that is a text. Raises BadCommand for one that is missing, or is none."""
+    """An argument that is text. Raises BadCommand if it is missing or something else."""
     if not isinstance(found := arguments.get(name), str):
         raise BadCommand(f"the command lacks its {name}")
     return found
@@ -112,10 +112,10 @@ CHANGES: Mapping[str, Change] = {
     "pause": _pause,
     "resume": _resume,
 }
-"""Commands that change what is kept. Each is answered with the names of the queries that it is about."""
+"""Commands that change the store. The result of each is the list of names of the queries that it concerns."""
 
 
-# ------------------------------------------------------------ questions
+# ------------------------------------------------------------ lookups
 
 
 def _list(engine: Session, arguments: Mapping[str, Any]) -> object:
@@ -150,5 +150,5 @@ def _status(engine: Session, arguments: Mapping[str, Any]) -> object:
     return status(engine).to_dict()
 
 
-QUESTIONS: Mapping[str, Question] = {"list": _list, "show": _show, "status": _status}
-"""Commands that only ask, beside QUERY. They are answered between batches."""
+LOOKUPS: Mapping[str, Lookup] = {"list": _list, "show": _show, "status": _status}
+"""Commands that only read, apart from QUERY. They run between two batches."""

@@ -1,4 +1,4 @@
-"""The drop directory of a state into which a service fetches: as a source, and rid of what is read."""
+"""The drop directory into which a service fetches feeds: it is a source, and is cleared of what has been read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from feeds.tail import Tail
 from mmqjp.session import Session
 
 FETCHED = "#fetched"
-"""What the source is called in offsets, so that these hold wherever the state directory is moved. Stores have it; a
-source that is named by its path never begins with #, for the path is absolute."""
+"""The source's name in stored offsets, which stay valid when the state directory is moved. No other source has this
+name: the others are named by their absolute paths."""
 
 HOUR = 3600 * 1_000_000
 
 
-class Drops:
-    """A directory of fetched versions, which it makes. They are kept for `keep` microseconds, None: for ever."""
+class DropDirectory:
+    """A directory of fetched versions of feeds, created if needed.
+
+    Versions that were read are kept for `keep` microseconds (None: for ever).
+    """
 
     def __init__(self, directory: Path, keep: int | None, now: Clock = now_us) -> None:
         self.directory, self._keep, self._now = directory, keep, now
@@ -27,12 +30,14 @@ class Drops:
         directory.mkdir(parents=True, exist_ok=True)
 
     def tail(self, feeds: EntryForm) -> Tail:
-        """The directory as a source."""
+        """The directory as a source of documents."""
         return Tail(self.directory, feeds=feeds, name=FETCHED)
 
     def sweep(self, engine: Session) -> None:
-        """Removes versions that were fetched long enough ago, if they are read to the end and that is committed, but
-        never the newest of a feed, by which a fetch knows what is new. Once an hour at the most."""
+        """Removes old versions that were read to the end, once that is committed. Does so at most once an hour.
+
+        The newest version of each feed stays: a fetch compares with it to see whether a feed has changed.
+        """
         now = self._now()
         if self._keep is None or (self._swept is not None and now - self._swept < min(self._keep, HOUR)):
             return

@@ -1,4 +1,4 @@
-"""Fetches feeds in a thread beside the loop of a service, and tells of it; a fetch that fails asks the loop to end."""
+"""Fetches feeds in a thread beside the loop of a service, and logs each visit. If fetching fails, the loop stops."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mmqjp.service.log import Log
 
 
 class Fetching:
-    """A job in a thread, from the beginning of a block to its end at the latest.
+    """A context manager that runs a fetch job in a thread.
 
-    The errors of a feed are events. One of the fetch itself (the disk is full, the state is another's) sets `stop`,
-    and is raised at the end of the block.
+    The errors of single feeds are logged as events. An error of the job itself (such as a full disk, or a state that
+    another process holds) sets `stop` and is raised at the end of the block.
     """
 
     def __init__(
         self, job: Job, log: Log, stop: threading.Event, *, watch: bool = True, world: World | None = None
     ) -> None:
-        """With `watch` feeds are fetched whenever they are due, else once."""
+        """With `watch`, feeds are fetched whenever they are due; without it, once."""
         self._job, self._log, self._stop, self._watch, self._world = job, log, stop, watch, world
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
@@ -44,9 +44,9 @@ class Fetching:
             raise self._failure
 
     def wait(self) -> None:
-        """Returns when all is fetched, or `stop` is set."""
+        """Returns when all feeds are fetched, or when `stop` is set."""
         while self._thread.is_alive() and not self._stop.is_set():
-            self._thread.join(0.1)  # in steps, for signals come between them
+            self._thread.join(0.1)  # in short steps, so that signals are handled between them
 
     def _work(self) -> None:
         try:
@@ -57,10 +57,10 @@ class Fetching:
             self._stop.set()
 
     async def _fetch(self) -> None:
-        report, feeds = await self._job.run(watch=self._watch, stop=self._end, told=self._told, world=self._world)
+        report, feeds = await self._job.run(watch=self._watch, stop=self._end, told=self._log_visit, world=self._world)
         counts = {outcome.value.replace(" ", "_"): report.counts[outcome] for outcome in Outcome}
         self._log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts)
 
-    def _told(self, report: Report, feed: FeedState, outcome: Outcome) -> None:
+    def _log_visit(self, report: Report, feed: FeedState, outcome: Outcome) -> None:
         why = {"reason": feed.last_error} if feed.last_error else {}
         self._log.event("fetch", feed=feed.shown, outcome=outcome.value, status=feed.status, **why)

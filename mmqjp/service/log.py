@@ -1,4 +1,4 @@
-"""What a service tells of its work, an event at a time: as JSON lines, or as lines for people."""
+"""The log of a service, one event at a time: as JSON lines, or as text for people."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Write = Callable[[str], object]
 
 
 class Log(Protocol):
-    """Takes events: a name, and what belongs to it."""
+    """Receives events: a name, and fields."""
 
     def event(self, name: str, /, **fields: object) -> None: ...
 
 
-class Silence:
-    """Tells nothing."""
+class NullLog:
+    """Discards all events."""
 
     def event(self, name: str, /, **fields: object) -> None:
         pass
 
 
 class JsonLog:
-    """A line of JSON for each event, with `time` (ISO-8601, UTC) and `event`."""
+    """Writes one line of JSON for each event. Its first keys are `time` (ISO-8601, UTC) and `event`."""
 
     def __init__(self, write: Write, now: Clock = now_us) -> None:
         self._write, self._now = write, now
@@ -39,22 +39,22 @@ class JsonLog:
 
 
 class TextLog:
-    """A line for each event. On a terminal, `live`, that of a batch is overwritten by the next."""
+    """Writes one line of text for each event. With `terminal`, the line of a batch is overwritten by the next line."""
 
-    def __init__(self, write: Write, now: Clock = now_us, *, live: bool = False) -> None:
-        self._write, self._now, self._live = write, now, live
-        self._over = False
+    def __init__(self, write: Write, now: Clock = now_us, *, terminal: bool = False) -> None:
+        self._write, self._now, self._terminal = write, now, terminal
+        self._was_overwritable = False
 
     def event(self, name: str, /, **fields: object) -> None:
         text = one_line(" ".join([name, *(f"{key}={_text(value)}" for key, value in fields.items())]))
-        over = self._live and name == "batch"
-        start = "\r\x1b[K" if self._over else ""
-        self._write(f"{start}{_iso(self._now())} {text}" + ("" if over else "\n"))
-        self._over = over
+        overwritable = self._terminal and name == "batch"
+        start = "\r\x1b[K" if self._was_overwritable else ""
+        self._write(f"{start}{_iso(self._now())} {text}" + ("" if overwritable else "\n"))
+        self._was_overwritable = overwritable
 
 
 class SharedLog:
-    """A log that several threads tell, one at a time."""
+    """A log that several threads may use. It passes on one event at a time."""
 
     def __init__(self, log: Log) -> None:
         self._log, self._lock = log, Lock()

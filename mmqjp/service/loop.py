@@ -1,4 +1,4 @@
-"""The loop of a service: what has come is processed batch by batch, with how far it was read; then it waits."""
+"""The loop of a service: it processes what has arrived, batch by batch, commits the offsets with it, and waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from feeds.tail import Tail
 from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
 from mmqjp.documents.batches import BYTES, DOCUMENTS
-from mmqjp.service.intake import Intake, Taken
+from mmqjp.service.intake import Intake, ReadBatch
 from mmqjp.service.log import Log
 from mmqjp.service.progress import progress
 from mmqjp.session import Session
@@ -22,17 +22,17 @@ from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.notes import Notes
 
 POLL = 0.1
-"""Seconds between looks for commands while there is nothing else to do."""
+"""Seconds between two looks for commands while the service waits."""
 
-PRUNED = 50
-"""Batches after which what is kept no longer is dropped, whichever process they are of."""
+PRUNE_INTERVAL = 50
+"""Every so many batches, counted across restarts, the service drops what it need not keep any longer."""
 
-PRUNED_AT = "pruned"
-"""The setting with the number of batches when that was done last."""
+PRUNED_AT_BATCH = "pruned"
+"""The setting that stores the number of the batch at which that was last done."""
 
 
 class Stop(Protocol):
-    """Tells when to end (a `threading.Event` will do)."""
+    """Says when to stop. A `threading.Event` is one."""
 
     def is_set(self) -> bool: ...
 
@@ -40,129 +40,138 @@ class Stop(Protocol):
 
 
 class Commands(Protocol):
-    """What other processes ask for, between batches."""
+    """Commands from other processes, which run between two batches."""
 
     def apply(self, engine: Session, log: Log) -> int:
-        """Does what is waiting; how many commands that were."""
+        """Runs the waiting commands. Returns how many there were."""
 
 
-def nobody_told(engine: Session) -> None:
-    """Nothing."""
+def do_nothing(engine: Session) -> None:
+    """The default of `ServiceOptions.on_idle`."""
 
 
-def nothing_asked() -> bool:
-    """No."""
-    return False
-
-
-def no_room() -> bool:
-    """Nothing is there that could make room."""
+def never() -> bool:
+    """The default of the options that ask a question: no."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How a service works: with how many documents, or bytes of XML, a batch ends; for how many microseconds what
-    nobody needs is kept, and the ids of documents (None: for ever); what the sources share that is known of entries;
-    who is told whenever all that had come is processed; whether the output is to be opened anew, asked once; who makes
-    room, and says whether there was any to make, when a batch has run out of memory."""
+class ServiceOptions:
+    """The options of a service.
+
+    - `batch_size`, `batch_bytes`: a batch ends after so many documents or bytes of XML.
+    - `keep`: microseconds for which data that no join needs is kept (None: for ever).
+    - `keep_ids`: microseconds for which the ids of dropped documents are remembered (None: for ever).
+    - `history`: what is known of feed entries, shared by all sources.
+    - `on_idle`: called whenever everything that has arrived is processed.
+    - `should_reopen`: returns True, once, if the output file must be opened again.
+    - `free_memory`: called when a batch runs out of memory. Returns whether it freed any, so that a retry is worth it.
+    """
 
     batch_size: int = DOCUMENTS
     batch_bytes: int = BYTES
     keep: int | None = None
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
-    on_idle: Callable[[Session], object] = nobody_told
-    reopening: Callable[[], bool] = nothing_asked
-    make_room: Callable[[], bool] = no_room
+    on_idle: Callable[[Session], object] = do_nothing
+    should_reopen: Callable[[], bool] = never
+    free_memory: Callable[[], bool] = never
 
 
 class Service:
-    """An engine that reads sources. Every batch commits its offsets along with its state and outputs."""
+    """An engine that reads sources. Each batch commits its offsets together with its state and outputs."""
 
     def __init__(
-        self, engine: Session, sources: Sequence[Tail], sink: Sink, commands: Commands, log: Log, rules: Rules
+        self,
+        engine: Session,
+        sources: Sequence[Tail],
+        sink: Sink,
+        commands: Commands,
+        log: Log,
+        options: ServiceOptions,
     ) -> None:
-        self._engine, self._commands, self._log, self._rules = engine, commands, log, rules
+        self._engine, self._commands, self._log, self._options = engine, commands, log, options
         self._delivery = Delivery(engine, sink)
-        self._intake = Intake(engine, sources, rules.history, rules.batch_size, rules.batch_bytes, self._unreadable)
-        self._pruned = int(engine.setting(PRUNED_AT) or 0)
+        self._intake = Intake(
+            engine, sources, options.history, options.batch_size, options.batch_bytes, self._log_unreadable
+        )
+        self._pruned = int(engine.setting(PRUNED_AT_BATCH) or 0)
         self._settings: dict[str, str] = {}
-        self._noted: dict[str, str] = {}
+        self._committed_settings: dict[str, str] = {}
         self._write()
 
     def run(self, trigger: float | None, stop: Stop) -> None:
-        """Works until `stop` is set, looking for documents every `trigger` seconds; None: until all is read."""
+        """Looks for documents every `trigger` seconds until `stop` is set. With None, looks once and returns."""
         while not stop.is_set():
             started = perf_counter()
             self.drain(stop)
-            if self._engine.pass_time():
-                self._prune()
-            self._rules.on_idle(self._engine)
+            self._pass_time()
+            self._options.on_idle(self._engine)
             if trigger is None:
                 break
-            self._settle()
+            self._commit_settings()
             while not stop.is_set() and (left := trigger - (perf_counter() - started)) > 0:
-                self._obey()
+                self._run_commands()
                 stop.wait(min(left, POLL))
-        self._settle()
+        self._commit_settings()
 
     def drain(self, stop: Stop) -> None:
-        """Processes all that has come, batch by batch, or up to the end of a batch once `stop` is set."""
-        self._obey()
-        for taken in self._intake.batches():
-            self._process(taken)
+        """Processes all that has arrived, batch by batch. Once `stop` is set, returns after the current batch."""
+        self._run_commands()
+        for batch in self._intake.batches():
+            self._process(batch)
             if stop.is_set():
                 return
-            self._obey()
+            self._run_commands()
             self._prune()
 
     def _pass_time(self) -> None:
-        """Lets silent streams go on with the clock, and writes what is decided by that."""
+        """Advances silent streams with the clock, and writes the outputs that this decides."""
         if self._engine.pass_time():
             self._write()
-            self._tell_paused()
+            self._log_paused()
             self._prune()
 
     def _prune(self) -> None:
-        """Drops, every PRUNED batches, what is kept no longer."""
-        if self._engine.batch - self._pruned < PRUNED:
+        """Every PRUNE_INTERVAL batches, drops what need not be kept any longer."""
+        if self._engine.batch - self._pruned < PRUNE_INTERVAL:
             return
-        self._settle()
-        self._engine.prune(self._rules.keep, self._rules.keep_ids, *self._intake.there())
+        self._commit_settings()
+        self._engine.prune(self._options.keep, self._options.keep_ids, *self._intake.listing())
         self._intake.refresh()
         self._pruned = self._engine.batch
-        self._delivered()
+        self._note_delivered()
 
-    def _obey(self) -> None:
-        """Does what other processes ask for; a backfill among it has outputs, and may pause queries."""
-        if self._rules.reopening():
+    def _run_commands(self) -> None:
+        """Runs the commands of other processes. A backfill among them has outputs, and may pause queries."""
+        if self._options.should_reopen():
             self._delivery.prepare()
-            self._delivered()
+            self._note_delivered()
         if self._commands.apply(self._engine, self._log):
             self._write()
-            self._tell_paused()
+            self._log_paused()
 
-    def _tell_paused(self) -> None:
-        """Tells which queries passed a bound."""
+    def _log_paused(self) -> None:
+        """Logs which queries passed a bound and were paused."""
         for name, reason in self._engine.take_paused().items():
             self._log.event("paused", name=name, reason=reason)
 
     def _write(self) -> None:
-        """Writes the outputs that are committed and not written."""
+        """Writes the outputs that are committed but not yet written."""
         self._delivery.write(self._delivery.pending())
-        self._delivered()
+        self._note_delivered()
 
-    def _process(self, taken: Taken) -> None:
+    def _process(self, read: ReadBatch) -> None:
+        """Commits a batch, writes its outputs and logs it."""
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
-        outputs = self._outputs(taken)
-        self._noted = self._settings
-        self._intake.committed(taken)
+        outputs = self._answer(read)
+        self._committed_settings = self._settings
+        self._intake.committed(read)
         batch = engine.batch - 1
         if outputs:
             self._delivery.write(outputs)
-        self._delivered()
-        after, seconds = engine.counters(), taken.seconds + perf_counter() - started
+        self._note_delivered()
+        after, seconds = engine.counters(), read.seconds + perf_counter() - started
         documents = after.documents - before.documents
         self._log.event(
             "batch",
@@ -176,33 +185,33 @@ class Service:
             outputs_a_second=round(len(outputs) / seconds),
             **progress(engine, self._intake.backlog),
         )
-        self._tell_paused()
+        self._log_paused()
         for letter in engine.last_dead_letters():
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
 
-    def _unreadable(self, file: str, reason: str) -> None:
-        """Tells that a file cannot be read now and waits, or, without a reason, that it is read again."""
+    def _log_unreadable(self, file: str, reason: str) -> None:
+        """Logs that a file cannot be read now, or, if the reason is "", that it is read again."""
         if reason:
             self._log.event("unreadable", file=file, reason=reason)
         else:
             self._log.event("readable", file=file)
 
-    def _outputs(self, taken: Taken) -> list[Output]:
-        """What a batch gives. One that runs out of memory goes before those who only ask, and is tried again."""
-        notes = self._intake.notes(taken, self._settings)
+    def _answer(self, read: ReadBatch) -> list[Output]:
+        """Commits a batch and returns its outputs. If memory runs out, questions are ended and the batch is retried."""
+        notes = self._intake.notes(read, self._settings)
         try:
-            return self._engine.process(taken.items, notes, taken.found)
+            return self._engine.process(read.items, notes, read.evaluated)
         except OutOfMemory:
-            if not self._rules.make_room():
+            if not self._options.free_memory():
                 raise
-        return self._engine.process(taken.items, notes, taken.found)
+        return self._engine.process(read.items, notes, read.evaluated)
 
-    def _delivered(self) -> None:
-        """All outputs so far are written: the next commit notes it."""
-        self._settings = {**self._delivery.settings(), PRUNED_AT: str(self._pruned)}
+    def _note_delivered(self) -> None:
+        """Notes, to be committed with the next batch, that all outputs so far are written."""
+        self._settings = {**self._delivery.settings(), PRUNED_AT_BATCH: str(self._pruned)}
 
-    def _settle(self) -> None:
-        """Notes at once what else the next batch would note, if that is news."""
-        if self._noted != self._settings:
+    def _commit_settings(self) -> None:
+        """Commits at once the settings that the next batch would commit, if they have changed."""
+        if self._committed_settings != self._settings:
             self._engine.note(Notes(settings=self._settings))
-            self._noted = self._settings
+            self._committed_settings = self._settings

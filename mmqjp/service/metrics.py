@@ -1,4 +1,4 @@
-"""Metrics of a service for Prometheus: what its log tells, added up, and the status of its store."""
+"""Metrics of a service for Prometheus: totals of the events that it logs, and the status of its store."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ COUNTED = ("documents", "outputs", "duplicates", "dead_letters")
 
 
 class Metrics:
-    """Metrics in a registry of their own; as a `Log` it passes on each event after it is added up."""
+    """Metrics in their own registry. As a `Log`, it counts each event and passes it on."""
 
     def __init__(self, log: Log, now: Clock = now_us) -> None:
         self._log, self._now = log, now
         self.registry = CollectorRegistry()
-        told = {
-            "documents": "Documents that were taken in.",
-            "outputs": "Outputs that were found.",
-            "duplicates": "Documents that were met before.",
-            "dead_letters": "Documents that could not be taken in.",
+        descriptions = {
+            "documents": "Documents accepted.",
+            "outputs": "Outputs found.",
+            "duplicates": "Documents already known by their id.",
+            "dead_letters": "Documents rejected as dead letters.",
         }
-        self._counters = {key: Counter(f"mmqjp_{key}", told[key], registry=self.registry) for key in COUNTED}
+        self._counters = {key: Counter(f"mmqjp_{key}", descriptions[key], registry=self.registry) for key in COUNTED}
         self._seconds = Histogram(
-            "mmqjp_batch_seconds", "Seconds that a batch took.", registry=self.registry,
+            "mmqjp_batch_seconds", "Duration of a batch in seconds.", registry=self.registry,
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
         )  # fmt: skip
-        self._commands = Counter("mmqjp_commands", "Commands of other processes.", ["do"], registry=self.registry)
+        self._commands = Counter("mmqjp_commands", "Commands from other processes.", ["do"], registry=self.registry)
         self._fetches = Counter("mmqjp_fetches", "Visits to feeds.", ["outcome"], registry=self.registry)
         self._queries = self._gauge("queries", "Registered queries.", "state")
-        self._horizon = self._gauge("horizon_seconds", "The least watermark, Unix time.")
-        self._evictable = self._gauge("evictable_before_seconds", "What begins earlier no join needs, Unix time.")
+        self._horizon = self._gauge("horizon_seconds", "The lowest watermark, Unix time.")
+        self._evictable = self._gauge(
+            "evictable_before_seconds", "No join needs documents that begin earlier, Unix time."
+        )
         self._watermark = self._gauge("watermark_seconds", "A stream's watermark, Unix time.", "stream")
-        self._lag = self._gauge("lag_seconds", "By how much the newest document is older than the clock.")
-        self._waiting = self._gauge("waiting_files", "Files that are there and not yet read.")
-        self._state = self._gauge("state_bytes", "Size of the files of the state.")
-        self._kept = self._gauge("kept_documents", "Documents of a stream that are kept.", "stream")
-        self._bytes = self._gauge("kept_bytes", "Bytes of XML of a stream that are kept.", "stream")
+        self._lag = self._gauge("lag_seconds", "Age of the newest document in seconds.")
+        self._waiting = self._gauge("waiting_files", "Files not yet read.")
+        self._state = self._gauge("state_bytes", "Size of the state's files in bytes.")
+        self._kept = self._gauge("kept_documents", "Documents kept of a stream.", "stream")
+        self._bytes = self._gauge("kept_bytes", "Bytes of XML kept of a stream.", "stream")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"mmqjp_{name}", text, labels, registry=self.registry)
@@ -62,7 +64,7 @@ class Metrics:
         self._log.event(name, **fields)
 
     def update(self, found: Status) -> None:
-        """Takes over what a status says of the store."""
+        """Sets the gauges from the status of the store."""
         self._queries.labels("active").set(found.queries - found.paused)
         self._queries.labels("paused").set(found.paused)
         for gauge, time in ((self._horizon, found.horizon), (self._evictable, found.evictable_before)):
@@ -70,7 +72,7 @@ class Metrics:
         latest = [stream.latest for stream in found.streams if stream.latest is not None]
         if latest:
             self._lag.set((self._now() - max(latest)) / 1e6)
-        self._waiting.set(0)  # a status is asked for when all is read
+        self._waiting.set(0)  # the status is taken when everything is read
         if found.state_bytes is not None:
             self._state.set(found.state_bytes)
         for gauge in (self._watermark, self._kept, self._bytes):
@@ -82,6 +84,6 @@ class Metrics:
             self._bytes.labels(stream.stream).set(stream.bytes)
 
     def serve(self, port: int, address: str = LOOPBACK) -> int:
-        """Answers at http://address:port/metrics as long as the process lives; the port, also if 0 was given."""
+        """Serves http://address:port/metrics as long as the process lives. Returns the port; 0 takes any free one."""
         server, _ = start_http_server(port, address, self.registry)
         return int(server.server_port)

@@ -1,4 +1,4 @@
-"""How far a service is behind: files that wait, the age of the newest document, and how much is kept."""
+"""How far a service is behind: files waiting to be read, the age of the newest document, and the size of the state."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from mmqjp.session import Session
 
 
 class Backlog:
-    """Counts the files that are still to be read, of those that were found last; None: it is not known."""
+    """The number of files waiting to be read, of those last listed. None if it is not known."""
 
     def __init__(self) -> None:
-        self.left: int | None = None
+        self.waiting_files: int | None = None
 
-    def over(self, waiting: Sequence[WaitingFile]) -> Iterator[WaitingFile]:
-        """The files one by one."""
-        for place, file in enumerate(waiting, 1):
-            self.left = len(waiting) - place
+    def counting(self, waiting: Sequence[WaitingFile]) -> Iterator[WaitingFile]:
+        """Yields the files one by one, and counts down."""
+        for number, file in enumerate(waiting, 1):
+            self.waiting_files = len(waiting) - number
             yield file
 
 
 def progress(engine: Session, backlog: Backlog) -> dict[str, object]:
-    """What is told with a batch: seconds by which the newest document is older than the clock, files that wait, and
-    the size of the state; of these what is known."""
+    """The fields that are logged with each batch, as far as they are known.
+
+    `waiting_files` is a count, `lag_seconds` the age of the newest document, and `state_bytes` the size of the state.
+    """
     found: dict[str, object] = {}
-    if backlog.left is not None:
-        found["waiting_files"] = backlog.left
+    if backlog.waiting_files is not None:
+        found["waiting_files"] = backlog.waiting_files
     if (lag := engine.lag()) is not None:
         found["lag_seconds"] = round(lag / 1e6, 3)
     if (size := engine.state_bytes()) is not None:

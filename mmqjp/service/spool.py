@@ -1,7 +1,7 @@
-"""The spool of a state directory: commands for whoever holds the store, and the answers, each file there whole or not.
+"""The spool of a state directory: commands for the process that holds the store, and their results.
 
-A command is a file in `spool/commands`, its name beginning with the time, so that they are done in the order in which
-they came; the answer is a file of the same name in `spool/answers`. Both appear by a rename.
+A command is a file in `spool/commands`. Its name begins with the time, so commands run in the order in which they were
+submitted. Its result is a file of the same name in `spool/answers`. Files appear by a rename, so they are always whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to be done, with its arguments. The id is its own for ever."""
+    """What to do, with its arguments. The id is unique for ever."""
 
     id: str
     do: str
@@ -32,61 +32,61 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of a command: its result, or the error in a line."""
+class CommandResult:
+    """The result of a command, which JSON can hold, or its error in one line."""
 
     result: Any = None
     error: str | None = None
 
     def to_json(self) -> str:
-        return json.dumps({"result": self.result, "error": self.error}, ensure_ascii=False, default=_plain)
+        return json.dumps({"result": self.result, "error": self.error}, ensure_ascii=False, default=_as_text)
 
     @staticmethod
-    def from_json(text: str) -> Answer:
+    def from_json(text: str) -> CommandResult:
         found = json.loads(text)
-        return Answer(found["result"], found["error"])
+        return CommandResult(found["result"], found["error"])
 
 
 class Spool:
     """The files of a state directory's spool."""
 
     def __init__(self, state: Path, now: Clock = now_us) -> None:
-        # Not right below the directory: there a store of Spark has a folder for each table, and clears it.
+        # Not directly in the state directory: a Spark store has its tables there, and removes folders it does not know.
         self._commands, self._answers, self._now = state / SPOOL / COMMANDS, state / SPOOL / ANSWERS, now
         self._state = state
 
     def submit(self, do: str, arguments: Mapping[str, Any]) -> Command:
-        """Hands in a command. Raises OSError where the directory cannot be written."""
+        """Submits a command. Raises OSError if the directory cannot be written to."""
         command = Command(f"{self._now():019d}-{uuid4().hex}", do, arguments)
         self._write(self._commands / f"{command.id}.json", json.dumps({"do": do, "arguments": dict(arguments)}))
         return command
 
     def withdraw(self, command: Command) -> None:
-        """Takes a command back that nobody waits for any longer, if it is still there."""
+        """Removes a command that nobody waits for any more, if it is still there."""
         (self._commands / f"{command.id}.json").unlink(missing_ok=True)
 
     def waiting(self) -> list[Command]:
-        """The commands that wait, oldest first. What is none is answered with an error."""
+        """The waiting commands, oldest first. A file that is not a command is answered with an error."""
         found = []
         for path in self._paths():
             try:
                 found.append(_command(path))
             except FileNotFoundError:
-                continue  # withdrawn meanwhile
+                continue  # withdrawn in the meantime
             except (ValueError, KeyError, TypeError) as error:
-                self.answer(Command(path.stem, "", {}), Answer(error=f"{path} is no command: {error}"))
+                self.answer(Command(path.stem, "", {}), CommandResult(error=f"{path} is not a command: {error}"))
         return found
 
-    def asked(self, do: str) -> list[Command]:
-        """The commands of one kind that wait, oldest first."""
+    def waiting_of(self, do: str) -> list[Command]:
+        """The waiting commands of one kind, oldest first."""
         found = []
         for path in self._paths():
-            with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # withdrawn, or no command
+            with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # withdrawn, or not a command
                 found.append(_command(path))
         return [command for command in found if command.do == do]
 
     def is_empty(self) -> bool:
-        """Whether no command waits."""
+        """Whether no command is waiting."""
         return not self._paths()
 
     def _paths(self) -> list[Path]:
@@ -96,22 +96,23 @@ class Spool:
             return []
         return [self._commands / name for name in names]
 
-    def answer(self, command: Command, answer: Answer) -> None:
-        """Leaves an answer for whoever asked; the command is done."""
-        self._write(self._answers / f"{command.id}.json", answer.to_json())
+    def answer(self, command: Command, result: CommandResult) -> None:
+        """Stores the result of a command for the process that submitted it, and removes the command."""
+        self._write(self._answers / f"{command.id}.json", result.to_json())
         self.withdraw(command)
 
-    def take_answer(self, command: Command) -> Answer | None:
-        """The answer to a command, which is then removed; None while there is none. What is none is an error."""
+    def take_result(self, command: Command) -> CommandResult | None:
+        """Removes and returns the result of a command. None if there is none yet; a damaged file is an error result."""
         path = self._answers / f"{command.id}.json"
         try:
-            answer = Answer.from_json(path.read_text("utf-8"))
+            result = CommandResult.from_json(path.read_text("utf-8"))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            answer = Answer(error=f"{path} is no answer: {error}; what was asked for may be done: look with mmqjp list")
+            message = f"{path} is damaged: {error}; the command may have run: check with mmqjp list"
+            result = CommandResult(error=message)
         path.unlink(missing_ok=True)
-        return answer
+        return result
 
     def _write(self, path: Path, text: str) -> None:
         make_state(self._state)
@@ -119,7 +120,7 @@ class Spool:
         _write(path, text)
 
     def sweep(self, before: int) -> None:
-        """Removes answers that nobody fetched, to commands handed in before a time, and drafts of killed processes."""
+        """Removes results that nobody fetched and temporary files of killed processes, if submitted before a time."""
         for directory in (self._commands, self._answers):
             for path in directory.glob("*") if directory.is_dir() else ():
                 time = path.name.lstrip(".").partition("-")[0]
@@ -133,6 +134,6 @@ def _command(path: Path) -> Command:
     return Command(path.stem, str(content["do"]), dict(content["arguments"]))
 
 
-def _plain(value: object) -> str:
-    """What JSON has no form for: bytes as text, anything else as it prints itself."""
+def _as_text(value: object) -> str:
+    """A value that JSON cannot hold: bytes are decoded, anything else is printed."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""What there is to know of a store at a glance: how far its streams have come, what it keeps, what it has done."""
+"""The status of a store: how far its streams have come, what it keeps and what it has done."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mmqjp.tables.kept import KEPT
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """A stream's documents: how many are kept, about how many bytes of XML, the greatest time, the watermark.
+    """The documents kept of a stream: their number, their approximate size in bytes, the latest time, the watermark.
 
-    Times are microseconds; a stream that only queries make has no watermark of its own.
+    Times are microseconds since 1970. A stream that only queries publish has no watermark.
     """
 
     stream: str
@@ -25,10 +25,10 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A store: `evictable_before` is the time before which documents begin that no join can need; None: none is known.
+    """The status of a store. Counts are of what is kept; times are microseconds since 1970.
 
-    `horizon` is the least watermark of the streams that queries read, `state_bytes` the size of the files. Counts are
-    of what is kept.
+    `horizon` is the lowest watermark of the streams that queries read. No join can need documents that begin before
+    `evictable_before` (None: not known). `state_bytes` is the size of the files.
     """
 
     queries: int
@@ -47,7 +47,7 @@ class Status:
 
 
 def status(engine: Session) -> Status:
-    """The status of an engine's store."""
+    """The status of the store of an engine."""
     counts: Counter[str] = Counter()
     kept: dict[str, StreamStatus] = {}
     for row in engine.sql(KEPT, trusted=True).to_pylist():

@@ -1,8 +1,8 @@
-"""The service on Spark: one query of Structured Streaming from the source to the tables.
+"""The service on Spark: one Structured Streaming query from the sources to the tables.
 
-Executors read what comes and evaluate it; this process admits it, joins it and commits it, in batches as without Spark,
-along with how far each file is read and which micro-batch that was. So a micro-batch that Spark repeats after a crash
-is passed over as far as it was done.
+Executors read documents and evaluate them. This process admits, joins and commits them, in batches as on DuckDB. Each
+commit includes the offsets of the files and the number of the micro-batch, so if Spark repeats a micro-batch after a
+crash, the part that was committed is skipped.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from feeds.offsets import Offset
 from feeds.tail import ReadItem, Tail
 from join_stage.store.protocol import StoreError
 from join_stage.store.spark.tables import file_urls
-from mmqjp.service.intake import Taken
+from mmqjp.service.intake import ReadBatch
 from mmqjp.service.log import Log
-from mmqjp.service.loop import POLL, Commands, Rules, Service, Stop
+from mmqjp.service.loop import POLL, Commands, Service, ServiceOptions, Stop
 from mmqjp.session import Session
 from mmqjp.sinks.protocol import Sink
 from mmqjp.spark.micro_batch import items_of, numbered, readable, uncommitted
 from mmqjp.text import one_line
 
 MICRO_BATCHES = "micro-batches"
-"""The name under which an offset tells which micro-batches of a query are done."""
+"""The file name of the offset that stores which micro-batches of a streaming query are done."""
 
 
 class StreamFailed(OperationalError, RuntimeError):
-    """Spark could not go on with a streaming query; the message is the cause."""
+    """A streaming query of Spark failed. The message is the cause."""
 
 
 class Stopped(Exception):
-    """A micro-batch that begins when the service is to end: it comes again. Only Spark meets it, which ends for it."""
+    """Raised, to Spark alone, by a micro-batch that starts when the service is stopping. Spark will repeat it."""
 
 
 class StreamingService(Service):
-    """A service whose documents come as rows of `mmqjp.spark.micro_batch.ROWS` in a streaming data frame.
+    """A service whose documents arrive in a streaming data frame, as rows of `mmqjp.spark.micro_batch.ROWS`.
 
-    `checkpoint` is where Spark keeps the state of the query. `sources` are those whose offsets the rows have.
+    `checkpoint` is the directory where Spark keeps the state of the query. The rows carry the offsets of `sources`.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class StreamingService(Service):
         sink: Sink,
         commands: Commands,
         log: Log,
-        rules: Rules,
+        options: ServiceOptions,
         frame: DataFrame,
         checkpoint: Path,
     ) -> None:
-        super().__init__(engine, sources, sink, commands, log, rules)
+        super().__init__(engine, sources, sink, commands, log, options)
         self._frame, self._checkpoint = frame, checkpoint.absolute()
         self._lock = Lock()
         self._failure: BaseException | None = None
@@ -71,12 +71,12 @@ class StreamingService(Service):
         self._stop: Stop | None = None
 
     def run(self, trigger: float | None, stop: Stop) -> None:
-        """Works until `stop` is set, looking for documents every `trigger` seconds; None: until all is read.
+        """Looks for documents every `trigger` seconds until `stop` is set. With None, looks once and returns.
 
-        Raises StreamFailed, and what a batch raises.
+        Raises StreamFailed, and any error of a batch.
         """
         self._stop = stop
-        self._obey()
+        self._run_commands()
         query = self._start(trigger)
         try:
             try:
@@ -94,14 +94,14 @@ class StreamingService(Service):
         self._between(idle=True)
 
     def _watch(self, query: StreamingQuery, stop: Stop) -> None:
-        """Does what is to be done beside the query until that ends, or may be ended."""
-        with suppress(StreamingQueryException):  # whoever asks the query is told
+        """Runs commands and does upkeep beside the query, until it ends or may be stopped."""
+        with suppress(StreamingQueryException):  # the caller asks the query for its error
             while query.isActive:
                 busy = bool(query.status["isTriggerActive"])
                 if stop.is_set() and not busy:
                     return
                 self._between(idle=not busy)
-                query.awaitTermination(POLL)  # type: ignore[arg-type]  # it takes parts of seconds too
+                query.awaitTermination(POLL)  # type: ignore[arg-type]  # it accepts fractions of a second
 
     def _start(self, trigger: float | None) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._micro_batch)
@@ -111,33 +111,34 @@ class StreamingService(Service):
         return writer.trigger(processingTime=f"{max(round(trigger * 1000), 1)} milliseconds").start()
 
     def _between(self, *, idle: bool) -> None:
-        """What is done while no micro-batch is: commands, and once all that had come is processed, notes."""
+        """Runs commands between two micro-batches, and does the upkeep once all that has arrived is processed."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._obey()
-            if idle and self._engine.pass_time():
-                self._prune()
+            self._run_commands()
+            if idle:
+                self._pass_time()
             if idle and self._was_busy:
-                self._settle()
-                self._rules.on_idle(self._engine)
+                self._commit_settings()
+                self._options.on_idle(self._engine)
                 self._was_busy = False
         finally:
             self._lock.release()
 
     def _micro_batch(self, frame: DataFrame, number: int) -> None:
-        """Processes a micro-batch. Spark calls it in a thread of its own, and again with what it did not finish."""
+        """Processes a micro-batch. Spark calls it in a thread of its own, and calls it again if it did not finish."""
         with self._lock:
             if self._stop is None or self._stop.is_set():
                 raise Stopped
             try:
-                self._obey()
-                self._answer(frame, number)
+                self._run_commands()
+                self._process_rows(frame, number)
             except BaseException as error:
                 self._failure = error
                 raise
 
-    def _answer(self, frame: DataFrame, number: int) -> None:
+    def _process_rows(self, frame: DataFrame, number: int) -> None:
+        """Evaluates a micro-batch on the executors and processes what of it is not yet committed."""
         self._was_busy = True
         done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
         if self._intake.position(done.source, done.file) >= done.position:
@@ -146,7 +147,7 @@ class StreamingService(Service):
         evaluated = self._engine.evaluated(frame)
         seconds = perf_counter() - started
         rows = evaluated.rows.sort_by("place")
-        if not len(rows):  # as the first is, where nothing has come
+        if not len(rows):  # as in the first micro-batch when nothing has arrived
             return
         if not rows["source"][0].as_py():
             rows = numbered(rows, done.source, done.file, number)
@@ -166,17 +167,17 @@ class StreamingService(Service):
                 yield read
 
         first = 0
-        for taken in self._intake.in_batches(judged()) if len(rows) else [Taken()]:
+        for batch in self._intake.in_batches(judged()) if len(rows) else [ReadBatch()]:
             if count == len(rows):
-                taken.offsets[done.source, done.file] = done
-            taken.found = evaluated.of(rows.take(pa.array(items[first:], pa.int64())))
+                batch.offsets[done.source, done.file] = done
+            batch.evaluated = evaluated.of(rows.take(pa.array(items[first:], pa.int64())))
             first = len(items)
-            taken.seconds, seconds = seconds, 0.0
-            self._process(taken)
+            batch.seconds, seconds = seconds, 0.0
+            self._process(batch)
             self._prune()
 
     def _query_id(self) -> str:
-        """The id that Spark has given to the query, for as long as its checkpoint is there."""
+        """The id that Spark gave to the query. It stays the same as long as the checkpoint exists."""
         try:
             return str(json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"])
         except (OSError, ValueError, KeyError) as error:
@@ -184,10 +185,10 @@ class StreamingService(Service):
 
 
 def cause(error: PySparkException) -> str:
-    """Why a query failed, in a line: what a Python process said last, else what Spark says first."""
+    """Why a query failed, in one line: the last error of a Python process, else the first line of Spark's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
-    if not said:
+    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    if not errors:
         return one_line(next(iter(lines), type(error).__name__))
-    name, colon, text = said[-1].partition(":")
+    name, colon, text = errors[-1].partition(":")
     return one_line(name.rpartition(".")[2] + colon + text)

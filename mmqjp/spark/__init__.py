@@ -1,4 +1,4 @@
-"""For any Spark session: `attach` a store's tables, `register` the sources, read `drops`; and `stream` on Spark."""
+"""For any Spark session: `attach` a store, `register` data sources, stream `drops`. Also the source of `stream`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["attach", "drops", "register"]
 
 
 def __getattr__(name: str) -> object:
-    """What the package offers, imported when it is asked for: executors need little of it."""
+    """Imports the public functions when they are first used. Executors need few of the modules behind them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from mmqjp.spark import session

@@ -1,7 +1,7 @@
-"""The plan of a micro-batch: which splits of which files it reads, fixed in a file before Spark hears of it.
+"""The read plan of a micro-batch: which splits of which files it reads. It is written to a file before Spark starts it.
 
-Spark knows of the source only the number of its last plan. A micro-batch that comes again after a crash reads what it
-read before; once it is done its plan goes.
+The offset that Spark keeps for the source is the number of the last plan. So a micro-batch that is repeated after a
+crash reads the same splits again. Once it is committed, its plan is removed.
 """
 
 from __future__ import annotations
@@ -20,26 +20,30 @@ from feeds.splits import GRAIN, Split, splits_of
 from feeds.tail import WaitingFile
 
 LARGE = 64 << 20
-"""Bytes of XML after which a file is read on in a later micro-batch. Nothing comes behind so large a file in a plan."""
+"""Bytes of XML after which the rest of a file is left to a later micro-batch. So large a file ends its plan."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a micro-batch reads, in the order in which it is admitted; `time`, microseconds, is that of documents which
-    have none."""
+class ReadPlan:
+    """The splits that a micro-batch reads, in the order in which their documents are admitted.
+
+    `time` is for documents that have none, in microseconds.
+    """
 
     time: int
     splits: tuple[Split, ...] = ()
 
 
-NOTHING = Plan(0)
+EMPTY = ReadPlan(0)
 
 
 def next_plan(
     waiting: list[WaitingFile], positions: Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
-) -> Plan:
-    """The plan of the next micro-batch, about `most` documents and `most_bytes` large. Takes from the front of
-    `waiting` the files of which it needs no more."""
+) -> ReadPlan:
+    """Plans the next micro-batch, of about `most` documents and `most_bytes` bytes.
+
+    Files that the plan reads to the end are removed from the front of `waiting`.
+    """
     splits: list[Split] = []
     documents = size = 0
     while waiting and documents < most and size < most_bytes:
@@ -51,13 +55,15 @@ def next_plan(
             break  # there may be more lines
         del waiting[0]
         if size >= LARGE:
-            waiting.clear()  # to be found again once that is read
-    return Plan(time, tuple(splits))
+            waiting.clear()  # to be listed again once this file is read
+    return ReadPlan(time, tuple(splits))
 
 
-def shares(plan: Plan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Sequence[Split]]]:
-    """The plan cut into at most about `most` shares of the same weight, of `grain` bytes at the least, each with the
-    number of its first split."""
+def plan_partitions(plan: ReadPlan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Sequence[Split]]]:
+    """Cuts a plan into about `most` partitions of equal weight, but of at least `grain` bytes.
+
+    Yields for each the number of its first split, and its splits.
+    """
     aim = max(sum(split.weight for split in plan.splits) / most, grain)
     first = 0
     for splits in in_batches(plan.splits, len(plan.splits), ceil(aim), attrgetter("weight")):
@@ -66,28 +72,28 @@ def shares(plan: Plan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Seq
 
 
 class PlanFiles:
-    """The plans in a directory, by their numbers."""
+    """The read plans in a directory, by number."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def write(self, number: int, plan: Plan) -> None:
-        """Keeps a plan, in place of another that nobody has heard of."""
+    def write(self, number: int, plan: ReadPlan) -> None:
+        """Writes a plan. It may replace one of the same number that Spark never started."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        # The keys are those of plans that an older version may have left.
+        # The keys must stay: an older version may have left plans that have them.
         content = {"time": plan.time, "parts": [astuple(split) for split in plan.splits]}
         write_whole(self._path(number), json.dumps(content))
 
-    def read(self, number: int) -> Plan:
-        """A plan; one that is gone is of nothing: what it read and is not committed waits still."""
+    def read(self, number: int) -> ReadPlan:
+        """Reads a plan. A missing one is empty: whatever it covered and is not committed is still waiting."""
         try:
             found = json.loads(self._path(number).read_text("utf-8"))
         except FileNotFoundError:
-            return NOTHING
-        return Plan(found["time"], tuple(Split(*split) for split in found["parts"]))
+            return EMPTY
+        return ReadPlan(found["time"], tuple(Split(*split) for split in found["parts"]))
 
     def drop_before(self, number: int) -> None:
-        """Removes plans that are done."""
+        """Removes the plans before a number, which are committed."""
         for path in self._directory.glob("*.json"):
             if path.stem.isdecimal() and int(path.stem) < number:
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The streaming data source of files that come: the driver plans what is read next, executors read it."""
+"""The streaming data source for files as they arrive: the driver plans what to read next, executors read it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ from feeds.tail import ReadItem, Tail, WaitingFile, waiting_files
 from feeds.unreadable import ReplacedError, cause, is_unreadable
 from feeds.waiting import BlockedFeeds
 from join_stage.store.spark.tables import spark_columns
-from mmqjp.spark.batch_plan import LARGE, PlanFiles, next_plan, shares
+from mmqjp.spark.batch_plan import LARGE, PlanFiles, next_plan, plan_partitions
 from mmqjp.spark.micro_batch import ROWS, row_of, to_batches, unread_row
 
 FORMAT = "mmqjp_files"
 
-LONGEST = 16
-"""For so many looks, at the most, a file is let rest that could not be read."""
+MAX_SKIPS = 16
+"""The most listings for which a file that could not be read is skipped before the next attempt."""
 
 _PLAN = "plan"
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePath:
-    """A directory, or a file that grows; the form in which the entries of its feeds are read, None if it has none; and
-    its name in offsets, by default its path."""
+    """A directory, or a file that grows.
+
+    `feeds` is the form in which the entries of its feeds are read (None: it has no feeds). `name` is its name in
+    offsets, by default its path.
+    """
 
     path: Path
     feeds: EntryForm | None = None
@@ -45,10 +48,11 @@ class SourcePath:
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """Which files are read and how (see `feeds.tail.Tail`), how large micro-batches and documents may be, in how many
-    tasks a micro-batch is read at most, and how many bytes are worth one.
+    """What to read and how (see `feeds.tail.Tail`).
 
-    What feeds show is judged by the driver.
+    A micro-batch has about `most` documents and `most_bytes` bytes. It is read by at most about `tasks` tasks, of at
+    least `grain` bytes each. A document of more than `max_document` bytes is a dead letter. Executors only read feeds;
+    which entries are new is judged by the driver.
     """
 
     paths: tuple[SourcePath, ...]
@@ -60,7 +64,7 @@ class FileSource:
     grain: int = GRAIN
 
     def tails(self, now: Clock = now_us) -> list[Tail]:
-        """The paths as sources. Raises SourceError."""
+        """The sources for the paths. Raises SourceError."""
         return [
             Tail(path, feeds=feeds, time_xpath=self.time_xpath, name=name, now=now)
             for path, feeds, name in map(attrgetter("path", "feeds", "name"), self.paths)
@@ -68,8 +72,8 @@ class FileSource:
 
 
 @dataclass
-class Share(InputPartition):
-    """What a task reads of a plan: splits in their order, `first` the number of the first, and the time of the plan."""
+class PlanPartition(InputPartition):
+    """The part of a plan that one task reads: splits in order, the number of the first one, and the plan's time."""
 
     time: int
     first: int
@@ -79,7 +83,7 @@ class Share(InputPartition):
 class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads micro-batches of files.
 
-    `positions` tells how far files are read, as it is committed; offsets of Spark's are the numbers of plans.
+    `positions` returns the committed offsets of the files. The offsets that Spark sees are the numbers of plans.
     """
 
     def __init__(
@@ -88,9 +92,9 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source, self._positions, self._plans, self._now = source, positions, plans, now
         self._tails: list[Tail] = []
         self._waiting: list[WaitingFile] = []
-        self._only: set[tuple[str, str]] | None = None
+        self._available: set[tuple[str, str]] | None = None
         self._planned: dict[tuple[str, str], Offset | None] = {}
-        self._tries: dict[tuple[str, str], Tries] = {}
+        self._delays: dict[tuple[str, str], RetryDelay] = {}
         self._last = -1
 
     # ------------------------------------------------------------ on the driver
@@ -99,9 +103,9 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_PLAN: 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The number of the next plan, if there is something to read. The limits are the source's own."""
+        """Plans the next micro-batch and returns its number; `start` if there is nothing to read. Ignores `limit`."""
         number, positions = start[_PLAN], self._positions()
-        self._judge(positions, is_done=number == self._last)
+        self._note_unread(positions, is_done=number == self._last)
         if number != self._last or not self._waiting:
             self._waiting = self._list(positions)
         source = self._source
@@ -115,45 +119,44 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_PLAN: number + 1}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Of what comes from now on, only lines of files that are there are read."""
-        self._only = {(waiting.source, waiting.file) for waiting in self._list(self._positions())}
+        """Limits reading to the files that exist now. Lines that are added to them later are still read."""
+        self._available = {(waiting.source, waiting.file) for waiting in self._list(self._positions())}
 
-    def _judge(self, positions: Positions, *, is_done: bool) -> None:
-        """Notes which files the last plan had that are read no further, once it is done: they could not be, and are let
-        rest."""
+    def _note_unread(self, positions: Positions, *, is_done: bool) -> None:
+        """Once the last plan is done, delays the next attempt at those of its files that could not be read further."""
         for file, before in self._planned.items() if is_done else ():
             if positions.get(file) != before:
-                self._tries.pop(file, None)
+                self._delays.pop(file, None)
                 continue
-            self._tries.setdefault(file, Tries()).failed()
-            self._waiting.clear()  # what waits for it is found anew
+            self._delays.setdefault(file, RetryDelay()).failed()
+            self._waiting.clear()  # files that wait for it are listed again
         self._planned.clear()
 
     def _list(self, positions: Positions) -> list[WaitingFile]:
         self._tails = self._tails or self._source.tails()
         found = waiting_files(self._tails, positions)
         there = {(waiting.source, waiting.file) for waiting in found}
-        self._tries = {file: tries for file, tries in self._tries.items() if file in there}
-        resting = {file for file, tries in self._tries.items() if self._only is not None or not tries.are_due()}
+        self._delays = {file: delay for file, delay in self._delays.items() if file in there}
+        delayed = {file for file, delay in self._delays.items() if self._available is not None or not delay.is_over()}
         blocked = BlockedFeeds()
-        return [waiting for waiting in found if self._is_wanted(waiting, resting, blocked)]
+        return [waiting for waiting in found if self._is_readable(waiting, delayed, blocked)]
 
-    def _is_wanted(self, waiting: WaitingFile, resting: Container[tuple[str, str]], blocked: BlockedFeeds) -> bool:
-        """Whether a file did not come too late, is not let rest, and has not to wait for another version of its feed
-        that is."""
+    def _is_readable(self, waiting: WaitingFile, delayed: Container[tuple[str, str]], blocked: BlockedFeeds) -> bool:
+        """Whether to read a file now: it did not arrive too late, is not delayed, and follows no delayed version of its
+        feed."""
         file = waiting.source, waiting.file
-        if blocked.has(waiting) or (self._only is not None and file not in self._only):
+        if blocked.has(waiting) or (self._available is not None and file not in self._available):
             return False
-        if file in resting:
+        if file in delayed:
             blocked.add(waiting)
-        return file not in resting
+        return file not in delayed
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [
-            Share(plan.time, first, tuple(splits))
+            PlanPartition(plan.time, first, tuple(splits))
             for number in range(start[_PLAN] + 1, end[_PLAN] + 1)
             for plan in [self._plans.read(number)]
-            for first, splits in shares(plan, self._source.tasks, self._source.grain)
+            for first, splits in plan_partitions(plan, self._source.tasks, self._source.grain)
         ]
 
     def commit(self, end: dict[str, int]) -> None:
@@ -162,12 +165,12 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------ on executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Share):
+        if isinstance(partition, PlanPartition):
             yield from to_batches(self._rows(partition))
 
-    def _rows(self, share: Share) -> Iterator[tuple[Any, ...]]:
-        tails = {tail.name: tail for tail in self._source.tails(lambda: share.time)}
-        for number, split in enumerate(share.splits, share.first):
+    def _rows(self, partition: PlanPartition) -> Iterator[tuple[Any, ...]]:
+        tails = {tail.name: tail for tail in self._source.tails(lambda: partition.time)}
+        for number, split in enumerate(partition.splits, partition.first):
             count = 0
             try:
                 for count, read in enumerate(_read(tails[split.source], split), 1):
@@ -180,24 +183,26 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield unread_row(number << 32 | count + 1, split, reason, feed_address(Path(split.path)))
 
 
-class Tries:
-    """Vain tries to read a file: it is let rest for twice as many looks after each, up to LONGEST."""
+class RetryDelay:
+    """How many listings to skip a file that could not be read: twice as many after each attempt, up to MAX_SKIPS."""
 
     def __init__(self) -> None:
-        self._rest = self._left = 0
+        self._skips = self._left = 0
 
     def failed(self) -> None:
-        self._rest = self._left = min(max(1, 2 * self._rest), LONGEST)
+        self._skips = self._left = min(max(1, 2 * self._skips), MAX_SKIPS)
 
-    def are_due(self) -> bool:
-        """Whether it is time for another; asked once a look."""
+    def is_over(self) -> bool:
+        """Whether it is time for another attempt. Must be called once in each listing."""
         self._left -= 1
         return self._left < 0
 
 
 def _read(tail: Tail, split: Split) -> Iterator[ReadItem[Item]]:
-    """The items of a split. After LARGE bytes of XML the rest waits for the next micro-batch. Raises OSError if it
-    cannot be read."""
+    """The items of a split. After LARGE bytes of XML the rest is left to the next micro-batch.
+
+    Raises OSError if the file cannot be read.
+    """
     start = Offset(split.source, split.file, split.start, split.start_fingerprint)
     reads, lines = split.end != NOTED, split.end != ALL_READ
     waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines=lines)
@@ -213,7 +218,7 @@ def _read(tail: Tail, split: Split) -> Iterator[ReadItem[Item]]:
 
 
 def file_source(source: FileSource, positions: Callable[[], Positions], plans: Path) -> type[DataSource]:
-    """The data source for `readStream`. Executors find the files under the same paths."""
+    """The data source for `readStream`. Executors must see the files under the same paths."""
 
     class Files(DataSource):
         @classmethod

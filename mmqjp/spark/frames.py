@@ -1,4 +1,4 @@
-"""The streaming data frames that a service reads: of files that come, or of any source that Spark has."""
+"""The streaming data frames that a service reads: of files as they arrive, or of any streaming source of Spark."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mmqjp.spark.positions import StoredPositions
 from mmqjp.spark.values import values_frame
 
 PLANS = "plans"
-"""The folder of a checkpoint with the plans of micro-batches."""
+"""The folder inside a checkpoint that holds the read plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSource:
-    """A streaming source of Spark's by its name, with its options, and how large a document may be."""
+    """A streaming source of Spark: its name, its options, and the largest document that is accepted, in bytes."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -28,8 +28,11 @@ class ValueSource:
 def streaming_frame(
     session: SparkSession, source: FileSource | ValueSource, state: Path, checkpoint: Path
 ) -> DataFrame:
-    """Rows of `mmqjp.spark.micro_batch.ROWS` as they come, in a session of their own. `state` is that of a store that
-    is there, and `checkpoint` where Spark keeps that of the query. Raises SourceError."""
+    """A streaming data frame of `mmqjp.spark.micro_batch.ROWS`, in a new session.
+
+    `state` is the directory of an existing store, `checkpoint` the directory where Spark keeps the state of the query.
+    Raises SourceError.
+    """
     own = session.newSession()
     if isinstance(source, ValueSource):
         own.conf.set("spark.sql.streaming.schemaInference", "true")

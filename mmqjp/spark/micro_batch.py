@@ -1,4 +1,4 @@
-"""The rows that executors make of a micro-batch: one for each item or mere offset, in the order of the source."""
+"""The rows of a micro-batch: executors make one for each item and each offset without an item, in source order."""
 
 from __future__ import annotations
 
@@ -35,19 +35,24 @@ ROWS = pa.schema(
         ("known_fingerprint", pa.string()),
     ]
 )
-"""`place` is the row's in the micro-batch. `source`, `file`, `position` and `fingerprint` are the offset behind it;
-`known` and `known_fingerprint` are the file's when the micro-batch was planned. A document has `xml`, a reject `reason`
-and `raw`. A sighting and the end of a fetch have in `seen` what the driver needs to judge them, a sighting also its
-document. Any other row is an offset alone, or, if the position is UNREAD, the `reason` why a file cannot be read
-further, with the address of its feed in `seen`."""
+"""The schema of the rows.
+
+- `place`: the number of the row in the micro-batch.
+- `source`, `file`, `position`, `fingerprint`: the offset after the row.
+- `known`, `known_fingerprint`: the committed offset of the file when the micro-batch was planned.
+- A document has `xml`; a reject has `reason` and `raw`.
+- A sighting and the end of a fetch have in `seen` what the driver needs to judge them. A sighting also has `xml`.
+- A row without these is an offset alone. If its position is UNREAD, its file cannot be read further: `reason` says why,
+  and `seen` is the address of its feed.
+"""
 
 _XML, _RAW = ROWS.names.index("xml"), ROWS.names.index("raw")
 
 NEVER = -2
-"""No position of a file."""
+"""A position that no file has."""
 
 UNREAD = -3
-"""In place of the position of a file that could not be read."""
+"""Stands for the position of a file that could not be read."""
 
 ROWS_AT_ONCE = 1_000
 BYTES_AT_ONCE = 4 << 20
@@ -56,7 +61,7 @@ BYTES_AT_ONCE = 4 << 20
 def row_of(
     place: int, known: int, read: ReadItem[Item], max_document: int | None, known_fingerprint: str = ""
 ) -> tuple[Any, ...]:
-    """The row of an item; a document of more than `max_document` bytes is a reject."""
+    """The row of an item. A document of more than `max_document` bytes becomes a reject."""
     offset, item, seen = read.offset, read.item, None
     where = (place, offset.source, offset.file, known, offset.position)
     fingerprints = offset.fingerprint or None, known_fingerprint or None
@@ -78,14 +83,16 @@ def row_of(
 
 
 def unread_row(place: int, split: Split, reason: str, feed: str) -> tuple[Any, ...]:
-    """The row that says why a file cannot be read further; "" if another file has its name by now. `feed` is the
-    address of its feed, "" if it is not known."""
+    """The row that says why a file cannot be read further ("": another file has its name by now).
+
+    `feed` is the address of its feed ("": not known).
+    """
     where = (place, split.source, split.file, split.known, UNREAD)
     return (*where, None, None, None, None, None, reason, None, feed, None, split.known_fingerprint or None)
 
 
 def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow's, some at a time."""
+    """Rows as Arrow record batches."""
     return map(_batch, in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
 
 
@@ -99,7 +106,7 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
-    """The rows behind what is committed of their files: a micro-batch that comes again may be done in part."""
+    """The rows after the committed offsets of their files. Part of a repeated micro-batch may be committed already."""
     names = ("source", "file", "known", "known_fingerprint", "position")
     stays = [
         not _is_done(known, fingerprint or "", position, positions.get((source, file)))
@@ -109,7 +116,7 @@ def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
 
 
 def _is_done(known: int, fingerprint: str, position: int, committed: Offset | None) -> bool:
-    """Whether an offset is committed already. A file that was written anew begins again before it."""
+    """Whether an offset is committed already. If the file was replaced, its offsets begin again at the start."""
     now = (0, "") if committed is None else (committed.position, committed.fingerprint)
     if now == (known, fingerprint):
         return False
@@ -117,8 +124,11 @@ def _is_done(known: int, fingerprint: str, position: int, committed: Offset | No
 
 
 def readable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
-    """The rows, in their order, of files as far as they could be read; and why others could not, by source and file, ""
-    if another file has the name by now. What a feed shows behind a fetch that could not be read waits for that."""
+    """The rows, in order, of the files that could be read, and the reasons why others could not, by (source, file).
+
+    The reason is "" for a file whose name another file has by now, and for one that must wait for an unreadable earlier
+    version of its feed.
+    """
     failed: dict[tuple[str, str], str] = {}
     if pc.min(rows["position"]).as_py() != UNREAD:
         return rows, failed
@@ -136,7 +146,7 @@ def readable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
 
 
 def numbered(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
-    """Rows of a source that tells no offsets: each has its number in the micro-batch, under these names."""
+    """Gives the rows of a source without offsets their numbers as positions, in the given source and file."""
     count = len(rows)
     offsets = {
         "source": pa.repeat(pa.scalar(source), count),
@@ -152,8 +162,10 @@ def numbered(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
 
 
 def items_of(rows: pa.Table) -> Iterator[ReadItem[Item]]:
-    """The items that rows are of, as stage 1 on executors left them: with `text`, the document as it was read, or
-    `unread`, the bytes of one that could not be."""
+    """The items of rows that stage 1 has evaluated on executors.
+
+    `text` is the decoded document; `unread` holds the bytes of one that could not be decoded.
+    """
     names = (
         "source",
         "file",

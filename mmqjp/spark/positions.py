@@ -1,4 +1,4 @@
-"""How far sources are read, as a store of Spark says: for a process beside the one that holds it."""
+"""The committed offsets of a Spark store, read by a process other than the one that holds the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmqjp.tables.offsets import OFFSETS, by_file
 
 
 class StoredPositions:
-    """The positions that the last batch of a store has committed, read anew when there are others."""
+    """Returns the offsets that the last batch of a store has committed. Reads them only when they have changed."""
 
     def __init__(self, state: Path) -> None:
         self._state = state.absolute()

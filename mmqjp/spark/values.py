@@ -1,4 +1,4 @@
-"""Documents from any streaming source of Spark's whose rows have a `value`: XML, or a record as in a .jsonl file."""
+"""Documents from any streaming source of Spark whose rows have a `value`: XML, or a record as in a .jsonl file."""
 
 from __future__ import annotations
 
@@ -23,30 +23,33 @@ from join_stage.store.spark.tables import spark_columns
 from mmqjp.spark.micro_batch import ROWS, row_of, to_batches
 
 VALUES = ("value", "xml")
-"""The columns that a document may be in."""
+"""The columns that may hold a document. The first one present is used."""
 
 _COLUMNS = ("value", "id", "stream", "time")
 
 
-def values_frame(session: SparkSession, source: str, options: Mapping[str, str], most: int | None) -> DataFrame:
-    """Rows of `ROWS` of the documents of a streaming source, with at most `most` bytes each; without offsets, of which
-    these sources have others.
+def values_frame(session: SparkSession, source: str, options: Mapping[str, str], max_document: int | None) -> DataFrame:
+    """The documents of a streaming source as rows of `ROWS`. Documents of more than `max_document` bytes are rejects.
 
-    The id of a document is in the column `id`, else it is `topic/partition/offset`, as Kafka has them, else a hash; its
-    stream is in `stream`, else it is the `topic`, else S; its time is in `time`, else the `timestamp`, else when it was
-    read. A record says all these itself. Raises SourceError.
+    The rows have no offsets: Spark keeps those of such sources itself. A document in XML has
+
+    - as id the column `id`, else `topic/partition/offset`, which Kafka gives, else a hash;
+    - as stream the column `stream`, else the `topic`, else S;
+    - as time the column `time`, else the `timestamp`, else the time of reading.
+
+    A JSON record contains all these itself. Raises SourceError.
     """
     try:
         frame = session.readStream.format(source).options(**options).load()
     except (PySparkException, Py4JJavaError) as error:
-        said = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
-        cause = said.strip().splitlines()[0].rstrip(".")
+        message = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+        cause = message.strip().splitlines()[0].rstrip(".")
         raise SourceError(source, cause, "is its connector among the packages of this application?") from None
-    return rows_frame(frame, source, most)
+    return rows_frame(frame, source, max_document)
 
 
-def rows_frame(frame: DataFrame, source: str, most: int | None) -> DataFrame:
-    """Rows of `ROWS` of a data frame. Raises SourceError if its columns have no documents."""
+def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataFrame:
+    """A data frame as rows of `ROWS`. Raises SourceError if none of its columns holds documents."""
     value = next((name for name in VALUES if name in frame.columns), None)
     if value is None:
         hint = f"it has {', '.join(frame.columns) or 'none'}"
@@ -55,7 +58,7 @@ def rows_frame(frame: DataFrame, source: str, most: int | None) -> DataFrame:
     stream = _first(*(f.col(name).cast("string") for name in ("stream", "topic") if name in frame.columns))
     times = [name for name in ("time", "timestamp") if name in frame.columns]
     time = _first(*(_micros(frame, name) for name in times))
-    counted = any(map(partial(_is_counted, frame), times))
+    is_number = any(map(partial(_is_number, frame), times))
     chosen = frame.select(
         f.col(value).cast("binary").alias("value"),
         id.cast("string").alias("id"),
@@ -66,33 +69,33 @@ def rows_frame(frame: DataFrame, source: str, most: int | None) -> DataFrame:
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         first = (0 if context is None else context.partitionId()) << 32
-        return to_batches(_rows(batches, first, source, most, counted))
+        return to_batches(_rows(batches, first, source, max_document, is_number))
 
     return chosen.mapInArrow(rows, spark_columns(ROWS))
 
 
 def _rows(
-    batches: Iterable[pa.RecordBatch], first: int, source: str, most: int | None, counted: bool
+    batches: Iterable[pa.RecordBatch], first: int, source: str, max_document: int | None, is_number: bool
 ) -> Iterator[tuple[Any, ...]]:
     place = first
     for batch in batches:
         for value, id, stream, time in zip(*(batch[name].to_pylist() for name in _COLUMNS), strict=True):
             if value is not None:
-                item = _item(value, id, stream, time, source, counted)
-                yield row_of(place, 0, ReadItem(item, Offset("", "", 0)), most)
+                item = _item(value, id, stream, time, source, is_number)
+                yield row_of(place, 0, ReadItem(item, Offset("", "", 0)), max_document)
                 place += 1
 
 
 def _item(
-    value: bytes, id: str | None, stream: str | None, time: int | None, source: str, counted: bool
+    value: bytes, id: str | None, stream: str | None, time: int | None, source: str, is_number: bool
 ) -> Document | Reject:
-    """What a row holds; `counted` if its time was a number."""
+    """The document or reject of a row. `is_number` says whether the column of the time is numeric."""
     read_at = now_us() if time is None else time
     name = id or blake2b(value + str(time).encode(), digest_size=16).hexdigest()
     if value.lstrip().startswith(b"{"):
         return read_line(value, f"{source}: {name}", lambda: read_at)
     try:
-        if counted and (refusal := unix_time_refusal(time)) is not None:
+        if is_number and (refusal := unix_time_refusal(time)) is not None:
             raise ValueError(refusal)
         return Document(name, value, stream or DEFAULT_STREAM, read_at)
     except ValueError as error:
@@ -100,7 +103,7 @@ def _item(
 
 
 def _first(*columns: Column | None) -> Column:
-    """The first of columns that has a value."""
+    """The first column that is not null."""
     return f.coalesce(*(column for column in columns if column is not None), f.lit(None))
 
 
@@ -112,11 +115,11 @@ def _kafka_id(frame: DataFrame) -> Column | None:
 
 
 def _micros(frame: DataFrame, name: str) -> Column:
-    """A time as microseconds: whole numbers are, anything else is a time as Spark reads it."""
-    if _is_counted(frame, name):
+    """A time in microseconds. Integers are taken as such; other columns are cast to a timestamp."""
+    if _is_number(frame, name):
         return f.col(name).cast("bigint")
     return f.unix_micros(f.col(name).cast("timestamp"))
 
 
-def _is_counted(frame: DataFrame, name: str) -> bool:
+def _is_number(frame: DataFrame, name: str) -> bool:
     return dict(frame.dtypes)[name] in ("bigint", "int")

@@ -10,11 +10,11 @@ import pytest
 from bench import realistic, stage2_engines
 from bench.realistic import Case, check_pairs, floor_inputs, measure, pairs_of, run, workload
 from bench.realistic_naive import Pairs, SameTitle, by_statements
-from bench.realistic_split import PARTS, Split, replayed
+from bench.realistic_split import PARTS, PartTimes, replayed
 from bench.realistic_workload import LONGEST, POPULAR, script, subscriptions
 from bench.stage2_engines import opened
 from bench.stage2_floor import Floor
-from bench.stage2_rows import fingerprint
+from bench.stage2_rows import rows_digest
 from bench.workload import HOUR, channel
 from mmqjp.session import Session
 from xscl import parse_script
@@ -114,7 +114,7 @@ def test_replayed_calls_give_the_same_rows(ran):
         tables.append(rows)
         assert len(seconds) == sum(name == "join" for name, _ in of.calls)
     assert tables[0].num_rows > 0
-    assert {fingerprint(table) for table in tables} == {fingerprint(tables[0])}
+    assert {rows_digest(table) for table in tables} == {rows_digest(tables[0])}
 
 
 def test_documents_past_all_windows_are_evicted(ran):
@@ -159,7 +159,7 @@ def test_wrapping_an_engine_leaves_its_outputs_alone(ran):
     with Session("duckdb", lateness=HOUR) as engine:
         engine.subscribe(script(asked))
         assert [output for batch in batches for output in engine.process(batch)] == of.outputs
-        Split(engine)
+        PartTimes(engine)
         assert isinstance(engine.sql("SELECT count(*) FROM documents"), pa.Table)
 
 

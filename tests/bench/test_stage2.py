@@ -15,7 +15,7 @@ from bench import stage2_engines, technical
 from bench.stage2_engines import become_state, opened, put_rows, scope, timed_join
 from bench.stage2_queries import draw, mirrored, register, three_level, two_level, without_mirrors
 from bench.stage2_report import Line, marked, show, write_csv, write_json
-from bench.stage2_rows import check_equal, check_sample, expanded_count, fingerprint, of_columns, of_queries
+from bench.stage2_rows import check_equal, check_sample, expanded_count, of_columns, of_queries, rows_digest
 from bench.stage2_sequential import LAYOUTS, statement
 from bench.stage2_witnesses import document, witnesses
 from bench.technical import THREE_LEVEL, TWO_LEVEL, cases, expand, measure, measure_split, workload
@@ -99,12 +99,12 @@ def flat(of):
 # ------------------------------------------------------------ the checks of rows
 
 
-def test_a_fingerprint_does_not_depend_on_order_or_chunks(monkeypatch):
+def test_a_digest_does_not_depend_on_order_or_chunks(monkeypatch):
     shuffled = [ROWS[i] for i in (3, 1, 2, 0)]
-    assert fingerprint(result(ROWS)) == fingerprint(result(shuffled))
-    whole = fingerprint(result(ROWS))
+    assert rows_digest(result(ROWS)) == rows_digest(result(shuffled))
+    whole = rows_digest(result(ROWS))
     monkeypatch.setattr("bench.stage2_rows.CHUNK", 1)
-    assert fingerprint(result(ROWS)) == whole
+    assert rows_digest(result(ROWS)) == whole
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_fingerprint_does_not_depend_on_order_or_chunks(monkeypatch):
         [(1, 2, 3, [4]), (1, 2, 3, [5, 4, 5]), *ROWS[2:]],  # the same nodes, divided otherwise
     ],
 )
-def test_other_rows_have_another_fingerprint(changed):
-    assert fingerprint(result(changed)) != fingerprint(result(ROWS))
+def test_other_rows_have_another_digest(changed):
+    assert rows_digest(result(changed)) != rows_digest(result(ROWS))
     with pytest.raises(AssertionError, match="views gave other rows than basic"):
-        check_equal({"basic": fingerprint(result(ROWS)), "views": fingerprint(result(changed))})
+        check_equal({"basic": rows_digest(result(ROWS)), "views": rows_digest(result(changed))})
 
 
 def test_random_changes_are_seen():
@@ -133,7 +133,7 @@ def test_random_changes_are_seen():
         other = list(rows)
         other[rng.randrange(3)] = (rng.randrange(3), rng.randrange(3), rng.randrange(3), [rng.randrange(3)])
         equal = Counter(map(repr, rows)) == Counter(map(repr, other))
-        assert (fingerprint(result(rows)) == fingerprint(result(other))) == equal
+        assert (rows_digest(result(rows)) == rows_digest(result(other))) == equal
 
 
 @pytest.fixture(scope="module", params=TINY, ids=lambda case: case.schema)

@@ -212,7 +212,9 @@ def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
     arguments = ["run", "--engine", "duckdb", "--queries", queries, "--feeds", "--documents", tmp_path / "crawl"]
     result = mmqjp(*arguments)
     assert len(result.stdout.splitlines()) == 2
-    assert result.stderr == f"mmqjp: 2 feed entries dated after the fetch, taken as of then; 2 of {SOURCE}\n"
+    assert (
+        result.stderr == f"mmqjp: 2 feed entries dated after the fetch, given the time of the fetch; 2 from {SOURCE}\n"
+    )
     assert len(mmqjp(*arguments, "--versions", "ignore").stdout.splitlines()) == 1
 
 

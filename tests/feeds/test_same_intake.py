@@ -21,7 +21,7 @@ from feeds.sources import read_documents
 from feeds.tail import Tail, waiting_files
 from feeds.waiting import judged, read_waiting
 from mmqjp.spark.batch_plan import PlanFiles
-from mmqjp.spark.files import FileReader, FileSource, Share, SourcePath
+from mmqjp.spark.files import FileReader, FileSource, PlanPartition, SourcePath
 from mmqjp.spark.micro_batch import ROWS, items_of
 from tests.generate.seeds import seeds
 
@@ -136,7 +136,7 @@ def by_spark(directory: Path, feeds: EntryForm | None, plans: Path) -> Sequence:
         FileSource((SourcePath(directory, feeds),), grain=100, tasks=3), dict, PlanFiles(plans), lambda: NOW
     )
     shares = reader.partitions({"plan": 0}, reader.latestOffset({"plan": 0}, None))  # type: ignore[arg-type]
-    made = [row for share in reversed(shares) if isinstance(share, Share) for row in reader.read(share)]
+    made = [row for share in reversed(shares) if isinstance(share, PlanPartition) for row in reader.read(share)]
     rows = pa.Table.from_batches(made, ROWS).sort_by("place")
     text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
     for read in items_of(rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))):

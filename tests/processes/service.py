@@ -27,7 +27,7 @@ STEPS: list[Point] = [
     (Spool, "answer"),
     (CommandQueue, "apply"),
     (Service, "_process"),
-    (Service, "_settle"),
+    (Service, "_commit_settings"),
     (Session, "process"),
     (os, "fsync"),
     (Path, "replace"),

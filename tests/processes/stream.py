@@ -11,13 +11,13 @@ from feeds.fetch.clock import HOUR
 from feeds.fetch.fetcher import World
 from feeds.fetch.state import FetchStore
 from mmqjp.cli import main as command
-from mmqjp.service.drops import Drops
+from mmqjp.service.drops import DropDirectory
 from mmqjp.session import Session
 from mmqjp.sinks.jsonl import GrowingFile
 from tests.processes.fetch import POINTS, kill_at, note_starts
 from tests.support.feed_server import Hours, to_loopback
 
-POINTS |= {"process": (Session, "process"), "write": (GrowingFile, "write"), "sweep": (Drops, "sweep")}
+POINTS |= {"process": (Session, "process"), "write": (GrowingFile, "write"), "sweep": (DropDirectory, "sweep")}
 
 
 class OneHour(Hours):

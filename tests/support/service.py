@@ -11,8 +11,8 @@ from feeds.tail import Tail
 from mmqjp.documents.watermarks import Timing
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.log import Log
-from mmqjp.service.loop import Rules, Service
-from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.service.loop import Service, ServiceOptions
+from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT
 from mmqjp.sinks.jsonl import open_sink
@@ -61,7 +61,9 @@ class Directory:
     def service(self, engine: Session, log: Log | None = None, **options: Any) -> Service:
         lines = open_sink(self.output, engine.position(OUTPUT))
         queue = CommandQueue(self.spool)
-        return Service(engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, Rules(**options))
+        return Service(
+            engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, ServiceOptions(**options)
+        )
 
     def run(self, *queries: str, engine: Any = "duckdb", events: Events | None = None, **options: Any) -> None:
         """What `mmqjp stream --trigger available-now` does, in this process."""
@@ -73,8 +75,8 @@ class Directory:
     def ask(self, do: str, **arguments: Any) -> Command:
         return self.spool.submit(do, arguments)
 
-    def answer(self, command: Command) -> Answer:
-        found = self.spool.take_answer(command)
+    def answer(self, command: Command) -> CommandResult:
+        found = self.spool.take_result(command)
         assert found is not None
         return found
 
@@ -98,7 +100,7 @@ def streaming(place: Directory, engine: Session, session: Any, events: Events, *
     frame = options.pop("frame", None) or streaming_frame(session, source, place.state, checkpoint)
     lines = open_sink(place.output, engine.position(OUTPUT))
     queue = CommandQueue(place.spool)
-    return StreamingService(engine, source.tails(), lines, queue, events, Rules(**options), frame, checkpoint)
+    return StreamingService(engine, source.tails(), lines, queue, events, ServiceOptions(**options), frame, checkpoint)
 
 
 def stream(

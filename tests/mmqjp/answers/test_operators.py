@@ -26,6 +26,7 @@ from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.notes import Notes
 from tests.generate.seeds import seeds
 from tests.support.faults import FaultySession, Injected
+from tests.support.service import Directory, StopAfter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,3 +173,16 @@ def test_silence_moves_the_watermark_and_what_waits_comes(tmp_path: Path):
         assert engine.pass_time()
         assert [(o.query, o.seq) for o in engine.outputs()] == [("pairs", 0), ("readers", 1)]
         assert engine.counters().outputs == 2 and not engine.pass_time()
+
+
+def test_a_service_writes_what_silence_decides(tmp_path: Path):
+    now, place = START, Directory(tmp_path)
+    with Holding("duckdb", state=place.state, lateness=LATENESS, idle_after=IDLE, now=lambda: now) as engine:
+        engine.subscribe(QUERIES)
+        engine.process([Document("d0", "<a>v</a>", time=START), Document("d1", "<b>v</b>", time=START)])
+        service = place.service(engine)
+        service.run(None, StopAfter(10))
+        assert not place.pairs()
+        now += IDLE + WAIT + LATENESS + SECOND
+        service.run(None, StopAfter(10))
+        assert place.pairs() == [("d0", "d1")] * 2

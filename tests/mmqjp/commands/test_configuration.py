@@ -43,10 +43,10 @@ def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, a
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('lateness = { T = "soon" }', "has lateness = 'T=soon': 'soon' is no duration"),
-        ("lateness = { T = [1] }", "is no duration"),
-        ('lateness = ["1s", "2s"]', "a stream has it once"),
-        ('engine = { T = "1s" }', "write a text"),
+        ('lateness = { T = "soon" }', "has lateness = 'T=soon': 'soon' is not a duration"),
+        ("lateness = { T = [1] }", "is not a duration"),
+        ('lateness = ["1s", "2s"]', "a stream is named twice"),
+        ('engine = { T = "1s" }', "write a string"),
     ],
 )
 def test_a_configured_lateness_that_is_none(files, tmp_path, text, message):
@@ -114,7 +114,7 @@ def test_environment_with_an_unknown_engine(files, monkeypatch):
         (b"\xff", "cannot be read"),
         (b'engine = "mysql"', "has engine = 'mysql': 'mysql' is not one of"),
         (b"engine = 1", "has engine = 1"),
-        (b'motor = "duckdb"', 'unknown setting "motor"; it knows "'),
+        (b'motor = "duckdb"', 'unknown setting "motor"; the known ones are "'),
     ],
 )
 def test_a_bad_configuration_is_named(files, tmp_path, text, message):
@@ -176,7 +176,9 @@ def test_a_group_has_a_table_with_tables(tmp_path):
     assert found["feeds"]["list"] == {"state": "other/"} and found["feeds"]["retry"] == {"state": "crawl/"}
     assert found["feeds"]["export"] == {"state": "crawl/", "output": "feeds.opml"} and found["run"] == {}
     path.write_text('[feeds.list]\noutput = "x"')
-    with pytest.raises(click.UsageError, match=r'unknown setting "feeds\.list\.output"; it knows "feeds\.list\.debug"'):
+    with pytest.raises(
+        click.UsageError, match=r'unknown setting "feeds\.list\.output"; the known ones are "feeds\.list\.debug"'
+    ):
         configured(main, path)
 
 
@@ -244,10 +246,10 @@ def test_the_configuration_is_chosen_on_the_command_line_or_in_the_environment(f
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[run]\nkeep = '1d'", 'has an unknown setting "run.keep"; it knows "run.allow-private"'),
+        ("[run]\nkeep = '1d'", 'has an unknown setting "run.keep"; the known ones are "run.allow-private"'),
         ("[walk]\nengine = 'duckdb'", 'has an unknown setting "walk"'),
-        ("[stream]\nsource = 'drops'", "has stream.source = 'drops'; write a list of texts"),
-        ("[stream]\nstate = ['drops']", "has stream.state = ['drops']; write a text, a number or a truth value"),
+        ("[stream]\nsource = 'drops'", "has stream.source = 'drops'; write a list of strings"),
+        ("[stream]\nstate = ['drops']", "has stream.state = ['drops']; write a string, a number, or true or false"),
         ("add = 'yes'", "has add = 'yes'; write true or false"),
         ("[stream]\nbatch-size = 0", "has stream.batch-size = 0: 0 is not in the range x>=1."),
     ],

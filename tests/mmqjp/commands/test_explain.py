@@ -297,7 +297,7 @@ def test_a_store_without_the_queries_is_an_error(tmp_path):
     Engine("duckdb", state=store).close()
     result = call("explain", queries, "--state", store)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "has no queries of the names in" in result.stderr
+    assert "has none of the queries in" in result.stderr
 
 
 def test_a_directory_without_a_store_is_left_as_it_is(tmp_path):
@@ -306,6 +306,6 @@ def test_a_directory_without_a_store_is_left_as_it_is(tmp_path):
     result = call("explain", queries, "--state", other)
     assert (result.exit_code, result.stderr) == (
         1,
-        f"mmqjp: error: {other} holds no store: mmqjp run --state makes one\n",
+        f"mmqjp: error: there is no store in {other}: mmqjp run --state creates one\n",
     )
     assert not list(other.iterdir())

@@ -60,7 +60,7 @@ def test_work_of_which_nothing_comes_has_failed(server, fetch):
     assert fetch().exit_code == 0  # nothing is due, and nothing failed
     result = fetch("--feeds", "gopher://example.org/feed")
     assert result.exit_code == 1 and "gopher" in result.stderr.splitlines()[0]
-    assert result.stderr.splitlines()[-1].startswith("mmqjp: error: none of the lists' addresses")
+    assert result.stderr.splitlines()[-1].startswith("mmqjp: error: none of the addresses in the lists")
 
 
 def test_a_state_that_was_damaged_is_told_in_one_line(server, fetch, tmp_path):
@@ -104,8 +104,8 @@ def test_an_address_that_is_none_is_told_and_left_out(server, fetch, tmp_path):
     [
         (["--feeds", "missing.opml"], 1, "missing.opml: no such file"),
         ([], 2, "name some feeds with --feeds"),
-        (["--feeds", "https://x.example/", "--spacing", "INF"], 2, "INF is no time to wait"),
-        (["--feeds", "https://x.example/", "--interval", "soon"], 2, "is no duration"),
+        (["--feeds", "https://x.example/", "--spacing", "INF"], 2, "INF is not allowed here"),
+        (["--feeds", "https://x.example/", "--interval", "soon"], 2, "is not a duration"),
         (["--feeds", "https://x.example/", "--concurrency", "0"], 2, "is not in the range"),
     ],
 )
@@ -226,7 +226,7 @@ def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path
     assert "1 new" in fetch().stderr
     result = call(*retry, "https://unknown.example/")
     assert result.exit_code == 1
-    assert "https://unknown.example/ is no feed of" in result.stderr
+    assert "https://unknown.example/ is not a feed of" in result.stderr
 
 
 def test_no_state_no_feeds(tmp_path):

@@ -16,8 +16,8 @@ from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.offsets import ALL_READ, Offset
-from mmqjp.service.drops import FETCHED, HOUR, Drops
-from mmqjp.service.log import JsonLog, Silence
+from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
+from mmqjp.service.log import JsonLog, NullLog
 from mmqjp.service.metrics import Metrics
 from mmqjp.session import Session
 from tests.support.cli import mmqjp, write_queries
@@ -56,7 +56,7 @@ def due(state: Path) -> None:
 
 
 def lines(text: str) -> int:
-    return len([line for line in text.splitlines() if line.startswith('{"query"')])
+    return len([line for line in text.splitlines() if line.startswith('{"id"')])
 
 
 NOW = ["--trigger", "available-now"]
@@ -196,7 +196,7 @@ def test_a_feed_that_fails_is_an_event(call, server):
 
 
 def test_visits_are_counted_for_prometheus():
-    metrics = Metrics(Silence())
+    metrics = Metrics(NullLog())
     for outcome in ("new", "failed", "new"):
         metrics.event("fetch", feed="https://x.example/", outcome=outcome)
     assert metrics.registry.get_sample_value("mmqjp_fetches_total", {"outcome": "new"}) == 2
@@ -233,15 +233,15 @@ def test_versions_that_are_read_go_after_a_while_but_for_the_newest(fetching, se
     folder = fetching.directory / source_name(url)
     names = [f"{folder.name}/{path.name}" for path in sorted(folder.glob("*.xml"))]
 
-    def left(drops: Drops, *read: str) -> int:
+    def left(drops: DropDirectory, *read: str) -> int:
         drops.sweep(Offsets(*read))  # type: ignore[arg-type]
         found = list(folder.iterdir())
         assert len(found) % 2 == 0
         return len(found) // 2
 
     clock = Hours(START + 6 * HOUR)
-    assert left(Drops(fetching.directory, None, clock.now), *names) == 4
-    drops = Drops(fetching.directory, 3 * HOUR, clock.now)
+    assert left(DropDirectory(fetching.directory, None, clock.now), *names) == 4
+    drops = DropDirectory(fetching.directory, 3 * HOUR, clock.now)
     assert left(drops, *names[1:]) == 3  # the first is not read; the second has been there long enough
     assert left(drops, *names) == 3  # not so soon again
     clock.time += HOUR
@@ -265,8 +265,8 @@ def test_a_stream_removes_what_it_has_read(call, server, tmp_path):
 
 @pytest.mark.parametrize("command", ["run", "stream"])
 def test_notes_that_later_ones_supersede_are_dropped(command, call, server, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmqjp.service.loop.PRUNED", 4)
-    monkeypatch.setattr("mmqjp.commands.run.PRUNED", 4)
+    monkeypatch.setattr("mmqjp.service.loop.PRUNE_INTERVAL", 4)
+    monkeypatch.setattr("mmqjp.commands.run.PRUNE_INTERVAL", 4)
     monkeypatch.setattr("mmqjp.state.retention.SUPERSEDED", 0)
     counts = []
     for number in range(8):

@@ -39,9 +39,9 @@ def test_every_command_has_help_with_an_example(command):
         (["--plan", "magic"], "'magic' is not one of 'basic', 'views', 'signature'"),
         (["--feeds=html"], "'html' is not one of 'item', 'raw'"),
         (["--batch-size", "0"], "0 is not in the range x>=1"),
-        (["--lateness", "soon"], "'soon' is no duration; write a number and a unit"),
-        (["--lateness", "-1h"], "'-1h' is no duration"),
-        (["--lateness", "1 fortnight"], "'1 fortnight' is no duration"),
+        (["--lateness", "soon"], "'soon' is not a duration; write a number and a unit"),
+        (["--lateness", "-1h"], "'-1h' is not a duration"),
+        (["--lateness", "1 fortnight"], "'1 fortnight' is not a duration"),
         (["--lateness", "1" * 30], "is too long; write INF for no limit"),
         (["--documents", "nowhere"], "'nowhere' does not exist"),
         (["--queries", "nowhere"], "'nowhere' does not exist"),
@@ -62,7 +62,7 @@ def test_missing_options_and_unknown_commands(files):
     missing = call("run", "--documents", ".")
     assert (missing.exit_code, missing.stderr) == (
         2,
-        "mmqjp: error: name the queries with --queries, or a --state that has some (see mmqjp run --help)\n",
+        "mmqjp: error: name the queries with --queries, or a --state that has queries (see mmqjp run --help)\n",
     )
     unknown = call("fly")
     assert (unknown.exit_code, unknown.stderr) == (2, "mmqjp: error: No such command 'fly'. (see mmqjp --help)\n")

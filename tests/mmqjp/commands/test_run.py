@@ -343,7 +343,7 @@ def test_a_terminal_gets_progress_and_a_summary(tmp_path):
     os.close(terminal)
     assert lines(done.stdout) == LINES
     assert "\r4 documents, 3 outputs" in shown
-    assert shown.endswith("mmqjp: 4 documents, 1 met before, 0 dead letters, 3 outputs\r\n")
+    assert shown.endswith("mmqjp: 4 documents, 1 already known, 0 dead letters, 3 outputs\r\n")
 
 
 @pytest.mark.spark
@@ -358,7 +358,7 @@ def test_spark_writes_the_same_lines(spark, tmp_path):
 def test_a_run_that_can_take_in_no_document_has_failed(run, tmp_path):
     result = run(documents=[BROKEN], name="bad.jsonl")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert lines(result.stderr)[-1].startswith("mmqjp: error: no document could be taken in: ")
+    assert lines(result.stderr)[-1].startswith("mmqjp: error: no document was accepted: ")
     assert run(documents=[BROKEN, *DOCUMENTS]).exit_code == 0
     state = ("--state", tmp_path / "state")
     assert run(*state).exit_code == 0

@@ -151,8 +151,8 @@ def test_the_queries_are_those_of_the_file(run: Run, tmp_path: Path):
     result = run(f"{BLOGS}; FROM S//blog->b[./author]; FROM S//blog->b[./author->a] PUBLISH books", EVERYTHING)
     path = tmp_path / "queries.xscl"
     assert result.stderr.splitlines() == [
-        f"mmqjp: 1 query of the state not in {path} ended: q3",
-        f"mmqjp: 1 query replaced as in {path}: books",
+        f"mmqjp: 1 query of the state ended (not in {path}): q3",
+        f"mmqjp: 1 query replaced by those in {path}: books",
     ]
     first = [("books", "d1"), ("books", "d2"), ("blogs", "d3"), ("q3", "d3")]
     assert found(tmp_path) == [*first, ("blogs", "d4"), ("books", "d4"), ("q4", "d4")]
@@ -169,7 +169,7 @@ def test_queries_that_are_the_same_stay_wherever_they_stand(run: Run, tmp_path: 
 
 def test_of_equal_queries_as_many_stay_as_the_file_has(run: Run, tmp_path: Path):
     run("FROM S//blog->b; FROM S//blog->b; FROM S//blog->b", slice(0, 0))
-    assert "1 query of the state not in" in run("FROM S//blog->b; FROM S//blog->b", EVERYTHING).stderr
+    assert "1 query of the state ended (not in" in run("FROM S//blog->b; FROM S//blog->b", EVERYTHING).stderr
     assert len(lines(tmp_path)) == 4
     run("FROM S//blog->b; FROM S//blog->b; FROM S//blog->b", slice(0, 0))
     with Session("duckdb", state=tmp_path / "state") as engine:
@@ -200,7 +200,7 @@ def test_without_any_queries_there_is_nothing_to_run(run: Run, tmp_path: Path):
     assert not (tmp_path / "state").exists()
     Session("duckdb", state=tmp_path / "state").close()
     none = run(None, FIRST)
-    expected = f"mmqjp: error: {tmp_path / 'state'} has no queries; name some with --queries\n"
+    expected = f"mmqjp: error: {tmp_path / 'state'} has no queries; name a file of queries with --queries\n"
     assert (none.exit_code, none.stderr) == (1, expected)
 
 
@@ -231,7 +231,7 @@ def test_a_service_replaces_the_names_of_its_file_and_leaves_the_others(tmp_path
     assert stream(f"FROM S//a->x; {PAIRS}") == []
     narrower = PAIRS.replace("10", "5")
     assert stream(f"{narrower}; FROM S//a->x; FROM S//c->x") == [
-        f"1 query replaced as in {tmp_path / 'queries.xscl'}: pairs"
+        f"1 query replaced by those in {tmp_path / 'queries.xscl'}: pairs"
     ]
     with Session("duckdb", state=place.state) as engine:
         kept = engine.queries()

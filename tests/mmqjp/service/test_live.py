@@ -12,8 +12,8 @@ import pytest
 from join_stage.store.protocol import StoreError
 from mmqjp.service import spool as spool_module
 from mmqjp.service.client import Client, CommandError, NoAnswer, stored_engine
-from mmqjp.service.commands import SHELF_LIFE, CommandQueue, done
-from mmqjp.service.spool import Answer, Command, Spool
+from mmqjp.service.commands import RESULT_RETENTION, CommandQueue, run_command
+from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.session import Session
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession, Injected, armed, fail
@@ -51,10 +51,10 @@ def test_a_running_service_does_commands_between_batches_in_order(place: Directo
         ]
         place.service(engine, events).run(None, StopAfter(10**9))
         answers = [place.answer(command) for command in asked]
-        assert answers[:2] == [Answer(["all_a"]), Answer(["all_a"])]
+        assert answers[:2] == [CommandResult(["all_a"]), CommandResult(["all_a"])]
         assert [(row["name"], row["paused"]) for row in answers[2].result] == [("pairs", None), ("all_a", "asked to")]
-        assert answers[3] == answers[4] == Answer(error="no query is named 'none'")
-        assert answers[5].error == "no command is called 'dance'"
+        assert answers[3] == answers[4] == CommandResult(error="no query is named 'none'")
+        assert answers[5].error == "unknown command 'dance'"
         assert answers[6].error is not None and "error" in answers[6].error
     assert [event["do"] for event in events.named("command")] == [command.do for command in asked]
     assert len(place.pairs()) == 6
@@ -83,7 +83,7 @@ def test_a_command_that_was_done_before_a_kill_is_not_done_again(
         with Session("duckdb", state=place.state) as engine:
             CommandQueue(place.spool).apply(engine, Events())
             assert len(engine.queries()["all_a"]) == 1
-        assert place.answer(command) == Answer(["all_a"])
+        assert place.answer(command) == CommandResult(["all_a"])
         (place.state / "spool" / "commands" / f"{command.id}.json").write_text(
             json.dumps({"do": "subscribe", "arguments": ALL | {"add": True}})
         )
@@ -95,7 +95,7 @@ def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(pla
         with engine.store.failing("commit"), pytest.raises(Injected):
             CommandQueue(place.spool).apply(engine, Events())
         assert CommandQueue(place.spool).apply(engine, Events()) == 1
-    assert place.answer(command) == Answer(["all_a"])
+    assert place.answer(command) == CommandResult(["all_a"])
 
 
 @pytest.mark.parametrize("do", ["subscribe", "unsubscribe", "pause", "resume", "show"])
@@ -124,11 +124,11 @@ def test_commands_on_spark(place: Directory, spark: SparkSession):
     place.drop("1.jsonl", range(4))
     asked = [place.ask("subscribe", text=PAIRS, add=False, backfill=False), place.ask("status")]
     place.run(engine=spark)
-    assert place.answer(asked[0]) == Answer(["pairs"]) and place.answer(asked[1]).result["queries"] == 1
+    assert place.answer(asked[0]) == CommandResult(["pairs"]) and place.answer(asked[1]).result["queries"] == 1
     place.drop("2.jsonl", range(4, 5))
     asked = [place.ask("subscribe", **ALL | {"backfill": True}), place.ask("query", sql="SELECT * FROM queries")]
     place.run(engine=spark)
-    assert place.answer(asked[0]) == Answer(["all_a"]) and len(place.answer(asked[1]).result["rows"]) == 2
+    assert place.answer(asked[0]) == CommandResult(["all_a"]) and len(place.answer(asked[1]).result["rows"]) == 2
     assert len(place.pairs()) == 10 + 5
     there = Client(place.state, lambda: Session(spark, state=place.state), 5)
     assert there.ask("pause", {"name": "pairs"}) == ["pairs"]
@@ -138,7 +138,7 @@ def test_commands_on_spark(place: Directory, spark: SparkSession):
 def test_a_free_store_is_opened_and_all_that_waits_is_done(place: Directory):
     earlier = place.ask("subscribe", **ALL)
     assert client(place).ask("pause", {"name": "all_a"}) == ["all_a"]
-    assert place.answer(earlier) == Answer(["all_a"])
+    assert place.answer(earlier) == CommandResult(["all_a"])
     assert [row["paused"] for row in client(place).ask("show", {"name": "all_a"})] == ["asked to"]
     with pytest.raises(CommandError, match="no query is named 'none'"):
         client(place).ask("unsubscribe", {"name": "none"})
@@ -172,8 +172,8 @@ def test_rubbish_in_the_spool_is_answered_and_old_answers_go(place: Directory):
         (commands / name).write_text(text)
     assert [command.do for command in place.spool.waiting()] == ["list"]
     assert sorted(path.name for path in answers.iterdir()) == ["1-x.json", "2-x.json"]
-    assert "is no command" in place.answer(Command("1-x", "", {})).error  # type: ignore[operator]
-    CommandQueue(place.spool, lambda: SHELF_LIFE + 10)
+    assert "is not a command" in place.answer(Command("1-x", "", {})).error  # type: ignore[operator]
+    CommandQueue(place.spool, lambda: RESULT_RETENTION + 10)
     assert list(answers.iterdir()) == [] and not (commands / ".3-x.json.77").exists()
     assert len(place.spool.waiting()) == 1
 
@@ -182,8 +182,8 @@ def test_questions_in_sql_are_answered_in_columns_and_rows(place: Directory):
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
 
-        def ask(sql: str) -> Answer:
-            return done(engine, Command("1", "query", {"sql": sql}))
+        def ask(sql: str) -> CommandResult:
+            return run_command(engine, Command("1", "query", {"sql": sql}))
 
         assert ask("SELECT name, 'x'::BLOB AS raw FROM queries").result["columns"] == ["name", "raw"]
         assert "raw" in ask("SELECT 'x'::BLOB AS raw").to_json()

@@ -85,7 +85,7 @@ def test_a_run_that_waits_looks_again_at_every_trigger(place: Directory):
         assert engine.counters().documents == 3
 
 
-@pytest.mark.parametrize("failing", ["write", "_delivered", "_settle"])
+@pytest.mark.parametrize("failing", ["write", "_note_delivered", "_commit_settings"])
 def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(place: Directory, failing: str):
     place.drop("1.jsonl", range(3))
     place.run(PAIRS)
@@ -150,7 +150,7 @@ def test_events_are_json_or_lines_for_people():
     assert json.loads(written.pop()) == {
         "time": "1970-01-01T00:00:00.001Z", "event": "batch", "documents": 1, "where": "x"
     }  # fmt: skip
-    log = TextLog(written.append, lambda: 0, live=True)
+    log = TextLog(written.append, lambda: 0, terminal=True)
     log.event("batch", documents=12345, seconds=0.12345, text="a\nb")
     log.event("stopped", rate=12345.6)
     assert written == [
@@ -201,7 +201,7 @@ def test_a_signal_ends_the_command_with_status_0(place: Directory):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--trigger", "soon"], "'soon' is no duration"),
+        (["--trigger", "soon"], "'soon' is not a duration"),
         (["--trigger", "INF"], "write a duration like 10s, or available-now"),
         (["--source", "none"], "none: no such file or directory"),
         (["--master", "local"], "--master is for the engine spark"),

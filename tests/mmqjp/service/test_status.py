@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from feeds.document import Document
-from mmqjp.service.log import Silence
+from mmqjp.service.log import NullLog
 from mmqjp.service.metrics import Metrics
 from mmqjp.service.status import status
 from mmqjp.session import Session
@@ -65,7 +65,7 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
     assert re.search(r"^mmqjp_state_bytes [1-9]", text, re.M)
     (batch,) = events.named("batch")
     assert (batch["lag_seconds"], batch["waiting_files"]) == (3.0, 0) and batch["state_bytes"]
-    Metrics(Silence()).update(status_of_nothing())
+    Metrics(NullLog()).update(status_of_nothing())
 
 
 def test_a_batch_tells_how_many_files_wait(tmp_path: Path):

@@ -18,9 +18,9 @@ from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.drops import Drops
+from mmqjp.service.drops import DropDirectory
 from mmqjp.service.intake import HISTORY
-from mmqjp.service.loop import Rules, Service
+from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.spool import Spool
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT
@@ -42,7 +42,7 @@ class Reader:
     def run(self, events: Events | None = None, **options: Any) -> None:
         """Reads what is there, in batches of two."""
         history = History(lateness=self.lateness, **options)
-        drops = Drops(self.drops, 0, lambda: self.now)
+        drops = DropDirectory(self.drops, 0, lambda: self.now)
         with Session("duckdb", state=self.state, lateness=self.lateness, now=lambda: self.now) as engine:
             if not engine.queries():
                 engine.subscribe("FROM S//item->a PUBLISH all")
@@ -50,7 +50,7 @@ class Reader:
             service = Service(
                 engine, [drops.tail("item")], lines, CommandQueue(Spool(self.state)),
                 Events() if events is None else events,
-                Rules(batch_size=2, history=history, on_idle=drops.sweep),
+                ServiceOptions(batch_size=2, history=history, on_idle=drops.sweep),
             )  # fmt: skip
             try:
                 service.run(None, StopAfter(10**9))
@@ -87,8 +87,8 @@ KILLS: dict[str, tuple[Any, str, bool]] = {
     "after a batch": (Session, "process", True),
     "before the lines": (GrowingFile, "write", False),
     "after the lines": (GrowingFile, "write", True),
-    "before the sweep": (Drops, "sweep", False),
-    "after the sweep": (Drops, "sweep", True),
+    "before the sweep": (DropDirectory, "sweep", False),
+    "after the sweep": (DropDirectory, "sweep", True),
 }
 """What is killed before or after which call; an archive is that of the layout."""
 

@@ -74,7 +74,7 @@ def test_a_service_whose_output_was_moved_goes_on_in_a_new_file(place: Directory
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         asked = False
-        service = place.service(engine, reopening=lambda: asked)
+        service = place.service(engine, should_reopen=lambda: asked)
         place.drop("1.jsonl", range(3))
         service.drain(StopAfter(10**9))
         place.output.rename(moved)

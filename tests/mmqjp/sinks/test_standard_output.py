@@ -60,7 +60,7 @@ def test_a_service_says_that_its_reader_has_gone_and_writes_it_again(tmp_path: P
     os.close(writer)
     assert status == 1
     assert errors.splitlines()[1:] == [
-        "mmqjp: error: the reader of standard output has gone; what it has not got comes with a restart"
+        "mmqjp: error: the reader of standard output has gone; what it missed is written after a restart"
     ]
     target = tmp_path / "out.jsonl"
     assert program(*arguments, "--output", target)[0] == 0

@@ -18,7 +18,7 @@ from join_stage.store.spark.tables import spark_columns
 from mmqjp.answers.outbox import Position
 from mmqjp.documents.watermarks import Timing
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.loop import Rules, Service
+from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.spool import Spool
 from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingService, cause
 from mmqjp.session import Session
@@ -104,7 +104,7 @@ def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark
 @pytest.mark.parametrize(
     ("owner", "method", "call"),
     [
-        (StreamingService, "_answer", 1),  # before anything is done
+        (StreamingService, "_process_rows", 1),  # before anything is done
         (StreamingService, "_process", 2),  # between the batches of a micro-batch
         (Session, "process", 2),
         (GrowingFile, "write", 2),  # a batch is committed, its lines are not written
@@ -144,13 +144,13 @@ def test_what_comes_out_does_not_depend_on_who_reads_what(
     (place.drops / "1.jsonl").write_text("".join(lines))
     (place.drops / "2.jsonl").write_text("".join(reversed(lines)))
     partitions: list[int] = []
-    kept = StreamingService._answer
+    kept = StreamingService._process_rows
 
     def counted(service: StreamingService, frame: Any, number: int) -> None:
         partitions.append(frame.rdd.getNumPartitions())
         kept(service, frame, number)
 
-    monkeypatch.setattr(StreamingService, "_answer", counted)
+    monkeypatch.setattr(StreamingService, "_process_rows", counted)
     events = stream(place, spark, "S/a PUBLISH all_a", grain=100)
     assert totals(events) == {"documents": 9, "outputs": 9, "duplicates": 51, "dead_letters": 0}
     assert partitions[0] >= 4
@@ -197,7 +197,7 @@ def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_let
         tail = Tail(place.drops, feeds="item")
         lines = Pipe(tmp_path / "lines", Position())
         queue = CommandQueue(Spool(tmp_path / "other"))
-        Service(engine, [tail], lines, queue, Events(), Rules(history=history)).run(None, Event())
+        Service(engine, [tail], lines, queue, Events(), ServiceOptions(history=history)).run(None, Event())
         lines.close()
         assert kept(engine) == ours
 

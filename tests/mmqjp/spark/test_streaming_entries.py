@@ -18,7 +18,7 @@ from feeds.waiting import judged
 from mmqjp.spark import batch_plan as plans
 from mmqjp.spark import files
 from mmqjp.spark.batch_plan import PlanFiles
-from mmqjp.spark.files import FileReader, FileSource, Share, SourcePath
+from mmqjp.spark.files import FileReader, FileSource, PlanPartition, SourcePath
 from mmqjp.spark.micro_batch import ROWS, items_of, uncommitted
 
 HOUR = 3600 * 1_000_000
@@ -79,7 +79,12 @@ class Spark:
     def rows(self) -> Iterator[pa.Table]:
         while (end := self._reader.latestOffset(self._start, None)) != self._start:  # type: ignore[arg-type]
             shares = self._reader.partitions(self._start, end)
-            read = [row for share in reversed(shares) if isinstance(share, Share) for row in self._reader.read(share)]
+            read = [
+                row
+                for share in reversed(shares)
+                if isinstance(share, PlanPartition)
+                for row in self._reader.read(share)
+            ]
             rows = pa.Table.from_batches(read, ROWS).sort_by("place")
             text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
             yield rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))

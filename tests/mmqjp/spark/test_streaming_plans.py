@@ -16,8 +16,8 @@ from feeds.offsets import ALL_READ, Offset
 from feeds.splits import Split
 from feeds.tail import ReadItem, Tail, waiting_files
 from mmqjp import spark_job
-from mmqjp.spark.batch_plan import Plan, PlanFiles, next_plan, shares
-from mmqjp.spark.files import FileReader, FileSource, Share, SourcePath
+from mmqjp.spark.batch_plan import PlanFiles, ReadPlan, next_plan, plan_partitions
+from mmqjp.spark.files import FileReader, FileSource, PlanPartition, SourcePath
 from mmqjp.spark.micro_batch import ROWS, numbered, readable, row_of, to_batches, uncommitted
 from tests.support.unreadable import failing, shut
 
@@ -48,17 +48,17 @@ class Driver:
         """The ids of what is read in so many looks."""
         return [id for _ in range(looks) for id in self.step()]
 
-    def planned(self) -> list[Share]:
+    def planned(self) -> list[PlanPartition]:
         """What the next micro-batch reads; nothing, if there is none."""
         self.end = self.reader.latestOffset(self.start, LIMIT)
         return self.tasks()
 
-    def tasks(self) -> list[Share]:
+    def tasks(self) -> list[PlanPartition]:
         """What is read of the plan that was made last."""
         found = self.reader.partitions(self.start, self.end)
-        return [share for share in found if isinstance(share, Share)]
+        return [share for share in found if isinstance(share, PlanPartition)]
 
-    def read(self, shares: list[Share]) -> pa.Table:
+    def read(self, shares: list[PlanPartition]) -> pa.Table:
         """The rows of a micro-batch, as they are admitted."""
         found = [batch for share in reversed(shares) for batch in self.reader.read(share)]
         rows, self.failed = readable(pa.Table.from_batches(found, ROWS).sort_by("place"))
@@ -205,10 +205,10 @@ def test_shares_have_about_the_same_weight():
     def split(weight: int) -> Split:
         return Split("s", "f", "/f", 0, 0, ALL_READ, 1, weight)
 
-    plan = Plan(0, tuple(split(weight) for weight in (10, 10, 10, 50, 10, 10)))
-    assert [(first, len(parts)) for first, parts in shares(plan, 2, grain=1)] == [(0, 4), (4, 2)]
-    assert [(first, len(parts)) for first, parts in shares(plan, 100, grain=20)] == [(0, 2), (2, 2), (4, 2)]
-    assert list(shares(Plan(0), 2)) == []
+    plan = ReadPlan(0, tuple(split(weight) for weight in (10, 10, 10, 50, 10, 10)))
+    assert [(first, len(parts)) for first, parts in plan_partitions(plan, 2, grain=1)] == [(0, 4), (4, 2)]
+    assert [(first, len(parts)) for first, parts in plan_partitions(plan, 100, grain=20)] == [(0, 2), (2, 2), (4, 2)]
+    assert list(plan_partitions(ReadPlan(0), 2)) == []
 
 
 def test_nothing_comes_behind_a_very_large_file(tmp_path: Path):

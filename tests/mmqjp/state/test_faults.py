@@ -19,7 +19,7 @@ from feeds.document import Document
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.state import STATE_FILE, FetchStore, HostState
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
-from mmqjp.service.spool import Answer, Spool
+from mmqjp.service.spool import CommandResult, Spool
 from mmqjp.session import Session
 from tests.processes import nursery
 from tests.support.cli import mmqjp
@@ -266,19 +266,19 @@ def test_a_damaged_command_is_answered_with_an_error(content: bytes, tmp_path: P
     good, bad = spool.submit("list", {}), spool.submit("list", {})
     (tmp_path / "spool" / "commands" / f"{bad.id}.json").write_bytes(content)
     assert spool.waiting() == [good]
-    answer = spool.take_answer(bad)
-    assert answer is not None and answer.error is not None and "is no command" in answer.error
+    answer = spool.take_result(bad)
+    assert answer is not None and answer.error is not None and "is not a command" in answer.error
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}"])
 def test_a_damaged_answer_is_an_error(content: bytes, tmp_path: Path):
     spool = Spool(tmp_path)
     command = spool.submit("list", {})
-    spool.answer(command, Answer([]))
+    spool.answer(command, CommandResult([]))
     (tmp_path / "spool" / "answers" / f"{command.id}.json").write_bytes(content)
-    answer = spool.take_answer(command)
-    assert answer is not None and answer.error is not None and "is no answer" in answer.error
-    assert spool.take_answer(command) is None
+    answer = spool.take_result(command)
+    assert answer is not None and answer.error is not None and "is damaged" in answer.error
+    assert spool.take_result(command) is None
 
 
 # ---------------------------------------------------------------- the command line

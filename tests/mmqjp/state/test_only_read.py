@@ -166,7 +166,7 @@ def test_a_question_goes_to_the_service_that_starts_meanwhile(state: Path):
 
         CommandQueue(place.spool).apply(service[0], Events())
 
-    client = Client(state, lambda: Session("duckdb", state=state), 600, sleep=answer, look_at=look)
+    client = Client(state, lambda: Session("duckdb", state=state), 600, sleep=answer, open_read_only=look)
     assert [row["name"] for row in client.ask("list", {})] == ["pairs"]
     service[0].close()
 

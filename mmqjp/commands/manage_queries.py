@@ -1,4 +1,4 @@
-"""The commands for the queries of a store, stopped or running: subscribe, unsubscribe, pause, resume, list, show."""
+"""The commands for a store's queries, with or without a running service: subscribe, pause, list, query and others."""
 
 from __future__ import annotations
 
@@ -21,51 +21,53 @@ from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import engine_option, read_script, seconds, shared_option
-from mmqjp.service.asking import ROWS, SECONDS, SIZE
 from mmqjp.service.client import Client, stored_engine
-from mmqjp.service.questions import QUERY
+from mmqjp.service.question_runner import QUERY
+from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS
 from mmqjp.text import one_line
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-SHOWN = 60
-"""How much of a query's text a list shows, in characters."""
+TEXT_WIDTH = 60
+"""How many characters of a query's text a list shows."""
 
 
 def store_options(command: Decorated) -> Decorated:
-    """What every command to a store takes: where it is, and how long to wait for whoever holds it."""
+    """The options of every command for a store: where it is, and how long to wait for an answer."""
     wait = click.option(
         "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0, show_default=True,
-        help="How long to wait for the answer of whoever holds the store.",
+        help="How long to wait if another process holds the store.",
     )  # fmt: skip
     state = click.option(
         "--state", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path),
-        help="The state directory of the store, of a service that runs or of none.",
+        help="The state directory of the store. A service may be running on it.",
     )  # fmt: skip
     return state(wait(debug_option(command)))
 
 
 def client(state: Path, wait: float, engine: str | None = None, *, shared: bool = False) -> Client:
-    """A client of the store in a directory; with `engine` one that is made if there is none."""
+    """A client of the store in a directory. With `engine`, the store is created if there is none."""
     kind = stored_engine(state) or engine
     if kind is None:
-        raise Failure(f"there is no store in {state}: check --state, or make one with mmqjp stream or mmqjp subscribe")
+        raise Failure(
+            f"there is no store in {state}: check --state, or create one with mmqjp stream or mmqjp subscribe"
+        )
     opens = partial(open_engine, kind, None, DEFAULT_PLAN, state)
     if shared:
         share(state)
-    return Client(state, opens, wait, look_at=partial(opens, read_only=True))
+    return Client(state, opens, wait, open_read_only=partial(opens, read_only=True))
 
 
-def answered(names: list[str], word: str) -> None:
-    """Says what happened to which queries."""
+def print_changed(names: list[str], word: str) -> None:
+    """Prints what happened to which queries."""
     for name in names:
         click.echo(f"{name}: {word}")
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
-@click.option("--add", is_flag=True, help="The queries that have the same names stay too.")
-@click.option("--backfill", is_flag=True, help="They are answered over all documents that are still kept, too.")
+@click.option("--add", is_flag=True, help="Keep the existing queries of the same names.")
+@click.option("--backfill", is_flag=True, help="Also answer the queries over all documents that are kept.")
 @shared_option
 @store_options
 @engine_option
@@ -76,12 +78,12 @@ def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, 
     Example:
       mmqjp subscribe stories.xscl --state state/
 
-    They are answered from the next batch on, for documents that arrive from then on. A service that runs goes on
-    running. --engine is only for a store that is not there yet.
+    They are answered from the next batch on, for documents that arrive from then on. A running service keeps running.
+    --engine is used only if the store does not exist yet.
     """
     text = read_script(file)[0]
     arguments = {"text": text, "add": add, "backfill": backfill}
-    answered(client(state, wait, engine, shared=shared).ask("subscribe", arguments), "subscribed")
+    print_changed(client(state, wait, engine, shared=shared).ask("subscribe", arguments), "subscribed")
 
 
 @click.command()
@@ -94,40 +96,40 @@ def unsubscribe(name: str, state: Path, wait: float) -> None:
     Example:
       mmqjp unsubscribe same_story --state state/
     """
-    answered(client(state, wait).ask("unsubscribe", {"name": name}), "removed")
+    print_changed(client(state, wait).ask("unsubscribe", {"name": name}), "removed")
 
 
 @click.command()
 @click.argument("name")
 @store_options
 def pause(name: str, state: Path, wait: float) -> None:
-    """Let the queries of a name rest: they give nothing, and miss the documents that arrive meanwhile.
+    """Pause the queries of a name: they give no outputs, and never see the documents that arrive meanwhile.
 
     \b
     Example:
       mmqjp pause same_story --state state/
     """
-    answered(client(state, wait).ask("pause", {"name": name}), "paused")
+    print_changed(client(state, wait).ask("pause", {"name": name}), "paused")
 
 
 @click.command()
 @click.argument("name")
 @store_options
 def resume(name: str, state: Path, wait: float) -> None:
-    """Let the queries of a name go on.
+    """Resume the paused queries of a name.
 
     \b
     Example:
       mmqjp resume same_story --state state/
     """
-    answered(client(state, wait).ask("resume", {"name": name}), "resumed")
+    print_changed(client(state, wait).ask("resume", {"name": name}), "resumed")
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each name.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each name.")
 @store_options
 def list_queries(state: Path, as_json: bool, wait: float) -> None:
-    """List the names of the queries, how many have each, and which are paused.
+    """List the query names, the number of queries of each, and which are paused.
 
     \b
     Example:
@@ -142,7 +144,7 @@ def list_queries(state: Path, as_json: bool, wait: float) -> None:
         table.add_column(column, overflow="fold")
     for row in found:
         text = one_line(row["text"])
-        shown = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+        shown = text if len(text) <= TEXT_WIDTH else text[: TEXT_WIDTH - 1] + "…"
         cells = (row["name"], str(row["queries"]), _state(row), shown)
         table.add_row(*map(Text, cells))
     console().print(table)
@@ -150,10 +152,10 @@ def list_queries(state: Path, as_json: bool, wait: float) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each query.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each query.")
 @store_options
 def show(name: str, state: Path, as_json: bool, wait: float) -> None:
-    """Show the queries of a name: their text, since when they are there, and whether and why they are paused.
+    """Show the queries of a name: their text, when they were added, and whether and why they are paused.
 
     \b
     Example:
@@ -171,30 +173,30 @@ def show(name: str, state: Path, as_json: bool, wait: float) -> None:
 @click.command()
 @click.argument("sql")
 @click.option(
-    "--timeout", metavar="DURATION", callback=seconds, default=f"{SECONDS:g}s", show_default=True,
-    help="How long the question may take, beside --wait; INF: as long as it likes.",
+    "--timeout", metavar="DURATION", callback=seconds, default=f"{MAX_SECONDS:g}s", show_default=True,
+    help="Longest time for the query, in addition to --wait. INF: no limit.",
 )  # fmt: skip
 @click.option(
-    "--most-rows", metavar="N", type=click.IntRange(min=1), default=ROWS, show_default=True,
-    help="How many rows the answer may have.",
+    "--most-rows", metavar="N", type=click.IntRange(min=1), default=MAX_ROWS, show_default=True,
+    help="Most rows of the answer.",
 )  # fmt: skip
 @click.option(
-    "--most-bytes", metavar="N", type=click.IntRange(min=1), default=SIZE, show_default=True,
-    help="How large the answer may be.",
+    "--most-bytes", metavar="N", type=click.IntRange(min=1), default=MAX_BYTES, show_default=True,
+    help="Largest answer, in bytes.",
 )  # fmt: skip
 @store_options
 def query(sql: str, timeout: float | None, most_rows: int, most_bytes: int, state: Path, wait: float) -> None:
-    """Ask a store in SQL; each row of the answer is a line of JSON.
+    """Query a store in SQL, and print each row of the answer as a line of JSON.
 
     \b
     Example:
       mmqjp query "SELECT query, count(*) AS outputs FROM outputs GROUP BY query" --state state/
 
-    A service that runs answers beside its work, which it puts first. The tables are only read, as of one batch.
+    A running service answers beside its work, which takes precedence. The tables are only read, as of one batch.
     """
     asked = {"sql": sql, "seconds": timeout, "most_rows": most_rows, "most_bytes": most_bytes}
-    patience = float("inf") if timeout is None else wait + timeout
-    found = client(state, patience).ask(QUERY, asked)
+    longest = float("inf") if timeout is None else wait + timeout
+    found = client(state, longest).ask(QUERY, asked)
     json_lines(dict(zip(found["columns"], row, strict=True)) for row in found["rows"])
 
 

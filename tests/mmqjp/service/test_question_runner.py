@@ -18,11 +18,11 @@ import pytest
 from feeds.document import Document
 from join_stage.store.protocol import OutOfMemory
 from join_stage.store.reading import QuestionInterrupted
-from mmqjp.service.asking import PATIENCE, Asked, Asking, answered
 from mmqjp.service.client import Client
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.questions import AT_ONCE, ENDING, GIVEN_UP, NEEDED, QUERY, Questions
-from mmqjp.service.spool import Answer
+from mmqjp.service.question_runner import ABANDONED, ENDING, MAX_RUNNING, MEMORY_NEEDED, QUERY, QuestionRunner
+from mmqjp.service.spool import CommandResult
+from mmqjp.service.sql_question import GRACE, RunningQuestion, SqlQuestion, run_question
 from mmqjp.session import Session
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession
@@ -79,8 +79,8 @@ def until(done: Callable[[], object], step: Callable[[], object]) -> None:
 
 
 def test_a_question_is_ended_when_its_time_is_over():
-    clock, question, found = Clock(), Stubborn(heeds=True), list[Answer]()
-    asked = Asked(question, 5, found.append, clock)
+    clock, question, found = Clock(), Stubborn(heeds=True), list[CommandResult]()
+    asked = RunningQuestion(question, 5, found.append, clock)
     clock.now = 4.9
     assert not asked.look() and not question.interrupted
     clock.now = 5
@@ -92,13 +92,13 @@ def test_a_question_is_ended_when_its_time_is_over():
 
 
 def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
-    clock, question, found = Clock(), Stubborn(heeds=False), list[Answer]()
-    asked = Asked(question, None, found.append, clock)
+    clock, question, found = Clock(), Stubborn(heeds=False), list[CommandResult]()
+    asked = RunningQuestion(question, None, found.append, clock)
     asked.end("enough")
     asked.end("for another reason")
-    clock.now = PATIENCE - 1
+    clock.now = GRACE - 1
     assert not asked.look() and not found
-    clock.now = PATIENCE
+    clock.now = GRACE
     assert asked.look() and [answer.error for answer in found] == ["enough"]
     question.let.set()
     asked._thread.join(60)
@@ -108,23 +108,25 @@ def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
 def test_a_question_that_is_waited_for_goes_with_whoever_waits(place: Directory, monkeypatch: pytest.MonkeyPatch):
     with Session("duckdb", state=place.state) as engine:
         clock = Clock()
-        assert answered(engine, Asking("SELECT 1 AS a, 2 AS a"), clock) == Answer(
+        assert run_question(engine, SqlQuestion("SELECT 1 AS a, 2 AS a"), clock) == CommandResult(
             {"columns": ["a", "a"], "rows": [[1, 2]]}
         )
         clock = Clock()
-        monkeypatch.setattr(Asked, "look", lambda asked: (_ for _ in ()).throw(KeyboardInterrupt))
-        monkeypatch.setattr("mmqjp.service.asking.POLL", 0.001)
+        monkeypatch.setattr(RunningQuestion, "look", lambda asked: (_ for _ in ()).throw(KeyboardInterrupt))
+        monkeypatch.setattr("mmqjp.service.sql_question.POLL", 0.001)
         with pytest.raises(KeyboardInterrupt):
-            answered(engine, Asking(CROSSED), clock)
+            run_question(engine, SqlQuestion(CROSSED), clock)
         assert engine.sql("SELECT 1 AS a")["a"].to_pylist() == [1]
 
 
-def asking(place: Directory, engine: Session, events: Events, clock: Clock, most: float | None = None) -> Questions:
-    return Questions(engine, place.spool, events, most, clock)
+def asking(
+    place: Directory, engine: Session, events: Events, clock: Clock, most: float | None = None
+) -> QuestionRunner:
+    return QuestionRunner(engine, place.spool, events, most, clock)
 
 
 @contextmanager
-def ended(questions: Questions) -> Iterator[Questions]:
+def ended(questions: QuestionRunner) -> Iterator[QuestionRunner]:
     """Ends what is still asked when a test fails: an endless question would take a core from all that follow."""
     try:
         yield questions
@@ -147,12 +149,12 @@ def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
         questions.step()
         place.drop("1.jsonl", range(3))
         service = place.service(opened, events)
-        service._commands = CommandQueue(place.spool, beside=(QUERY,))
+        service._commands = CommandQueue(place.spool, skip=(QUERY,))
         service.run(None, StopAfter(10**9))
         assert opened.counters().documents == 3 and len(place.pairs()) == 3
-        assert place.spool.take_answer(command) is None
+        assert place.spool.take_result(command) is None
         second = place.ask(QUERY, sql="SELECT count(*) AS n FROM documents WHERE kind = 'external'")  # at the same time
-        until(lambda: second.id not in {command.id for command in place.spool.asked(QUERY)}, questions.step)
+        until(lambda: second.id not in {command.id for command in place.spool.waiting_of(QUERY)}, questions.step)
         assert place.answer(second).result == {"columns": ["n"], "rows": [[3]]}
         clock.now = 31
         until(lambda: not questions._running, questions.step)
@@ -185,19 +187,19 @@ def test_a_question_that_nobody_waits_for_any_longer_ends(place: Directory):
         assert questions._running
         place.spool.withdraw(command)
         until(lambda: not questions._running, questions.step)
-        assert events.named("command")[-1]["error"] == GIVEN_UP
+        assert events.named("command")[-1]["error"] == ABANDONED
 
 
 def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
     with Session("duckdb", state=place.state) as engine:
         questions = asking(place, engine, Events(), Clock())
-        commands = [place.ask(QUERY, sql=ENDLESS) for _ in range(AT_ONCE)]
+        commands = [place.ask(QUERY, sql=ENDLESS) for _ in range(MAX_RUNNING)]
         last = place.ask(QUERY, sql="SELECT 1 AS a")
         questions.step()
         assert set(questions._running) == {command.id for command in commands}
         for command in commands:
             place.spool.withdraw(command)
-        until(lambda: last.id not in {command.id for command in place.spool.asked(QUERY)}, questions.step)
+        until(lambda: last.id not in {command.id for command in place.spool.waiting_of(QUERY)}, questions.step)
         assert place.answer(last).result["rows"] == [[1]]
 
 
@@ -205,7 +207,7 @@ def test_questions_end_with_the_service(place: Directory):
     events = Events()
     with Session("duckdb", state=place.state) as engine:
         command = place.ask(QUERY, sql=ENDLESS, seconds=None)
-        with Questions(engine, place.spool, events) as questions:
+        with QuestionRunner(engine, place.spool, events) as questions:
             until(lambda: questions._running, lambda: None)
         assert place.answer(command).error == ENDING
         assert engine.sql("SELECT 1 AS a").num_rows == 1
@@ -217,7 +219,7 @@ def test_rubbish_among_questions_is_told(place: Directory):
         questions = asking(place, engine, events, Clock())
         for arguments in ({}, {"sql": 1}, {"sql": "SELECT 1", "seconds": "long"}):
             command = place.ask(QUERY, **arguments)
-            until(lambda asked=command: not place.spool.asked(QUERY), questions.step)  # type: ignore[misc]
+            until(lambda asked=command: not place.spool.waiting_of(QUERY), questions.step)  # type: ignore[misc]
             assert place.answer(command).error
         (place.state / "spool" / "commands" / "1-x.json").write_text("rubbish")
         questions.step()
@@ -238,12 +240,12 @@ def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory
                 raise OutOfMemory("a batch needs more memory than 2GB")
             return join(*arguments)
 
-        service = place.service(engine, make_room=questions.make_room)
-        service._commands = CommandQueue(place.spool, beside=(QUERY,))
+        service = place.service(engine, free_memory=questions.free_memory)
+        service._commands = CommandQueue(place.spool, skip=(QUERY,))
         with engine.store.instead(join=short_of_memory):
             service.run(None, StopAfter(10**9))
             assert tried == [True, False] and len(place.pairs()) == 3
-            assert place.answer(command).error == NEEDED
+            assert place.answer(command).error == MEMORY_NEEDED
             questions.step()
             tried.clear()
             place.drop("2.jsonl", range(3, 5))
@@ -308,13 +310,13 @@ def test_a_client_that_gives_up_takes_its_question_back(place: Directory):
 
 def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark: SparkSession):
     with Session(spark, state=place.state) as engine:
-        found: list[Answer] = []
-        asked = Asked(engine.question(ENDLESS), None, found.append)
+        found: list[CommandResult] = []
+        asked = RunningQuestion(engine.question(ENDLESS), None, found.append)
         tracker = spark.sparkContext.statusTracker()
         until(tracker.getActiveJobsIds, lambda: None)
         asked.end("enough")
         until(lambda: asked.wait(0), asked.look)
-        assert found == [Answer(error="enough")]
+        assert found == [CommandResult(error="enough")]
         until(lambda: not tracker.getActiveJobsIds(), lambda: None)
         executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos
         until(lambda: not sum(executor.numRunningTasks() for executor in executors()), lambda: None)

@@ -1,0 +1,109 @@
+"""Runs the questions put to a service, beside its loop and each in its own thread."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from threading import Event, Thread
+from types import TracebackType
+
+from mmqjp.service.log import Log
+from mmqjp.service.spool import Command, CommandResult, Spool
+from mmqjp.service.sql_question import POLL, MonotonicClock, RunningQuestion, SqlQuestion
+from mmqjp.session import Session
+
+QUERY = "query"
+"""The command that is a question in SQL."""
+
+MAX_RUNNING = 2
+"""How many questions run at the same time by default. The others wait."""
+
+ABANDONED = "nobody waits for the answer any more"
+ENDING = "the service is stopping: ask again later"
+MEMORY_NEEDED = "a batch needs the memory: ask again later, or for less"
+
+
+class QuestionRunner:
+    """A context manager: inside it, the `query` commands of a spool are answered.
+
+    No question may take more than `max_seconds`, whatever it asks for (None: as long as it asks for). At most
+    `max_running` run at the same time. `log` must be safe to call from several threads.
+    """
+
+    def __init__(
+        self,
+        engine: Session,
+        spool: Spool,
+        log: Log,
+        max_seconds: float | None = None,
+        clock: MonotonicClock = time.monotonic,
+        *,
+        max_running: int = MAX_RUNNING,
+    ) -> None:
+        self._engine, self._spool, self._log, self._clock = engine, spool, log, clock
+        self._max_seconds, self._max_running = max_seconds, max_running
+        self._running: dict[str, RunningQuestion] = {}
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="mmqjp questions", daemon=True)
+
+    def __enter__(self) -> QuestionRunner:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._end_all(ENDING)
+
+    def free_memory(self) -> bool:
+        """Ends all questions, for a batch that has run out of memory. Returns whether there were any."""
+        return self._end_all(MEMORY_NEEDED)
+
+    def step(self) -> None:
+        """Starts waiting questions, and ends those that took too long or that nobody waits for."""
+        waiting = {command.id: command for command in self._spool.waiting_of(QUERY)}
+        for id, question in list(self._running.items()):
+            if question.look():
+                del self._running[id]
+            elif id not in waiting:
+                question.end(ABANDONED)
+        for id, command in waiting.items():
+            if id not in self._running and len(self._running) < self._max_running:
+                self._begin(command)
+
+    def _begin(self, command: Command) -> None:
+        report = partial(self._report, command)
+        try:
+            asked = SqlQuestion.of(command.arguments)
+            limits = [seconds for seconds in (asked.seconds, self._max_seconds) if seconds is not None]
+            question = self._engine.question(asked.sql, asked.bounds)
+            self._running[command.id] = RunningQuestion(question, min(limits, default=None), report, self._clock)
+        except (KeyError, TypeError, ValueError) as error:
+            report(CommandResult(error=f"not a question: {error}"))
+
+    def _report(self, command: Command, result: CommandResult) -> None:
+        error = {} if result.error is None else {"error": result.error}
+        try:
+            self._spool.answer(command, result)
+        except OSError as failure:  # such as a full disk: whoever asked times out, and the service goes on
+            error = {"error": str(failure)}
+            with suppress(OSError):
+                self._spool.withdraw(command)
+        self._log.event("command", do=command.do, sql=command.arguments.get("sql"), **error)
+
+    def _run(self) -> None:
+        while not self._stop.wait(POLL):
+            with suppress(OSError):  # what cannot be read now may be readable next time
+                self.step()
+
+    def _end_all(self, reason: str) -> bool:
+        running = list(self._running.values())
+        for question in running:
+            question.end(reason)
+        for question in running:
+            while not question.wait(POLL) and not question.look():
+                pass
+        return bool(running)
