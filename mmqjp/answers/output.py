@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output document of a query. Times in UTC microseconds.
+    """An output document of a query. Times are UTC microseconds.
 
-    `documents` are the ids of the external documents behind it, in the query's order, `streams` theirs: both have one
-    length. `nodes` are the nodes of its SELECT variables: an element's number in document order, or "owner/@name".
-    `xml` is its text. `id` is a digest: the same output has the same id on every engine and after every restart.
-    `seq` is its number, consecutive in the order in which outputs are committed; -1 until then.
+    `documents` and `streams` have one length: the ids of the external documents behind the output, in the query's
+    order, and their streams. `nodes` maps SELECT variables to nodes: an element's number in document order, or
+    "owner/@name". `xml` is the output document. `id` is a digest: the same output has the same id on every engine and
+    after every restart. `seq` numbers outputs consecutively in the order in which they are committed; it is -1 before
+    that.
     """
 
     query: str
@@ -29,7 +30,7 @@ class Output:
     seq: int = -1
 
     def to_dict(self) -> dict[str, object]:
-        """The output as the JSON object of an output line."""
+        """Returns the JSON object of an output line."""
         return {
             "id": self.id,
             "seq": self.seq,
@@ -45,25 +46,25 @@ class Output:
 
 @dataclass(slots=True)
 class Draft:
-    """An output that is not committed yet: it has no number. `matches` are the numbers of the matches it is of."""
+    """An output that is not committed yet and has no number. `matches` are the numbers of the matches behind it."""
 
     output: Output
     matches: list[int] = field(default_factory=list)
 
 
 def numbered(drafts: Sequence[Draft], first: int) -> list[Draft]:
-    """Drafts in the order of output lines, with numbers from `first` on."""
+    """Returns drafts in the order of output lines, numbered from `first`."""
     ordered = sorted(drafts, key=lambda draft: _order(draft.output))
     return [Draft(replace(draft.output, seq=seq), draft.matches) for seq, draft in enumerate(ordered, first)]
 
 
 def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
-    """Outputs in the order of output lines: by t1, query, documents, nodes (by number, then attribute)."""
+    """Returns outputs in the order of output lines: by t1, query, documents, nodes (by number, then attribute)."""
     return sorted(outputs, key=_order)
 
 
 def digest(identity: Sequence[object]) -> str:
-    """The id of what is told apart by these JSON values: 32 hexadecimal digits."""
+    """Returns the id of something that these JSON values identify: 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(identity, ensure_ascii=False).encode()).hexdigest()[:32]
 
 

@@ -11,9 +11,9 @@ import click
 
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
-from mmqjp.answers.allowance import BLOCK, MATCHES, OUTPUTS, WORK
+from mmqjp.answers.quota import BLOCK, MATCHES, OUTPUTS, WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
-from mmqjp.garbage import collector_paused
+from mmqjp.garbage import gc_paused
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
 
@@ -100,7 +100,7 @@ def read_script(path: Path) -> tuple[str, Script]:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise Failure(f"{path}:{line}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     try:
-        with collector_paused():
+        with gc_paused():
             return text, parse_script(text)
     except XsclErrors as errors:
         raise ScriptFailure(path, errors) from None

@@ -17,7 +17,7 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
-from mmqjp.answers.allowance import Allowance
+from mmqjp.answers.quota import Quota
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.fetching import (
@@ -44,9 +44,9 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.commands.sinks import DeadLetters, checked
-from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
+from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
-from mmqjp.garbage import collector_spared
+from mmqjp.garbage import gc_frozen
 from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNED, PRUNED_AT
@@ -54,7 +54,7 @@ from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT, Delivery
 from mmqjp.sinks.jsonl import open_sink
 from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.notes import NOTHING, Notes
+from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
 from mmqjp.text import one_line
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ REPORTED = 10
 NOT_KEPT = "without --state nothing is kept"
 
 
-Batch = tuple[Sequence[Document | Reject], Notes]
+Batch = tuple[Sequence[Document | Reject], CommitMetadata]
 """Documents, and what is committed along with them."""
 
 
@@ -112,7 +112,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     help="Keeps queries, documents and matches for later runs.",
 )
 @click.option(
-    "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
+    "--batch-size", metavar="N", type=click.IntRange(min=1), default=BATCH_DOCUMENTS, show_default=True,
     help="How many documents are processed and committed together.",
 )  # fmt: skip
 @lateness_option("INF")
@@ -170,9 +170,9 @@ def run(
     )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead, target = DeadLetters(dead_letters_path), checked(output)
-    allowance = Allowance(max_matches, max_outputs, max_work)
+    quota = Quota(max_matches, max_outputs, max_work)
     with (
-        open_engine(engine, master, plan, state, Timing(lateness), allowance=allowance, shared=shared) as opened,
+        open_engine(engine, master, plan, state, Timing(lateness), quota=quota, shared=shared) as opened,
         ExitStack() as here,
     ):
         growing = state is not None
@@ -192,11 +192,11 @@ def run(
                         _say(what)
                 elif not opened.registry.subscriptions:
                     raise Failure(f"{state} has no queries; name some with --queries")
-                with collector_spared():
-                    process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
+                with gc_frozen():
+                    process(opened, ((batch, NO_METADATA) for batch in batches(documents, batch_size)), dead)
                     if drops is not None:
                         tails = [drops.tail(feeds or "item")]
-                        intake = Intake(opened, tails, lasting, batch_size, BYTES, unreadable)
+                        intake = Intake(opened, tails, lasting, batch_size, BATCH_BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
                 written = deliver(opened, delivery)
@@ -225,7 +225,7 @@ def run(
 def fetched(intake: Intake) -> Iterator[Batch]:
     """What was fetched and not read yet, with what is noted of it."""
     for taken in intake.batches():
-        yield taken.items, intake.notes(taken, {})
+        yield taken.items, intake.metadata(taken, {})
         intake.committed(taken)
 
 
@@ -239,14 +239,14 @@ def drop_superseded(engine: Session, intake: Intake) -> None:
     """Drops, every PRUNED batches, what later notes of what was read have superseded."""
     if engine.batch - int(engine.setting(PRUNED_AT) or 0) >= PRUNED:
         engine.prune(None, None, *intake.there())
-        engine.note(Notes(settings={PRUNED_AT: str(engine.batch)}))
+        engine.commit_metadata(CommitMetadata(settings={PRUNED_AT: str(engine.batch)}))
 
 
 def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:
     """Processes batches, with the count so far on a terminal."""
     live = sys.stderr.isatty()
-    for documents, notes in found:
-        engine.process(documents, notes)
+    for documents, metadata in found:
+        engine.process(documents, metadata)
         dead.add(engine.last_dead_letters())
         if live:
             seen = engine.counters()
@@ -259,7 +259,7 @@ def deliver(engine: Session, delivery: Delivery) -> int:
     """Writes the outputs that no run has written yet, and returns how many there were."""
     count = delivery.write(engine.lines(delivery.acked))
     if count:  # only what its reader has counts as delivered
-        delivery.note()
+        delivery.save_position()
     return count
 
 

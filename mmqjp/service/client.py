@@ -16,7 +16,7 @@ from mmqjp.service.log import Silence
 from mmqjp.service.questions import QUERY
 from mmqjp.service.spool import Answer, Command, Spool
 from mmqjp.session import Session
-from mmqjp.state.ownership import InUse, Looking, is_held
+from mmqjp.state.ownership import InUse, ReadLock, is_held
 
 PAUSE = 0.05
 """Seconds between looks for the answer."""
@@ -104,7 +104,7 @@ class Client:
 
     def _no_answer(self, do: str) -> NoAnswer:
         try:
-            Looking(self.state).release()
+            ReadLock(self.state).release()
             holder = f"the store in {self.state} is free by now"
         except InUse as error:
             holder = str(error)

@@ -12,10 +12,10 @@ from feeds.offsets import Offset, Positions
 from feeds.sightings import Item, size_of
 from feeds.tail import ReadItem, Tail, WaitingFile, waiting_files
 from feeds.waiting import judged, read_waiting
-from mmqjp.documents.admission import Found
+from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.service.progress import Backlog
 from mmqjp.session import Session
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 
 HISTORY = "history "
 """Begins the keys of the settings with what is known of the entries of each feed."""
@@ -28,7 +28,7 @@ class Taken:
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
-    found: Found | None = None
+    found: EvaluatedBatch | None = None
     seconds: float = 0.0
 
     @classmethod
@@ -45,7 +45,7 @@ def _size(read: ReadItem[Document | Reject]) -> int | None:
 class Intake:
     """The sources of an engine, which go on where its store says. `history` is that of all of them; it is loaded here.
 
-    A batch must be committed with its `notes` before the next is taken.
+    A batch must be committed with its `metadata` before the next is taken.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class Intake:
         offset = self._positions.get((source, file))
         return 0 if offset is None else offset.position
 
-    def notes(self, taken: Taken, settings: Mapping[str, str]) -> Notes:
+    def metadata(self, taken: Taken, settings: Mapping[str, str]) -> CommitMetadata:
         """What is committed with a batch that was just taken, `settings` among it."""
         known = {HISTORY + feed: text for feed, text in self._history.changed().items()}
-        return Notes(tuple(taken.offsets.values()), {**settings, **known})
+        return CommitMetadata(tuple(taken.offsets.values()), {**settings, **known})
 
     def committed(self, taken: Taken) -> None:
         """The batch is committed."""

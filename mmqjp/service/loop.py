@@ -11,7 +11,7 @@ from feeds.history import History
 from feeds.tail import Tail
 from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
-from mmqjp.documents.batches import BYTES, DOCUMENTS
+from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS
 from mmqjp.service.intake import Intake, Taken
 from mmqjp.service.log import Log
 from mmqjp.service.progress import progress
@@ -19,7 +19,7 @@ from mmqjp.session import Session
 from mmqjp.sinks.delivery import Delivery
 from mmqjp.sinks.protocol import Sink
 from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 
 POLL = 0.1
 """Seconds between looks for commands while there is nothing else to do."""
@@ -67,8 +67,8 @@ class Rules:
     who is told whenever all that had come is processed; whether the output is to be opened anew, asked once; who makes
     room, and says whether there was any to make, when a batch has run out of memory."""
 
-    batch_size: int = DOCUMENTS
-    batch_bytes: int = BYTES
+    batch_size: int = BATCH_DOCUMENTS
+    batch_bytes: int = BATCH_BYTES
     keep: int | None = None
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
@@ -189,13 +189,13 @@ class Service:
 
     def _outputs(self, taken: Taken) -> list[Output]:
         """What a batch gives. One that runs out of memory goes before those who only ask, and is tried again."""
-        notes = self._intake.notes(taken, self._settings)
+        metadata = self._intake.metadata(taken, self._settings)
         try:
-            return self._engine.process(taken.items, notes, taken.found)
+            return self._engine.process(taken.items, metadata, taken.found)
         except OutOfMemory:
             if not self._rules.make_room():
                 raise
-        return self._engine.process(taken.items, notes, taken.found)
+        return self._engine.process(taken.items, metadata, taken.found)
 
     def _delivered(self) -> None:
         """All outputs so far are written: the next commit notes it."""
@@ -204,5 +204,5 @@ class Service:
     def _settle(self) -> None:
         """Notes at once what else the next batch would note, if that is news."""
         if self._noted != self._settings:
-            self._engine.note(Notes(settings=self._settings))
+            self._engine.commit_metadata(CommitMetadata(settings=self._settings))
             self._noted = self._settings

@@ -6,7 +6,7 @@ from mmqjp.answers.outbox import SINK, Position
 from mmqjp.answers.output import Output, sorted_outputs
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 
 
 def undelivered(engine: Session) -> list[Output]:
@@ -16,4 +16,4 @@ def undelivered(engine: Session) -> list[Output]:
 
 def mark_delivered(engine: Session) -> None:
     """Notes that the reader has all outputs so far."""
-    engine.note(Notes(settings={SINK + OUTPUT: Position(engine.last_seq).to_setting()}))
+    engine.commit_metadata(CommitMetadata(settings={SINK + OUTPUT: Position(engine.last_seq).to_setting()}))

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from feeds.document import Document
-from mmqjp.answers.allowance import Steps
-from mmqjp.answers.joint import Place
-from mmqjp.answers.operators import Expanded, Operators, Outputs, Scope, Tuples
+from mmqjp.answers.joint import JointBinding
+from mmqjp.answers.operators import Expanded, InnerJoinOperator, Operators, QueryOperator, StepContext
 from mmqjp.answers.output import Draft, Output
+from mmqjp.answers.quota import Steps
 from mmqjp.documents.records import Record, Records
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.session import Session
+from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.notes import Notes
 from tests.generate.seeds import seeds
 from tests.support.faults import FaultySession, Injected
 
@@ -42,7 +42,7 @@ FROM S//a->x FOLLOWED BY {x = y, 20} S//b->y FOLLOWED BY {y = z, 20} S//a->z PUB
 """
 
 
-class Held(Outputs):
+class Held(QueryOperator):
     """Queries whose outputs are held back until the watermark of S is later than their end by WAIT."""
 
     def __init__(self, registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> None:
@@ -53,10 +53,16 @@ class Held(Outputs):
         self._kept = list(self._held)
 
     def on_match(
-        self, node: Subscription, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
+        self,
+        node: Subscription,
+        context: StepContext,
+        row: int,
+        inputs: Sequence[Record],
+        binding: JointBinding,
+        steps: Steps,
     ) -> Iterator[Expanded]:
-        for item in super().on_match(node, scope, row, inputs, place, steps):
-            if item.draft is not None and not item.again:
+        for item in super().on_match(node, context, row, inputs, binding, steps):
+            if item.draft is not None and not item.duplicate:
                 self._held.append((item.draft.output, node.qid, item.document))
                 yield Expanded()
 
@@ -67,7 +73,7 @@ class Held(Outputs):
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         return bool(self._decided(greatest))
 
-    def on_watermark(self, scope: Scope, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
         for one in self._decided(greatest):
             self._held.remove(one)
             output, qid, document = one
@@ -76,7 +82,7 @@ class Held(Outputs):
     def save(self) -> None:
         if self._held != self._kept:
             value = b64encode(pickle.dumps(self._held)).decode()
-            self._ledger.save_notes(Notes(settings={HELD: value}))
+            self._ledger.save_metadata(CommitMetadata(settings={HELD: value}))
 
     def finish_batch(self, *, committed: bool) -> None:
         if committed:
@@ -89,7 +95,7 @@ class Holding(FaultySession):
     @staticmethod
     def _make_operators(registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> Operators:
         held = Held(registry, records, ledger, watermarks)
-        return Operators({Subscription: held, HiddenStream: Tuples(records)})
+        return Operators({Subscription: held, HiddenStream: InnerJoinOperator(records)})
 
 
 def documents(rng: random.Random, count: int) -> list[Document]:

@@ -167,7 +167,7 @@ def assert_numbered(engine: Session, lines: Path) -> None:
     delivery = Delivery(engine, sink)
     delivery.write(delivery.pending())
     delivery.write(engine.process([Document("d6", "<a><k>v</k></a>", time=START + 6_000_000)]))
-    delivery.note()
+    delivery.save_position()
     sink.close()
     after = [json.loads(line) for line in lines.read_text().splitlines()]
     assert after[:9] == written[:9] and [line["seq"] for line in after[9:]] == list(range(9, 14 + 7))

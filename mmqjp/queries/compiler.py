@@ -1,4 +1,4 @@
-"""A query made ready to be registered or answered: its text by itself and its normal form, made when it is needed."""
+"""Compiles queries: canonical text and normal form, computed once and cached."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from xscl import Query, Script, XsclErrors, parse_script, to_xscl
 from xscl.algebra.normal import Conjunct, Hidden, NormalQuery
 from xscl.lower import normalize
 
-MAX_PREPARED = 20_000
-"""Most queries that are kept; past it they are forgotten."""
+MAX_COMPILED = 20_000
+"""The cache is cleared when it has this many queries."""
 
 Namespaces = tuple[tuple[str, str], ...]
-"""Prefixes and what they stand for."""
+"""Pairs of a prefix and its URI."""
 
 
-class Prepared:
-    """A query of a script with these namespaces, made ready."""
+class CompiledQuery:
+    """A query of a script, with the script's namespaces."""
 
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
         self._script = Script((query,), namespaces)
@@ -30,46 +30,47 @@ class Prepared:
         return to_xscl(self._script)
 
 
-class Written:
-    """A query of a store, by its text, which is parsed when its normal form is first asked for."""
+class StoredQuery:
+    """A query of a store. Its text is parsed when its normal form is first used."""
 
-    def __init__(self, text: str, preparation: Preparation) -> None:
-        self._text, self._preparation = text, preparation
+    def __init__(self, text: str, compiler: Compiler) -> None:
+        self._text, self._compiler = text, compiler
 
     @cached_property
     def normal(self) -> NormalQuery:
-        """Its normal form. Raises StoreError if the text is no query of this version."""
-        return self._preparation.of_text(self._text).normal
+        """The normal form. Raises StoreError if this version cannot parse the text."""
+        return self._compiler.compile_text(self._text).normal
 
 
-class Preparation:
-    """Prepares queries. The parser gives the same tree for the same text, so its parts are known by identity."""
+class Compiler:
+    """Compiles queries. The parser returns the same tree for the same text, so cached queries are found by identity."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, str | None, Namespaces], Prepared] = {}
+        self._known: dict[tuple[int, int, str | None, Namespaces], CompiledQuery] = {}
 
-    def prepared(self, query: Query, namespaces: Namespaces) -> Prepared:
-        """A query of a script, made ready."""
+    def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
+        """Compiles a query of a script."""
         key = (id(query.source), id(query.select), query.publish, namespaces)
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= MAX_PREPARED:
+            if len(self._known) >= MAX_COMPILED:
                 self._known.clear()
-            # What is kept holds the parts, whose identity no others can have meanwhile.
-            found = self._known[key] = Prepared(query, namespaces)
+            # The cached query keeps its syntax trees alive, so that no others can have their identities.
+            found = self._known[key] = CompiledQuery(query, namespaces)
         return found
 
-    def of_text(self, text: str) -> Prepared:
-        """The query that a store has as a script of its own, made ready. Raises StoreError if it cannot be read."""
+    def compile_text(self, text: str) -> CompiledQuery:
+        """Compiles a stored query, which is a script of its own. Raises StoreError if it cannot be parsed."""
         try:
             script = parse_script(text)
         except XsclErrors as error:
             raise StoreError(f"the store has a query that this version cannot read: {error}") from error
-        return self.prepared(script.queries[0], script.namespaces)
+        return self.compile(script.queries[0], script.namespaces)
 
 
 def inner_join(normal: NormalQuery, stream: str) -> Hidden:
-    """The inner join of a query that makes the hidden stream of a name. Raises StoreError if it has none."""
+    """Returns the inner join of a query that makes the hidden stream of this name. Raises StoreError if there is
+    none."""
     waiting: list[Conjunct] = list(normal.conjuncts)
     while waiting:
         for side in waiting.pop().sides():
