@@ -230,10 +230,10 @@ class Engine:
 
     def queries(self) -> dict[str, list[str]]:
         """Returns the texts of the registered queries by name. Raises nothing."""
-        evaluated: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for subscription in self._components.registry.subscriptions.values():
-            evaluated.setdefault(subscription.name, []).append(subscription.text)
-        return evaluated
+            texts.setdefault(subscription.name, []).append(subscription.text)
+        return texts
 
     # ------------------------------------------------------------ documents
 

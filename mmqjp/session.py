@@ -96,8 +96,8 @@ class Session(Engine):
 
     def take_paused(self) -> dict[str, str]:
         """Returns the queries that were paused for their quota since the last call: reasons by name."""
-        taken, self._paused = self._paused, {}
-        return taken
+        paused, self._paused = self._paused, {}
+        return paused
 
     # ------------------------------------------------------------ documents
 
@@ -109,18 +109,18 @@ class Session(Engine):
     ) -> list[Output]:
         """Like `Engine.process`. Commits `metadata` with the batch.
 
-        `evaluated` has the results of stage 1 from `Session.evaluated`, after which no query may have come or gone.
+        `evaluated` has the results of stage 1 from `Session.evaluate`, after which no query may have come or gone.
         """
         return self._process(documents, metadata, evaluated)
 
-    def evaluated(self, documents: DataFrame) -> EvaluatedRows:
+    def evaluate(self, documents: DataFrame) -> EvaluatedRows:
         """Runs stage 1 over a data frame on Spark's executors.
 
         The data frame has the columns `stream`, `xml` (null for a row without a document), and any others. Raises
         NotOnSpark if the engine is on DuckDB.
         """
         if not isinstance(self._components.stage1, SparkStage):
-            raise NotOnSpark("data frames are evaluated by an engine on Spark")
+            raise NotOnSpark("only an engine on Spark can evaluate data frames")
         return EvaluatedRows(self._components.stage1, documents)
 
     def commit_metadata(self, metadata: CommitMetadata) -> None:

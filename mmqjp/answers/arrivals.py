@@ -32,18 +32,18 @@ class Arrivals:
     def before(self, chunk: pa.RecordBatch, closed: Mapping[int, int]) -> pa.RecordBatch:
         """Keeps the matches whose latest arrival comes before the row's entry in `closed`. `chunk` has the columns of
         RESULT; `closed` maps rows of R_T to the arrival from which on nobody wants their matches."""
-        qids, place = np.unique(chunk["qid"].to_numpy(), return_inverse=True)
-        until = np.array([closed.get(qid, NEVER) for qid in qids.tolist()], np.int64)[place]
+        qids, position = np.unique(chunk["qid"].to_numpy(), return_inverse=True)
+        until = np.array([closed.get(qid, NEVER) for qid in qids.tolist()], np.int64)[position]
         arrival = np.maximum(self._of(chunk["docid1"]), self._of(chunk["docid2"]))
         return chunk.filter(pa.array(arrival < until))
 
     def _of(self, docids: pa.Array) -> NDArray[np.int64]:
         """Returns the arrival of each docid. Unknown documents come before all others."""
         known, arrivals = self._table()
-        wanted = docids.fill_null(-1).to_numpy(zero_copy_only=False)
-        place = np.searchsorted(known, wanted)
-        place[place == len(known)] = 0
-        return np.where(known[place] == wanted, arrivals[place], -NEVER)
+        sought = docids.fill_null(-1).to_numpy(zero_copy_only=False)
+        position = np.searchsorted(known, sought)
+        position[position == len(known)] = 0
+        return np.where(known[position] == sought, arrivals[position], -NEVER)
 
     def _table(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if self._known is None:

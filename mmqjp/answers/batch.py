@@ -54,17 +54,17 @@ class Batches:
         try:
             yield
         except BaseException:
-            self._go_back(before)
+            self._roll_back(before)
             raise
-        for part in (components.stage1, components.state, components.pipeline):
-            part.finish_batch(committed=True)
+        for component in (components.stage1, components.state, components.pipeline):
+            component.finish_batch(committed=True)
         components.ledger.batch += 1
 
-    def _go_back(self, before: NextIds) -> None:
+    def _roll_back(self, before: NextIds) -> None:
         """Undoes the in-memory effects of a batch that was rolled back."""
         components = self._components
-        for part in (components.stage1, components.state, components.pipeline):
-            part.finish_batch(committed=False)
+        for component in (components.stage1, components.state, components.pipeline):
+            component.finish_batch(committed=False)
         components.ledger.restore_next_ids(before)
         components.records.forget(components.ledger.next_docid)
 
@@ -82,7 +82,7 @@ class Batches:
 
         def begin_again() -> None:
             components.store.rollback()
-            self._go_back(before)
+            self._roll_back(before)
             components.store.begin()
 
         with self.whole(), whole_batch(components.store):

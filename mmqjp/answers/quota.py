@@ -183,5 +183,5 @@ def _work(quota: Quota, hidden: bool, document: str) -> str:
 
 
 def _work_in_all(quota: Quota, hidden: bool, document: str) -> str:
-    assert quota.work is not None, "what is without limit is not passed"
+    assert quota.work is not None, "an unlimited bound is never exceeded"
     return f"more than {BLOCK_WORK_FACTOR * quota.work:,} steps for {BLOCK:,} documents, with {document!r} (max-work)"

@@ -67,10 +67,10 @@ class Admitted:
 
     def greatest(self) -> dict[str, int]:
         """Returns the greatest time of the admitted documents, by stream."""
-        evaluated: dict[str, int] = {}
+        greatest: dict[str, int] = {}
         for record in self.records:
-            evaluated[record.stream] = max(evaluated.get(record.stream, record.t1), record.t1)
-        return evaluated
+            greatest[record.stream] = max(greatest.get(record.stream, record.t1), record.t1)
+        return greatest
 
 
 class Admission:
@@ -81,7 +81,7 @@ class Admission:
         store: JoinEngine,
         watermarks: Watermarks,
         sources: Callable[[str], Iterable[str]],
-        behind: Callable[[str, int], int],
+        late_by: Callable[[str, int], int],
         now: Clock,
         max_document: int | None = None,
         max_nodes: int | None = None,
@@ -89,7 +89,7 @@ class Admission:
         """`sources` returns the external streams behind a stream. `late_by` returns by how many microseconds a document
         of a stream that ends at a time misses the stored documents, or 0. A document has at most `max_document` bytes,
         and at most `max_nodes` elements and attributes; None means unlimited."""
-        self._store, self._watermarks, self._sources, self._late_by = store, watermarks, sources, behind
+        self._store, self._watermarks, self._sources, self._late_by = store, watermarks, sources, late_by
         self._now = now
         self._max_document, self._max_nodes = max_document, max_nodes
 
@@ -147,7 +147,7 @@ class Admission:
         """Returns why a document is refused whatever its contents, or None. `watermark` returns the watermark of a
         stream."""
         if is_hidden(document.stream):
-            return DocumentError("names of streams that begin with # are the system's own")
+            return DocumentError("stream names that begin with # are reserved")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")
         if (behind := watermark(document.stream) - document.t1) > 0:
@@ -164,8 +164,8 @@ def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
     """Logs a warning about dead letters, with the reason of the first one."""
     if dead_letters:
         first = one_line(f"{dead_letters[0]['id']}: {dead_letters[0]['reason']}")
-        evaluated = "a document is a dead letter" if len(dead_letters) == 1 else f"{len(dead_letters):,} dead letters"
-        _LOG.warning("%s, %s; Engine.last_dead_letters() has each", evaluated, first)
+        count = "a document is a dead letter" if len(dead_letters) == 1 else f"{len(dead_letters):,} dead letters"
+        _LOG.warning("%s, %s; Engine.last_dead_letters() has each", count, first)
 
 
 def _record(document: Document, tree: ParsedDocument | SerializedDocument) -> Record:

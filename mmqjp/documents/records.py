@@ -22,7 +22,7 @@ READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
 """Stored documents are read in batches of at most this many documents and characters of XML, because all of a batch are
 in memory, parsed."""
 
-Kind = Literal["external", "published", "hidden"]
+DocumentKind = Literal["external", "published", "hidden"]
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Record:
     t0: int
     t1: int
     xml: str
-    kind: Kind
+    kind: DocumentKind
     parts: tuple[int, ...]
     part_ids: tuple[str, ...]
     sources: tuple[tuple[str, str], ...]
@@ -95,7 +95,7 @@ def _record_over(
     id: str,
     stream: str,
     xml: str,
-    kind: Kind,
+    kind: DocumentKind,
     parts: tuple[int, ...],
     part_ids: tuple[str, ...],
     bound: tuple[tuple[int, Node], ...],
@@ -148,15 +148,15 @@ class Records:
 
     def load(self, docids: Iterable[int]) -> None:
         """Loads documents into the cache, the missing ones with one query."""
-        wanted = {docid for docid in docids if docid not in self._fresh}
-        for docid in wanted & self._records.keys():
+        requested = {docid for docid in docids if docid not in self._fresh}
+        for docid in requested & self._records.keys():
             self._records.move_to_end(docid)
-        missing = sorted(wanted - self._records.keys())
+        missing = sorted(requested - self._records.keys())
         if not missing:
             return
         for row in document_rows(self._store, missing).to_pylist():
             self._keep(_record(row))
-        self._shrink(len(wanted))
+        self._shrink(len(requested))
 
     def flush(self) -> None:
         """Writes the documents of the running batch to the store, and frees what only the batch needed."""

@@ -78,4 +78,4 @@ def inner_join(normal: NormalQuery, stream: str) -> Hidden:
                 if side.stream == stream:
                     return side.hidden
                 waiting += side.hidden.conjuncts
-    raise StoreError(f"the store has a query that is not made of {stream}, as the store says")
+    raise StoreError(f"the store's tables do not agree: no inner join of the query makes {stream}")

@@ -207,7 +207,7 @@ class Target:
         """Where its nodes are in the row. Raises StoreError if the store's tables disagree."""
         found = self.catalog.place(self.conjunct)
         if found.row != self.row:
-            raise StoreError("the store has the row of another query for one of its queries: its tables do not agree")
+            raise StoreError("the store's tables do not agree: the stored row of a query belongs to another one")
         return found
 
 

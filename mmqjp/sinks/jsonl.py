@@ -153,13 +153,13 @@ class GrowingFile(_AcknowledgingSink):
             return
         status = path.stat()
         if created:
-            self._warn(f"{path} was gone: lines go on in a new file")
+            self._warn(f"{path} was gone: appending to a new file")
         elif before.inode not in (None, status.st_ino):
-            self._warn(f"{path} is another file than before: lines are appended to it")
+            self._warn(f"{path} was replaced by another file: appending to it")
         elif status.st_size < before.bytes:
-            self._warn(f"{path} was cut to {status.st_size:,} of {before.bytes:,} bytes: lines are appended to it")
+            self._warn(f"{path} was cut to {status.st_size:,} of {before.bytes:,} bytes: appending to it")
         elif stays:
-            self._warn(f"{path} has got {status.st_size - before.bytes:,} bytes from others: lines are appended to it")
+            self._warn(f"{path} has {status.st_size - before.bytes:,} bytes from others: appending to it")
 
     def write(self, outputs: Iterable[Output]) -> int:
         """Appends lines and syncs them to disk. If that fails, none of them stays. Raises OSError."""

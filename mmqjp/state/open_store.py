@@ -58,7 +58,7 @@ def open_store(
 
 def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine:
     if state is None:
-        raise InvalidValue("what is only read is a state directory: name one")
+        raise InvalidValue("a read-only engine needs a state directory: name one")
     if session is None:
         from join_stage.duckdb_reader import DuckDBReader
 

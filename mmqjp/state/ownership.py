@@ -57,7 +57,7 @@ class Ownership:
                     raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
                 unlock(self._handle)
                 if waited >= timeout:
-                    raise InUse(f"the store in {directory} is being looked at by others; try again when they are done")
+                    raise InUse(f"the store in {directory} is being read by others; try again when they are done")
                 sleep(LOCK_RETRY)
                 waited += LOCK_RETRY
         except BaseException as error:
@@ -89,7 +89,7 @@ class ReadLock:
         except BaseException as error:
             self.release()
             if isinstance(error, OSError):
-                raise StoreError(f"cannot look at the store in {directory}: {error}") from error
+                raise StoreError(f"cannot read the store in {directory}: {error}") from error
             raise
 
     def release(self) -> None:

@@ -108,7 +108,7 @@ def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
         next(events(process, "batch"))
         place.output.rename(place.path / "out.jsonl.1")
         process.send_signal(signal.SIGHUP)
-        assert "was gone: lines go on in a new file" in next(events(process, "output"))["what"]
+        assert "was gone: appending to a new file" in next(events(process, "output"))["what"]
         place.drop("2.jsonl", range(3, 6))
         next(events(process, "batch"))
         process.send_signal(signal.SIGTERM)

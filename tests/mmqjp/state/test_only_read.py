@@ -145,7 +145,7 @@ def test_a_service_that_starts_waits_for_those_who_look(state: Path):
     assert len(waited) == 2  # who holds it is not waited for
     held.release()
     looks = ReadLock(state)
-    with pytest.raises(InUse, match="looked at by others"):
+    with pytest.raises(InUse, match="read by others"):
         Ownership(state, timeout=1, sleep=lambda seconds: None)
     assert not is_held(state)  # who asks whether it is held is in nobody's way either
     looks.release()
