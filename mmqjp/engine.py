@@ -20,7 +20,7 @@ from mmqjp.answers.batch import Batches, BatchResult
 from mmqjp.answers.components import assemble
 from mmqjp.answers.operators import MakeOperators, make_operators
 from mmqjp.answers.output import Output
-from mmqjp.answers.quota import MATCHES, OUTPUTS, WORK, Quota
+from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, Quota
 from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
 from mmqjp.garbage import gc_paused, gc_paused_then_frozen
@@ -94,9 +94,9 @@ class Engine:
         max_ahead: int | None = None,
         max_document: int | None = None,
         max_nodes: int | None = None,
-        max_matches: int | None = MATCHES,
-        max_outputs: int | None = OUTPUTS,
-        max_work: int | None = WORK,
+        max_matches: int | None = MAX_MATCHES,
+        max_outputs: int | None = MAX_OUTPUTS,
+        max_work: int | None = MAX_WORK,
         plan: str = DEFAULT_PLAN,
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,

@@ -12,7 +12,7 @@ from types import FrameType
 
 INTERRUPTED = 130
 
-QUESTION = "mmqjp question"
+QUESTION_THREAD = "mmqjp question"
 """The name of threads that answer queries of other processes."""
 
 
@@ -37,11 +37,11 @@ def ending_when_interrupted() -> Iterator[None]:
 
 
 def end_past_questions(status: int) -> None:
-    """Ends the process at once if a thread named QUESTION still runs a DuckDB query that ignores interrupts.
+    """Ends the process at once if a thread named QUESTION_THREAD still runs a DuckDB query that ignores interrupts.
 
     If the query returned while Python shuts down, it would abort the process.
     """
-    if any(thread.name == QUESTION for thread in threading.enumerate()):
+    if any(thread.name == QUESTION_THREAD for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
                 stream.flush()

@@ -21,8 +21,9 @@ SideBinding = Mapping[str, Node]
 JointBinding = Mapping[str, tuple[Record, Node]]
 """The document and node of each variable."""
 
-FEW, MOST_HELD = 1_000, 100_000
-"""Bindings of one document are cached if there are at most FEW; all caches together hold about MOST_HELD."""
+MAX_CACHED_PER_DOCUMENT, MAX_CACHED = 1_000, 100_000
+"""The bindings of one document are cached if there are at most this many. The cache is cleared when it holds more than
+MAX_CACHED in all."""
 
 CHARACTERS_READ_PER_STEP = 256
 """A value that a residual predicate compares costs one step per this many characters."""
@@ -98,12 +99,12 @@ class JointBindings:
             bound = dict(binding)
             if few is not None:
                 few.append(bound)
-                if len(few) > FEW:
+                if len(few) > MAX_CACHED_PER_DOCUMENT:
                     few = None
             yield bound
             before = steps.left  # the consumer takes steps, too
         if few is not None:
-            if self._held > MOST_HELD:
+            if self._held > MAX_CACHED:
                 self._bound.clear()
                 self._held = 0
             self._bound[key] = took + before - steps.left, few

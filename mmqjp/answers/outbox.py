@@ -17,7 +17,7 @@ from mmqjp.tables.table_rows import TableRows
 ROWS_AT_A_TIME = 10_000
 """The number of outputs that are converted to or from rows at a time."""
 
-SINK = "sink:"
+SINK_PREFIX = "sink:"
 """The prefix of the settings with positions of sinks. The name of the sink follows."""
 
 
@@ -87,7 +87,7 @@ class Outbox:
 
     def position(self, sink: str) -> Position:
         """Returns the stored position of a sink."""
-        return Position.from_setting(self._ledger.setting(SINK + sink))
+        return Position.from_setting(self._ledger.setting(SINK_PREFIX + sink))
 
 
 def output_row(output: Output, batch: int) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
-from mmqjp.answers.outbox import SINK, Position, output_of, output_row
+from mmqjp.answers.outbox import SINK_PREFIX, Position, output_of, output_row
 from mmqjp.answers.output import Output, digest, sorted_outputs
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
@@ -49,7 +49,7 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
     written = ledger.setting(_WRITTEN)
     if acked >= 0 or written:
         position = Position(acked, json.loads(written or "{}"))
-        ledger.save_metadata(CommitMetadata(settings={f"{SINK}output": position.to_setting()}))
+        ledger.save_metadata(CommitMetadata(settings={f"{SINK_PREFIX}output": position.to_setting()}))
 
 
 def _rows(rows: pa.Table) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 BLOCK = 10_000
 """The number of consecutive arrivals in a block. `Quota.outputs` and the work of a block are counted per block."""
 
-MATCHES, OUTPUTS, WORK = 100_000, 1_000_000, 10_000_000
+MAX_MATCHES, MAX_OUTPUTS, MAX_WORK = 100_000, 1_000_000, 10_000_000
 """The values of `DEFAULT_QUOTA`."""
 
 BLOCK_WORK_FACTOR = 10
@@ -42,7 +42,7 @@ class Quota:
     work: int | None
 
 
-DEFAULT_QUOTA = Quota(MATCHES, OUTPUTS, WORK)
+DEFAULT_QUOTA = Quota(MAX_MATCHES, MAX_OUTPUTS, MAX_WORK)
 """The quota if the caller gives none."""
 
 

@@ -11,7 +11,7 @@ import click
 
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
-from mmqjp.answers.quota import BLOCK, MATCHES, OUTPUTS, WORK
+from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
 from mmqjp.garbage import gc_paused
 from xscl import Script, XsclErrors, parse_script
@@ -66,9 +66,9 @@ def versions_option(command: Decorated) -> Decorated:
 def bounds_options(command: Decorated) -> Decorated:
     """The options --max-matches, --max-outputs and --max-work."""
     bounds = (
-        ("--max-work", WORK, "With how many steps for one document a query is paused; with ten times as many for"),
-        ("--max-outputs", OUTPUTS, "With how many outputs a query is paused for"),
-        ("--max-matches", MATCHES, "With how many matches of one document a query is paused."),
+        ("--max-work", MAX_WORK, "With how many steps for one document a query is paused; with ten times as many for"),
+        ("--max-outputs", MAX_OUTPUTS, "With how many outputs a query is paused for"),
+        ("--max-matches", MAX_MATCHES, "With how many matches of one document a query is paused."),
     )
     for name, default, text in bounds:
         whole = text if text.endswith(".") else f"{text} {BLOCK:,} documents in a row."

@@ -51,7 +51,7 @@ from mmqjp.service.drops import Drops
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNED, PRUNED_AT
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT, Delivery
+from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
 from mmqjp.sinks.jsonl import open_sink
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
@@ -176,7 +176,7 @@ def run(
         ExitStack() as here,
     ):
         growing = state is not None
-        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT), _say, growing=growing)))
+        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT_SINK), _say, growing=growing)))
         delivery = Delivery(opened, sink)
         delivery.prepare()
         dead.begin()

@@ -48,7 +48,7 @@ from mmqjp.service.questions import AT_ONCE, QUERY, Questions
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.delivery import OUTPUT_SINK
 from mmqjp.sinks.jsonl import open_sink
 
 AVAILABLE_NOW = "available-now"
@@ -247,7 +247,7 @@ def stream(
         if script is not None and queries_path is not None:
             for what in subscribe(opened, script, queries_path, "renew"):
                 metrics.event("queries", what=what)
-        sink = open_sink(target, opened.position(OUTPUT), lambda what: metrics.event("output", what=what))
+        sink = open_sink(target, opened.position(OUTPUT_SINK), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
             port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmqjp.answers.outbox import SINK
+from mmqjp.answers.outbox import SINK_PREFIX
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from mmqjp.sinks.protocol import Sink
 from mmqjp.tables.commit_metadata import CommitMetadata
 
-OUTPUT = "output"
+OUTPUT_SINK = "output"
 """The name of the sink of `--output`."""
 
 
 class Delivery:
     """A named sink of an engine. Its position is stored with the state."""
 
-    def __init__(self, engine: Session, sink: Sink, name: str = OUTPUT) -> None:
-        self._engine, self._sink, self._key = engine, sink, SINK + name
+    def __init__(self, engine: Session, sink: Sink, name: str = OUTPUT_SINK) -> None:
+        self._engine, self._sink, self._key = engine, sink, SINK_PREFIX + name
 
     def prepare(self) -> None:
         """Prepares the sink for writing, and stores its position if it has changed. Raises OSError."""

@@ -16,7 +16,7 @@ from common.private import make_lock, make_state
 from feeds.document import Clock, now_us
 from join_stage.store.protocol import StoreError
 
-OWNER = "owner"
+OWNER_FILE = "owner"
 """The lock file in a state directory. The writer locks it and writes its name into it; readers share the lock."""
 
 LOCK_TIMEOUT = 120.0
@@ -47,14 +47,14 @@ class Ownership:
     ) -> None:
         try:
             make_state(directory)
-            self._handle = make_lock(directory, OWNER)
+            self._handle = make_lock(directory, OWNER_FILE)
         except OSError as error:
             raise StoreError(f"cannot open the store in {directory}: {error}") from error
         try:
             waited = 0.0
             while not lock(self._handle):
                 if not lock(self._handle, shared=True):
-                    raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
+                    raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER_FILE)}")
                 unlock(self._handle)
                 if waited >= timeout:
                     raise InUse(f"the store in {directory} is being read by others; try again when they are done")
@@ -82,10 +82,10 @@ class ReadLock:
     def __init__(self, directory: Path) -> None:
         self._handle: int | None = None
         with suppress(OSError):
-            self._handle = os.open(directory / OWNER, os.O_RDONLY | os.O_CLOEXEC)
+            self._handle = os.open(directory / OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if self._handle is not None and not lock(self._handle, shared=True):
-                raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
+                raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER_FILE)}")
         except BaseException as error:
             self.release()
             if isinstance(error, OSError):

@@ -17,7 +17,7 @@ from feeds.document import Document
 from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.service.client import Client
 from mmqjp.session import Session
-from mmqjp.state.ownership import OWNER, InUse, Ownership, ReadLock, is_held
+from mmqjp.state.ownership import OWNER_FILE, InUse, Ownership, ReadLock, is_held
 from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory
 from tests.support.unprivileged import command_as_nobody, give_to_all, open_directory, take_back
@@ -178,9 +178,9 @@ def test_what_was_asked_for_before_is_done_before_a_look(state: Path):
 
 
 def test_a_state_without_the_name_of_a_holder_is_looked_at(state: Path):
-    (state / OWNER).unlink()
+    (state / OWNER_FILE).unlink()
     ReadLock(state).release()
-    assert not is_held(state) and not (state / OWNER).exists()
+    assert not is_held(state) and not (state / OWNER_FILE).exists()
 
 
 def test_files_of_spark_are_read_while_somebody_writes(tmp_path: Path, spark: SparkSession):
