@@ -154,7 +154,7 @@ class HiddenStream:
 
     @property
     def label(self) -> str:
-        """ "inner join" and the short name of the stream."""
+        """The words "inner join" and the short name of the stream."""
         return f"inner join {short_name(self.stream)}"
 
     def readers(self, readers_of: ReadersOf) -> list[Subscription]:

@@ -1,4 +1,4 @@
-"""Delivery: hands committed outputs to a sink, so that it gets each output once even if the process is killed."""
+"""Delivery: hands committed outputs to a sink, so that it gets each output once, even if the process is killed."""
 
 from __future__ import annotations
 
