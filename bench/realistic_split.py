@@ -28,12 +28,12 @@ class PartTimes:
         self._inside = ["rest"]
         self._since = time.perf_counter()
         # The engine's parts are its own business; only a benchmark looks behind them.
-        parts, store = engine._parts, engine._store
-        self._wrap(parts.admission, "admission and parse", "admit")
-        self._wrap(parts.stage1, "stage 1", "evaluate", "finish_batch")
-        self._wrap(parts.answering, "expansion", "_expand_chunk")
-        self._wrap(parts.records, "store", "load", "flush")
-        self._wrap(parts.outbox, "store", "save_matches", "save_outputs")
+        components, store = engine._components, engine._store
+        self._wrap(components.admission, "admission and parse", "admit")
+        self._wrap(components.stage1, "stage 1", "evaluate", "finish_batch")
+        self._wrap(components.pipeline, "expansion", "_expand_chunk")
+        self._wrap(components.records, "store", "load", "flush")
+        self._wrap(components.outbox, "store", "save_matches", "save_outputs")
         self._wrap(store, "store", "append", "select", "evict", "begin", "commit")
         self._wrap_join(store)
 

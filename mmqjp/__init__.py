@@ -1,4 +1,4 @@
-"""MMQJP: standing queries that join XML documents of many streams by their values, all queries at once."""
+"""MMQJP: standing queries that join XML documents of many streams by value, all queries at once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """What the package offers, imported when it is asked for: processes that Spark starts need little of it."""
+    """Imports exported names on first use: processes that Spark starts need few of them."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""Python's collector of cyclic garbage, kept from going through a great many objects that are there to stay."""
+"""Controls Python's cyclic garbage collector, which is slow with many long-lived objects."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """Nothing is collected inside: going through all that was made so far, again and again, takes half the time."""
+def gc_paused() -> Iterator[None]:
+    """Disables collection inside. Scanning all live objects again and again takes half the time."""
     if not gc.isenabled():
         yield
         return
@@ -21,18 +21,18 @@ def collector_paused() -> Iterator[None]:
 
 
 @contextmanager
-def collector_passes_over() -> Iterator[None]:
-    """Nothing is collected inside, and what is made inside is taken to be there to stay: it is not gone through at
-    once."""
-    with collector_paused():
+def gc_paused_then_frozen() -> Iterator[None]:
+    """Disables collection inside, and then moves all objects to the oldest generation, which is rarely scanned. For
+    code that creates many long-lived objects."""
+    with gc_paused():
         yield
         gc.freeze()
-        gc.unfreeze()  # to the oldest, which are seldom gone through
+        gc.unfreeze()  # moves them to the oldest generation
 
 
 @contextmanager
-def collector_spared() -> Iterator[None]:
-    """Nothing that is there now is gone through inside."""
+def gc_frozen() -> Iterator[None]:
+    """Excludes the objects that exist now from collection inside."""
     gc.freeze()
     try:
         yield

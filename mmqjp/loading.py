@@ -1,4 +1,4 @@
-"""How the process begins and ends: Ctrl-C while modules are loaded, and queries that go on at the end."""
+"""Ends the process cleanly: Ctrl-C while modules are loaded, and queries that still run at exit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from types import FrameType
 
 INTERRUPTED = 130
 
-QUESTION = "mmqjp question"
-"""What the threads are called in which queries of others are answered."""
+QUESTION_THREAD = "mmqjp question"
+"""The name of threads that answer queries of other processes."""
 
 
 @contextmanager
 def ending_when_interrupted() -> Iterator[None]:
-    """Ctrl-C ends the process inside, where it has Python's own handler: nothing is open that would have to be closed,
-    and a library that is being imported may make something else of a KeyboardInterrupt."""
+    """Makes Ctrl-C end the process at once inside, if Python's own handler is installed.
+
+    Nothing is open yet that must be closed, and a library that is being imported may swallow a KeyboardInterrupt.
+    """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     try:
         signal.signal(signal.SIGINT, _end)
-    except ValueError:  # not the main thread: signals do not come here
+    except ValueError:  # signals only arrive in the main thread
         yield
         return
     try:
@@ -35,9 +37,11 @@ def ending_when_interrupted() -> Iterator[None]:
 
 
 def end_past_questions(status: int) -> None:
-    """Ends the process at once if a thread called QUESTION is still in a query of DuckDB's that heeds no interrupt: if
-    that returns while Python ends, it aborts the process."""
-    if any(thread.name == QUESTION for thread in threading.enumerate()):
+    """Ends the process at once if a thread named QUESTION_THREAD still runs a DuckDB query that ignores interrupts.
+
+    If the query returned while Python shuts down, it would abort the process.
+    """
+    if any(thread.name == QUESTION_THREAD for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
                 stream.flush()

@@ -1,4 +1,4 @@
-"""A session: an engine as the service and the commands use it, with what is committed along and what is told of it."""
+"""A session: the engine as services and commands use it, with metadata in commits, maintenance and introspection."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from join_stage.costs import Cost
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.documents.admission import Found
+from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.documents.evaluated import EvaluatedRows
 from mmqjp.documents.records import Records
-from mmqjp.documents.watermarks import EARLIEST, by_stream, is_bounded, noted_watermarks
+from mmqjp.documents.watermarks import EARLIEST, by_stream, is_bounded, saved_watermarks
 from mmqjp.engine import Counters, Engine
-from mmqjp.garbage import collector_paused
-from mmqjp.queries.changes import How, Noting, nothing_noted
+from mmqjp.garbage import gc_paused
+from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.queries.registry import Registry
 from mmqjp.state.open_store import directory_bytes
 from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.notes import NOTHING, Notes
+from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
 from templates.catalog import Catalog
 from xpath_stage.spark import SparkStage
 from xscl import Script
@@ -33,97 +33,109 @@ if TYPE_CHECKING:
 
 
 class NotOnSpark(InputError, TypeError):
-    """Something was asked of an engine that only one on Spark can do."""
+    """The operation needs an engine on Spark."""
 
 
 class Session(Engine):
-    """An engine whose changes and batches can have notes committed along: offsets of sources, settings, answers to
-    commands. It tells what it has registered and keeps, lets time pass, and drops what is kept no longer.
+    """An engine that can commit metadata with changes and batches: offsets of sources, settings, answers to commands.
+    It also advances time, drops old data, and reports on what it has registered and stored.
 
-    Whatever goes to the store may raise StoreError, as for `Engine`: that is all where nothing else is said. What tells
-    of the process alone (`registry`, `catalog`, `records`, `take_paused`, `counters`, `lag`, `batch`) raises nothing.
+    Methods that access the store may raise StoreError, as in `Engine`, and nothing else unless they say so. `registry`,
+    `catalog`, `records`, `take_paused`, `counters`, `lag` and `batch` raise nothing.
     """
 
     # ------------------------------------------------------------ queries
 
     def subscribe(
-        self, text: str, *, add: bool = False, backfill: bool = False, noting: Noting = nothing_noted
+        self, text: str, *, add: bool = False, backfill: bool = False, metadata_for: MetadataFor = no_metadata
     ) -> list[str]:
-        """See `Engine.subscribe`; what `noting` gives for the names is committed along. It raises the same."""
-        return self._subscribe(text, "add" if add else "replace", noting, backfill=backfill)
+        """Like `Engine.subscribe`. Commits the result of `metadata_for` with it."""
+        return self._subscribe(text, "add" if add else "replace", metadata_for, backfill=backfill)
 
-    def ensure(self, script: Script, how: How = "ensure") -> list[str]:
-        """Registers the queries of a script that are not registered yet under the same name with the same text. With
-        "renew" these take the place of others under the names that it PUBLISHes, with "exact" of all others.
-        Raises PublishCycle, TooManyChains, StoreError."""
-        return self._subscribe(script, how, nothing_noted)
+    def ensure(self, script: Script, mode: SubscribeMode = "ensure") -> list[str]:
+        """Registers the queries of a script that are not registered yet with the same name and text.
 
-    def unsubscribe(self, name: str, *, noting: Noting = nothing_noted) -> None:
-        """See `Engine.unsubscribe`. Raises UnknownQuery, StoreError."""
+        With "renew" they replace others under their PUBLISH names, with "exact" all others. Raises PublishCycle,
+        TooManyChains, StoreError.
+        """
+        return self._subscribe(script, mode, no_metadata)
+
+    def unsubscribe(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
+        """Like `Engine.unsubscribe`. Commits the result of `metadata_for` with it."""
         with self._batches.whole():
-            self._parts.changes.unsubscribe(name, noting)
+            self._components.changes.unsubscribe(name, metadata_for)
 
-    def pause(self, name: str, reason: str = "asked to", *, noting: Noting = nothing_noted) -> None:
-        """See `Engine.pause`. Raises UnknownQuery, StoreError."""
+    def pause(self, name: str, reason: str = "asked to", *, metadata_for: MetadataFor = no_metadata) -> None:
+        """Like `Engine.pause`. Commits the result of `metadata_for` with it."""
         with self._batches.whole():
-            self._parts.changes.pause(name, reason, noting)
+            self._components.changes.pause(name, reason, metadata_for)
 
-    def resume(self, name: str, *, noting: Noting = nothing_noted) -> None:
-        """See `Engine.resume`. Raises UnknownQuery, StoreError."""
+    def resume(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
+        """Like `Engine.resume`. Commits the result of `metadata_for` with it."""
         with self._batches.whole():
-            self._parts.changes.resume(name, noting)
+            self._components.changes.resume(name, metadata_for)
 
     @property
     def registry(self) -> Registry:
         """The registered queries and what they share."""
-        return self._parts.registry
+        return self._components.registry
 
     @property
     def catalog(self) -> Catalog:
         """The shared variables, templates and rows of R_T."""
-        return self._parts.registry.catalog
+        return self._components.registry.catalog
 
     @property
     def records(self) -> Records:
-        """The documents that are kept, by docid: to look at."""
-        return self._parts.records
+        """The stored documents, by docid."""
+        return self._components.records
 
     def added_at(self, qid: int) -> int:
-        """When a query was registered, microseconds. Raises StoreError."""
-        return self._parts.saved.added_at(qid)
+        """Returns when a query was registered, in microseconds."""
+        return self._components.stored_queries.added_at(qid)
 
     def take_paused(self) -> dict[str, str]:
-        """The names of the queries that passed a bound since this was last asked, with the reasons."""
-        taken, self._paused = self._paused, {}
-        return taken
+        """Returns the queries that were paused for their quota since the last call: reasons by name."""
+        paused, self._paused = self._paused, {}
+        return paused
 
     # ------------------------------------------------------------ documents
 
     def process(
-        self, documents: Iterable[Document | Reject], notes: Notes = NOTHING, found: Found | None = None
+        self,
+        documents: Iterable[Document | Reject],
+        metadata: CommitMetadata = NO_METADATA,
+        evaluated: EvaluatedBatch | None = None,
     ) -> list[Output]:
-        """See `Engine.process`; `notes` are committed along. `found` has what `evaluated` found in the documents, since
-        when no query has come or gone. It raises the same."""
-        return self._process(documents, notes, found)
+        """Like `Engine.process`. Commits `metadata` with the batch.
 
-    def evaluated(self, documents: DataFrame) -> EvaluatedRows:
-        """What stage 1 finds in the documents of a data frame, on Spark's executors: rows of `stream` and `xml` (none
-        is no document) and any other columns. Raises NotOnSpark if the engine is on DuckDB."""
-        if not isinstance(self._parts.stage1, SparkStage):
-            raise NotOnSpark("data frames are evaluated by an engine on Spark")
-        return EvaluatedRows(self._parts.stage1, documents)
+        `evaluated` has the results of stage 1 from `Session.evaluate`, after which no query may have come or gone.
+        """
+        return self._process(documents, metadata, evaluated)
 
-    def note(self, notes: Notes) -> None:
-        """Commits notes in a batch of their own."""
-        self._batches.note(notes)
+    def evaluate(self, documents: DataFrame) -> EvaluatedRows:
+        """Runs stage 1 over a data frame on Spark's executors.
+
+        The data frame has the columns `stream`, `xml` (null for a row without a document), and any others. Raises
+        NotOnSpark if the engine is on DuckDB.
+        """
+        if not isinstance(self._components.stage1, SparkStage):
+            raise NotOnSpark("only an engine on Spark can evaluate data frames")
+        return EvaluatedRows(self._components.stage1, documents)
+
+    def commit_metadata(self, metadata: CommitMetadata) -> None:
+        """Commits metadata in a batch of its own."""
+        self._batches.commit_metadata(metadata)
 
     def pass_time(self) -> bool:
-        """Lets silent streams go on with the clock although no document comes. What is decided by that is answered, and
-        what nothing can meet any more leaves the join state, in a batch of its own; whether there was anything."""
-        with collector_paused():
+        """Advances idle streams to the clock, although no document came. Returns whether this changed anything.
+
+        Commits a batch of its own if this decides queries or lets join state be evicted.
+        """
+        with gc_paused():
             batch = self._batches.pass_time()
         if batch is not None:
-            self._take(batch)
+            self._record(batch)
         return batch is not None
 
     def prune(
@@ -133,101 +145,114 @@ class Session(Engine):
         sources: Collection[str] = (),
         files: Collection[tuple[str, str]] = (),
     ) -> None:
-        """Drops, in a batch of its own, what is kept no longer. All outputs must have been delivered.
+        """Drops old data in a batch of its own. All outputs must have been delivered.
 
-        Outputs, matches and dead letters go that are older than `keep` microseconds, and documents that are and that no
-        join can need, whose ids are known for `keep_ids` (None: for ever). So does what is superseded of settings, and
-        of the offsets of `sources`, whose files that are there are `files`, and what no query and no document needs of
-        the groups of edges that stage 1 makes.
+        Drops outputs, matches and dead letters older than `keep` microseconds, and documents as old that no join can
+        need. Their ids stay for `keep_ids` microseconds; None means forever. Also drops superseded settings, unused
+        groups of edges, and superseded offsets of `sources`. `files` are the files of these sources that exist, as
+        (source, file).
         """
         self._batches.prune(keep, keep_ids, sources, files)
 
-    # ------------------------------------------------------------ what was done
+    # ------------------------------------------------------------ introspection
 
     def counters(self) -> Counters:
-        """Totals since the engine was opened."""
+        """Returns the totals since the engine was opened."""
         return self._counters
 
     def stage1_counters(self) -> dict[str, int]:
-        """Of stage 1: `states` of the automaton that are kept; `groups` of edges that bind together; `flushes` of
-        states and of shapes; documents whose shape was met before, `shape_hits`, or was not, `shape_misses`. On Spark
-        these are about this process, and with them come `spread_documents`, those that went to the executors, and
-        `broadcasts`, how often the patterns did."""
-        return self._parts.stage1.counters()
+        """Returns the counters of stage 1.
+
+        `states` of the automaton that are cached; `groups` of edges that bind together; `flushes` of states and of
+        shapes; `shape_hits` and `shape_misses`: documents whose shape was known, or was not. On Spark these describe
+        the driver, and there are also `spread_documents`, which went to the executors, and `broadcasts` of the
+        patterns.
+        """
+        return self._components.stage1.counters()
 
     def stage2_counters(self) -> dict[str, int]:
-        """Of stage 2. The plan `views` counts string values of a batch that were in the state too and whose slice was
-        cached, `hits`, or was not, `misses`, and slices that were dropped or not kept for want of room, `evictions`;
-        cached now are the slices of `values` string values, about `bytes` large. The plan `signature` counts the
-        `documents` and their `postings` that it keeps, the `posting_bytes` of these without the indexes over them,
-        their `values`, and the `groups` of edges that it knows. The plan `basic` counts nothing."""
+        """Returns the counters of stage 2, which depend on the plan.
+
+        The plan `views` counts string values of a batch that the state also has: `hits` and `misses` of their slices in
+        the cache, and `evictions` of slices for want of room. `values` and `bytes` are the number of cached slices and
+        their approximate size. The plan `signature` counts the `documents`, `postings`, `values` and `groups` of edges
+        in its index. `posting_bytes` is the size of the postings without the indexes over them. The plan `basic` has no
+        counters.
+        """
         return self._store.counters()
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
-        """The plan that was used last, and what templates cost in the last batch that each was answered in, by their
-        numbers; None before any batch. Of an earlier run they are known if it was closed."""
-        return (self._plan, costs) if (costs := self._store.costs()) else self._parts.ledger.costs()
+        """Returns the plan that was used last, and the costs of templates in the last batch that matched each.
+
+        Returns None before the first batch. Costs of an earlier run are known if it was closed.
+        """
+        return (self._plan, costs) if (costs := self._store.costs()) else self._components.ledger.costs()
 
     def lines(self, after: int = -1) -> Iterator[Output]:
-        """Like `outputs`, in the order of the output lines of a run: by t1, query, documents, nodes."""
-        return self._parts.outbox.lines(after)
+        """Yields the same outputs as `outputs`, in the order of output lines: by t1, query, documents, nodes."""
+        return self._components.outbox.lines(after)
 
     def position(self, sink: str) -> Position:
-        """How far a sink is, as noted last."""
-        return self._parts.outbox.position(sink)
+        """Returns the stored position of a sink."""
+        return self._components.outbox.position(sink)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
-        """How far each file of each source was read, as noted along with the batches: by source and file."""
-        return self._parts.ledger.offsets()
+        """Returns the offset of each file, by source and file."""
+        return self._components.ledger.offsets()
 
     def setting(self, key: str) -> str | None:
-        """What was noted last under a key."""
-        return self._parts.ledger.setting(key)
+        """Returns the latest value of a setting, or None."""
+        return self._components.ledger.setting(key)
 
     def settings(self, prefix: str) -> dict[str, str]:
-        """What was noted last under each key that begins so, by the rest of the key."""
-        return self._parts.ledger.settings(prefix)
+        """Returns the latest values of all settings with a prefix, by the rest of their keys."""
+        return self._components.ledger.settings(prefix)
 
     def answer_to(self, command: str) -> str | None:
-        """What a command was answered that is done; None if it is not."""
-        return self._parts.ledger.answer_to(command)
+        """Returns the stored answer to a command by its id, or None if the command is not done."""
+        return self._components.ledger.answer_to(command)
 
     def watermarks(self) -> dict[str, int]:
-        """The watermark of each stream from outside that has one; of a store that is opened without lateness, as it
-        was with it the last time."""
-        if is_bounded(self._parts.watermarks.timing.lateness):
-            return self._parts.watermarks.by_stream()
-        return self._noted
+        """Returns the watermark of each external stream that has one. Without lateness, returns the stored ones."""
+        if is_bounded(self._components.watermarks.timing.lateness):
+            return self._components.watermarks.by_stream()
+        return self._stored_watermarks
 
     @cached_property
-    def _noted(self) -> dict[str, int]:
-        """The watermarks that the store has noted, which nothing changes where there is no lateness."""
-        return by_stream(*noted_watermarks(self._parts.ledger))
+    def _stored_watermarks(self) -> dict[str, int]:
+        """The stored watermarks, which do not change while there is no lateness."""
+        return by_stream(*saved_watermarks(self._components.ledger))
 
     def horizon(self) -> tuple[int | None, int | None]:
-        """The least watermark of the streams that queries read, and the time before which documents begin that nothing
-        can meet any more; None where there is none."""
+        """Returns the least watermark of the streams that queries read, and the time before which no document can match
+        any more. Each is None if there is none."""
         known = self.watermarks()
-        horizon = min((known.get(stream, EARLIEST) for stream in self._parts.registry.outside()), default=EARLIEST)
-        evictable = self._parts.eviction.before(horizon)
+        horizon = min((known.get(stream, EARLIEST) for stream in self._components.registry.outside()), default=EARLIEST)
+        evictable = self._components.eviction.before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 
     def lag(self) -> int | None:
-        """By how many microseconds the newest document is older than the clock, of those since the engine was opened;
-        None if there is none."""
-        return None if self._parts.watermarks.newest is None else self._parts.now() - self._parts.watermarks.newest
+        """Returns how many microseconds the newest document since the engine was opened is behind the clock, or
+        None."""
+        return (
+            None
+            if self._components.watermarks.newest is None
+            else self._components.now() - self._components.watermarks.newest
+        )
 
     def state_bytes(self) -> int | None:
-        """How large the files of the state are; None without a state directory. Raises OSError."""
+        """Returns the total size of the state directory's files, or None without one. Raises OSError."""
         return None if self._directory is None else directory_bytes(self._directory)
 
     @property
     def batch(self) -> int:
         """The number of the next batch."""
-        return self._parts.ledger.batch
+        return self._components.ledger.batch
 
     def question(self, query: str, bounds: Bounds = UNBOUNDED) -> Question:
-        """A query like those of `sql` that is not `trusted`, to be answered in any thread while this one goes on: it
-        sees the batches that are committed when it begins. `bounds` say how large the answer may be.
-        Raises StoreError; what is wrong with the query its `answer` says."""
+        """Prepares a read-only SQL query that may be answered in any thread while this one continues.
+
+        It sees the batches that are committed when it begins. `bounds` limit the size of the answer. Raises StoreError;
+        `answer` raises the errors of the query.
+        """
         return self._store.question(query, bounds)

@@ -1,4 +1,4 @@
-"""Text as lines take it: a message without breaks, an object as JSON."""
+"""Formats text and objects for single lines."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and other control characters."""
+    """Returns the text without line breaks and other control characters."""
     return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
 
 
 def json_line(values: Mapping[str, object]) -> bytes:
-    """A line of JSON in UTF-8."""
+    """Returns an object as a line of JSON in UTF-8."""
     return json.dumps(values, ensure_ascii=False).encode() + b"\n"

@@ -28,8 +28,8 @@ BRANCHES = (MmqjpError, InputError, OperationalError)
 INTERNAL = {
     "feeds.fetch.failures.FetchedAlready",
     "feeds.fetch.failures.HostPaused",
-    "mmqjp.answers.allowance.TooMuch",
-    "mmqjp.answers.step.Passed",
+    "mmqjp.answers.quota.OutOfSteps",
+    "mmqjp.answers.pipeline.QuotaExceeded",
     "mmqjp.commands.failure.Failure",
     "mmqjp.commands.failure.Interrupted",
     "mmqjp.commands.failure.ScriptFailure",

@@ -1,1 +1,1 @@
-"""From new documents to outputs: both stages, matches, subscribers, output documents."""
+"""Turns new documents into outputs: stage 1, stage 2, expansion to subscribers, output documents, the outbox."""

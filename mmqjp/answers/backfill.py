@@ -1,4 +1,4 @@
-"""Answers new queries over the documents that are kept: what these hold for them, and all pairs among them."""
+"""Backfill: answers new queries over the documents that are already stored."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mmqjp.documents.records import Records
 from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState, arriving
-from mmqjp.tables.documents import tuples
+from mmqjp.tables.documents import hidden_tuples
 from xpath_stage.evaluator import XPathStage
 
 
 class Backfill:
-    """Kept documents seen with the eyes of a few owners of rows, whose rows are joined apart from all others.
+    """Evaluates stored documents for a few owners only, and joins their rows apart from all others.
 
-    The pairs are found in a join engine of their own, in memory, whatever the store's is. What the documents hold for
-    the owners enters the store's join state too, so that documents to come meet it.
+    Pairs are found by a DuckDB engine in memory, whatever engine the store uses. The witnesses of the owners are also
+    added to the join state of the store, so that later documents can match them.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Backfill:
             self._own_store.put_rows(TemplateTable(row.template, registry.catalog.templates[row.template]), [row])
 
     def matches(self) -> Iterator[Matches]:
-        """What the documents complete for the owners, some documents after the other."""
+        """Yields the matches among stored documents, one batch of documents at a time."""
         try:
-            for docids in self._state.kept(self._streams):
+            for docids in self._state.kept_documents_of(self._streams):
                 self._records.load(docids)
                 witnesses = self._own_stage1.evaluate(arriving(self._records[docid]) for docid in docids)
                 self._own_stage1.finish_batch(committed=True)
@@ -50,14 +50,15 @@ class Backfill:
                 yield self._own_store.join(witnesses, docids[0], self._registry.scope)
                 self._own_store.commit()
                 self._state.extend(by_edges(self._own_store, witnesses.r_bin), witnesses.r_doc, witnesses.r_docts)
-                self._records.rest()
+                self._records.release_trees()
         finally:
             self._own_stage1.close()
             self._own_store.close()
 
 
 def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:
-    """The tuples of hidden streams that are kept: their stream, parts, and what is bound, as (docid, node)."""
-    for row in tuples(store, streams).to_pylist():
+    """Yields the stored tuples of hidden streams as (stream, parts, bound), where `bound` has a (docid, node) for each
+    variable."""
+    for row in hidden_tuples(store, streams).to_pylist():
         nodes = ((node & 0xFFFFFFFF, node >> 32) for node in row["bound_nodes"])
         yield row["stream"], tuple(row["parts"]), tuple(zip(row["bound_docids"], nodes, strict=True))

@@ -1,4 +1,4 @@
-"""Batches: what belongs together is committed whole, and if that fails all is as it was before."""
+"""Runs batches. Everything in a batch is committed together; if it fails, the engine returns to its state before it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from typing import Any
 
 from feeds.document import Document, Reject
 from join_stage.store.protocol import whole_batch
+from mmqjp.answers.components import Components
 from mmqjp.answers.output import Output
-from mmqjp.answers.parts import Parts
-from mmqjp.answers.spending import Cut
-from mmqjp.answers.step import Passed, Pause
-from mmqjp.documents.admission import Found
+from mmqjp.answers.pipeline import Pause, QuotaExceeded
+from mmqjp.answers.usage import Cutoff
+from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.documents.watermarks import is_bounded
-from mmqjp.queries.changes import How, Noting
+from mmqjp.queries.changes import MetadataFor, SubscribeMode
 from mmqjp.queries.model import Subscription
 from mmqjp.state.retention import prune, prune_offsets
-from mmqjp.tables.ledger import Mark
-from mmqjp.tables.notes import NOTHING, Notes
+from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
+from mmqjp.tables.ledger import NextIds
 from xscl import Script
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
-    """What a batch brought: its outputs in the order of output lines, its dead letters as rows of that table, how many
-    documents entered and how many were met before, and the queries that were paused, by name, with the reasons."""
+class BatchResult:
+    """The result of one batch.
+
+    `outputs` are in the order of output lines. `dead_letters` are rows of that table. `documents` counts the documents
+    that were admitted and `duplicates` those that were already known. `paused` maps names of queries to the reason why
+    they were paused.
+    """
 
     outputs: list[Output]
     dead_letters: list[dict[str, Any]]
@@ -37,65 +41,68 @@ class Processed:
 
 
 class Batches:
-    """Runs batches of an engine's parts, each committed when the call returns."""
+    """Runs batches over an engine's components. Each is committed when the call returns."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, components: Components) -> None:
+        self._components = components
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """What goes with a batch of the store, which is committed inside: if that fails, all is as it was before."""
-        parts = self._parts
-        before = parts.ledger.mark()
+        """Wraps a batch of the store, which is committed inside. If the block raises, restores every component."""
+        components = self._components
+        before = components.ledger.next_ids()
         try:
             yield
         except BaseException:
-            self._go_back(before)
+            self._roll_back(before)
             raise
-        for part in (parts.stage1, parts.state, parts.answering):
-            part.finish_batch(committed=True)
-        parts.ledger.batch += 1
+        for component in (components.stage1, components.state, components.pipeline):
+            component.finish_batch(committed=True)
+        components.ledger.batch += 1
 
-    def _go_back(self, before: Mark) -> None:
-        """Forgets what a batch brought that was rolled back."""
-        parts = self._parts
-        for part in (parts.stage1, parts.state, parts.answering):
-            part.finish_batch(committed=False)
-        parts.ledger.back_to(before)
-        parts.records.forget(parts.ledger.next_docid)
+    def _roll_back(self, before: NextIds) -> None:
+        """Undoes the in-memory effects of a batch that was rolled back."""
+        components = self._components
+        for component in (components.stage1, components.state, components.pipeline):
+            component.finish_batch(committed=False)
+        components.ledger.restore_next_ids(before)
+        components.records.forget(components.ledger.next_docid)
 
     # ------------------------------------------------------------ documents
 
-    def process(self, documents: Iterable[Document | Reject], notes: Notes, found: Found | None) -> Processed:
-        """Processes documents, and commits `notes` along with them. `found` has what was found in them elsewhere."""
-        parts = self._parts
-        parts.registry.flush()
-        taken_at = parts.now()
-        before = parts.ledger.mark()
+    def process(
+        self, documents: Iterable[Document | Reject], metadata: CommitMetadata, evaluated: EvaluatedBatch | None
+    ) -> BatchResult:
+        """Processes documents and commits `metadata` with them. `evaluated` has their results of stage 1 if they were
+        evaluated elsewhere."""
+        components = self._components
+        components.registry.flush()
+        taken_at = components.now()
+        before = components.ledger.next_ids()
 
         def begin_again() -> None:
-            parts.store.rollback()
-            self._go_back(before)
-            parts.store.begin()
+            components.store.rollback()
+            self._roll_back(before)
+            components.store.begin()
 
-        with self.whole(), whole_batch(parts.store):
-            admitted = parts.admission.admit(documents, found)
-            witnesses = None if found is None else partial(found.witnesses, admitted.places)
+        with self.whole(), whole_batch(components.store):
+            admitted = components.admission.admit(documents, evaluated)
+            witnesses = None if evaluated is None else partial(evaluated.witnesses, admitted.indexes)
             arrived = admitted.greatest()
-            greatest = parts.watermarks.after(arrived, parts.registry.outside(), taken_at)
-            drafts, pauses = parts.answering.answer(admitted.records, witnesses, greatest, begin_again)
-            parts.records.flush()
+            greatest = components.watermarks.after(arrived, components.registry.outside(), taken_at)
+            drafts, pauses = components.pipeline.answer(admitted.records, witnesses, greatest, begin_again)
+            components.records.flush()
             self._save_pauses(pauses)
-            parts.store.append("dead_letters", admitted.dead_letters)
-            outputs = parts.outbox.save_outputs(drafts)
-            parts.ledger.save_notes(notes)
-            parts.eviction.evict(greatest)
-            if parts.stage1.crowded:
+            components.store.append("dead_letters", admitted.dead_letters)
+            outputs = components.outbox.save_outputs(drafts)
+            components.ledger.save_metadata(metadata)
+            components.eviction.evict(greatest)
+            if components.stage1.crowded:
                 self._drop_groups()
-            parts.state.note()
-            parts.ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
-        parts.watermarks.advance(greatest, arrived, parts.now())
-        return Processed(
+            components.state.save_reach()
+            components.ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
+        components.watermarks.advance(greatest, arrived, components.now())
+        return BatchResult(
             outputs,
             admitted.dead_letters.to_pylist(),
             len(admitted.records),
@@ -103,96 +110,105 @@ class Batches:
             self._set_paused(pauses),
         )
 
-    def pass_time(self) -> Processed | None:
-        """Lets silent streams go on with the clock although no document comes. If something is decided by that, or
-        nothing can meet some of the join state any more, that is a batch: what it brought; else None."""
-        parts = self._parts
-        timing, now = parts.watermarks.timing, parts.now()
+    def pass_time(self) -> BatchResult | None:
+        """Advances idle streams to the clock. If this decides a query or lets join state be evicted, runs an empty
+        batch and returns its result; otherwise returns None."""
+        components = self._components
+        timing, now = components.watermarks.timing, components.now()
         if timing.idle_after is None or not is_bounded(timing.lateness):
             return None
-        greatest = parts.watermarks.after({}, parts.registry.outside(), now)
-        if parts.answering.is_due(greatest) or parts.eviction.is_due(greatest):
-            return self.process((), NOTHING, None)
-        parts.watermarks.advance(greatest, {}, now)
+        greatest = components.watermarks.after({}, components.registry.outside(), now)
+        if components.pipeline.is_due(greatest) or components.eviction.is_due(greatest):
+            return self.process((), NO_METADATA, None)
+        components.watermarks.advance(greatest, {}, now)
         return None
 
     # ------------------------------------------------------------ queries
 
     def subscribe(
-        self, script: Script, how: How, noting: Noting, *, backfill: bool
+        self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool
     ) -> tuple[list[str], int, dict[str, str]]:
-        """Registers the queries of a script: their names. With `backfill` they are answered over the documents that are
-        kept: how many outputs that gave, and the queries that were paused, by name, with the reasons."""
+        """Registers the queries of a script. Returns their names, the number of outputs of the backfill, and the
+        queries that it paused, by name, with the reason. `backfill` answers the new queries over stored documents
+        first."""
         if backfill:
-            return self._subscribe_with_backfill(script, how, noting)
+            return self._subscribe_with_backfill(script, mode, metadata_for)
         with self.whole():
-            return self._parts.changes.subscribe(script, how, noting=noting), 0, {}
+            return self._components.changes.subscribe(script, mode, metadata_for=metadata_for), 0, {}
 
     def _subscribe_with_backfill(
-        self, script: Script, how: How, noting: Noting
+        self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor
     ) -> tuple[list[str], int, dict[str, str]]:
-        """Answers queries over the documents that are kept; again without what passed a bound."""
-        parts = self._parts
-        cuts: dict[int, Cut] = {}
+        """Runs the backfill again, with cutoffs, until no query exceeds its quota."""
+        components = self._components
+        cutoffs: dict[int, Cutoff] = {}
         pauses: list[Pause] = []
         count = 0
 
         def backfill(subscriptions: list[Subscription]) -> None:
             nonlocal count
-            taken_at = parts.now()
-            drafts, pauses[:] = parts.answering.backfill(subscriptions, parts.admission.fresh, cuts)
-            parts.records.flush()
+            taken_at = components.now()
+            drafts, pauses[:] = components.pipeline.backfill(subscriptions, components.admission.fresh, cutoffs)
+            components.records.flush()
             self._save_pauses(pauses)
-            parts.outbox.save_outputs(drafts)
+            components.outbox.save_outputs(drafts)
             count = len(drafts)
-            parts.ledger.save_batch(taken_at, 0, 0, count)
-            parts.state.note()
+            components.ledger.save_batch(taken_at, 0, 0, count)
+            components.state.save_reach()
 
         while True:
             try:
                 with self.whole():
-                    names = parts.changes.subscribe(script, how, since=-1, noting=noting, within=backfill)
+                    names = components.changes.subscribe(
+                        script, mode, since=-1, metadata_for=metadata_for, within=backfill
+                    )
                 break
-            except Passed as passed:
-                cuts |= passed.cuts
+            except QuotaExceeded as exceeded:
+                cutoffs |= exceeded.cutoffs
         return names, count, self._set_paused(pauses)
 
     def _save_pauses(self, pauses: Iterable[Pause]) -> None:
         for pause in pauses:
-            self._parts.changes.save_pauses([pause.query.qid], pause.docid, pause.reason)
+            self._components.changes.save_pauses([pause.query.qid], pause.docid, pause.reason)
 
     def _set_paused(self, pauses: Iterable[Pause]) -> dict[str, str]:
-        """Lets queries rest whose pauses are committed; their names and the reasons."""
+        """Pauses queries whose pauses are committed. Returns their names and the reasons."""
         for pause in pauses:
-            self._parts.registry.deactivate(pause.query)
+            self._components.registry.deactivate(pause.query)
             pause.query.pause(pause.docid, pause.reason)
         return {pause.query.name: pause.reason for pause in pauses}
 
-    # ------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------ maintenance
 
-    def note(self, notes: Notes) -> None:
-        """Commits notes in a batch of their own."""
-        with self.whole(), whole_batch(self._parts.store):
-            self._parts.ledger.save_notes(notes)
+    def commit_metadata(self, metadata: CommitMetadata) -> None:
+        """Commits metadata in a batch of its own."""
+        with self.whole(), whole_batch(self._components.store):
+            self._components.ledger.save_metadata(metadata)
 
     def prune(
         self, keep: int | None, keep_ids: int | None, sources: Collection[str], files: Collection[tuple[str, str]]
     ) -> None:
         """See `mmqjp.session.Session.prune`."""
-        parts = self._parts
-        horizon = parts.watermarks.of(parts.registry.outside())
-        with self.whole(), whole_batch(parts.store):
-            evictable, now = parts.eviction.before(horizon), parts.now()
+        components = self._components
+        horizon = components.watermarks.of(components.registry.outside())
+        with self.whole(), whole_batch(components.store):
+            evictable, now = components.eviction.before(horizon), components.now()
             dropped = prune(
-                parts.store, parts.ledger, evictable=evictable, horizon=horizon, keep=keep, keep_ids=keep_ids, now=now
+                components.store,
+                components.ledger,
+                evictable=evictable,
+                horizon=horizon,
+                keep=keep,
+                keep_ids=keep_ids,
+                now=now,
             )
             if dropped is not None:
-                parts.state.dropped(dropped)
-            prune_offsets(parts.store, parts.ledger, sources, files)
+                components.state.record_dropped(dropped)
+            prune_offsets(components.store, components.ledger, sources, files)
             self._drop_groups()
-            parts.state.note()
+            components.state.save_reach()
 
     def _drop_groups(self) -> None:
-        """Drops, within a batch, what is kept of groups of edges that nothing refers to any more."""
-        parts = self._parts
-        parts.stage1.keep_groups(parts.store.drop_groups(parts.registry.catalog.edges()))
+        """Drops, within a batch, groups of edges that nothing refers to any more."""
+        components = self._components
+        components.stage1.keep_groups(components.store.drop_groups(components.registry.catalog.edges()))

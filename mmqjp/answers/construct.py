@@ -1,4 +1,5 @@
-"""Construction of output documents (thesis 6.2): the default pair of subtrees, SELECT items, element constructors."""
+"""Constructs output documents (thesis, section 6.2): the default pair of subtrees, SELECT items, element
+constructors."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from xscl.algebra.normal import NormalQuery
 
 @dataclass(frozen=True)
 class Value:
-    """A SELECT variable's node in the document that its block read, with derived-value functions to apply."""
+    """The node that a SELECT variable is bound to, with derived-value functions to apply to it."""
 
     record: Record
     node: Node
@@ -33,13 +34,13 @@ class Value:
         return not self.node[1] and not self.functions
 
     def copy(self) -> etree._Element:
-        """A copy of the element with its subtree, without the text after it."""
+        """Returns a copy of the element and its subtree, without the text that follows it."""
         copied = deepcopy(self.record.tree.elements[self.node[0]])
         copied.tail = None
         return copied
 
     def json_id(self) -> int | str:
-        """The node's id as output lines write it."""
+        """Returns the node's id as output lines have it."""
         element, place = self.node
         return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
 
@@ -47,8 +48,11 @@ class Value:
 def construct(
     query: NormalQuery, name: str, t0: int, t1: int, values: Mapping[str, Value | str], holes: Sequence[Value | str]
 ) -> etree._Element:
-    """The output document's root. `values` are the SELECT entries in order (a str is a constant), `holes` those of an
-    element constructor in order of appearance."""
+    """Returns the root of the output document.
+
+    `values` has the SELECT entries in order; a str is a constant. `holes` has the values of an element constructor, in
+    order of appearance.
+    """
     if query.constructor is not None:
         return _Constructor(query, holes).build(query.constructor)
     match = etree.Element("match", query=name, t0=str(t0), t1=str(t1))
@@ -65,7 +69,8 @@ def construct(
 
 
 def _root_copy(value: Value, key: str) -> etree._Element:
-    """A default output's child: a copy of the element, an attribute under its name, a derived value under its key."""
+    """Returns a child of a default output: a copy of an element, or a new element that holds an attribute under its
+    name or a derived value under its key."""
     if value.is_element():
         return value.copy()
     element, place = value.node

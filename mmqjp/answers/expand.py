@@ -1,13 +1,13 @@
-"""From matches on rows of R_T to what each node of the plan gets (thesis, Algorithm 3): windows, bounds, bindings."""
+"""Expands matches on rows of R_T to the plan nodes that subscribe to them (thesis, Algorithm 3): windows, bindings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mmqjp.answers.allowance import NEVER, Account, Steps, TooMuch
 from mmqjp.answers.joint import JointBindings
-from mmqjp.answers.operators import Expanded, Operators, Scope
+from mmqjp.answers.operators import Expanded, Operators, StepContext
+from mmqjp.answers.quota import NEVER, Account, OutOfSteps, Steps
 from mmqjp.documents.records import Record, Records
 from mmqjp.queries.model import Target
 from mmqjp.queries.registry import Registry
@@ -15,7 +15,7 @@ from mmqjp.queries.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A row of R_outT: the shared row of R_T, the documents, the nodes by the template's numbering."""
+    """A row of R_outT: the shared row of R_T, one or two documents, and their nodes in the template's numbering."""
 
     row: int
     docid1: int
@@ -29,58 +29,60 @@ class Match:
 
 
 class Expansion:
-    """Expands the matches of one step to the nodes of the plan that subscribe to their rows."""
+    """Expands the matches of one step to the plan nodes that subscribe to their rows."""
 
-    def __init__(self, registry: Registry, records: Records, operators: Operators, scope: Scope) -> None:
-        self._registry, self._records, self._operators, self._scope = registry, records, operators, scope
+    def __init__(self, registry: Registry, records: Records, operators: Operators, context: StepContext) -> None:
+        self._registry, self._records, self._operators, self._context = registry, records, operators, context
         self._bindings = JointBindings()
 
     def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Match, list[Expanded]]]:
-        """The matches, each with what it gives."""
+        """Yields each match with the results that it gives."""
         for match in matches:
             inputs = [self._records[docid] for docid in match.docids]
             arrival = max(record.arrival for record in inputs)
             found: list[Expanded] = []
             for target in self._registry.of_row(match.row):
-                if self._scope.serves(target.owner) and _in_time(target, inputs):
-                    takers = self._operators.of(target.owner).takers(target.owner, self._scope, inputs, arrival)
-                    if takers:
-                        found += self._taken(target, match, inputs, arrival, takers)
+                if self._context.serves(target.owner) and _in_time(target, inputs):
+                    accounts = self._operators.of(target.owner).accounts_for(
+                        target.owner, self._context, inputs, arrival
+                    )
+                    if accounts:
+                        found += self._within_quota(target, match, inputs, arrival, accounts)
             yield match, found
 
     def closed(self, rows: Iterable[int]) -> dict[int, int]:
-        """Those of rows of R_T of which nobody wants matches from some arrival on, and that arrival."""
-        if not self._scope.accounts.is_cut():
+        """Maps rows of R_T to the arrival from which on nobody wants their matches. Rows without one are left out."""
+        if not self._context.accounts.is_limited():
             return {}
-        closed = {row: max(map(self._until, self._registry.of_row(row)), default=NEVER) for row in rows}
+        closed = {row: max(map(self._cutoff, self._registry.of_row(row)), default=NEVER) for row in rows}
         return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
 
-    def _until(self, target: Target) -> int:
-        """The arrival from which on a target gets nothing."""
-        return self._operators.of(target.owner).until(target.owner, self._scope)
+    def _cutoff(self, target: Target) -> int:
+        """Returns the arrival from which on a target gets nothing."""
+        return self._operators.of(target.owner).cutoff(target.owner, self._context)
 
-    def _taken(
-        self, target: Target, match: Match, inputs: list[Record], arrival: int, takers: list[Account]
+    def _within_quota(
+        self, target: Target, match: Match, inputs: list[Record], arrival: int, accounts: list[Account]
     ) -> list[Expanded]:
-        """What a match gives a target, up to where it is too much for all that take it."""
+        """Returns what a match gives a target, up to where all accounts have exceeded their quota."""
         found: list[Expanded] = []
         owner, on_match = target.owner, self._operators.of(target.owner).on_match
-        steps = Steps(allowed := max(account.steps(arrival) for account in takers))
-        live = takers
+        steps = Steps(allowed := max(account.steps(arrival) for account in accounts))
+        live = accounts
         try:
             steps.take()
-            for place in self._bindings.of(target, inputs, match.nodes, steps):
-                item = on_match(owner, self._scope, match.row, inputs, place, steps)
+            for binding in self._bindings.of(target, inputs, match.nodes, steps):
+                item = on_match(owner, self._context, match.row, inputs, binding, steps)
                 if item is None:
                     continue
-                if not item.again:
+                if not item.duplicate:
                     live = [account for account in live if account.take_output(arrival)]
                     if not live:
                         break
                 found.append(item)
-        except TooMuch:
+        except OutOfSteps:
             pass
-        for account in takers:
+        for account in accounts:
             account.take_steps(arrival, allowed - steps.left)
         return found
 

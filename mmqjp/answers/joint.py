@@ -1,12 +1,12 @@
-"""Joint bindings: from the nodes that a match joins to every variable of a conjunctive query (section 6, K+)."""
+"""Joint bindings: extends the joined nodes of a match to all variables of a conjunctive query (section 6, K+)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from mmqjp.answers.allowance import Steps
 from mmqjp.answers.construct import Value
+from mmqjp.answers.quota import Steps
 from mmqjp.answers.residual import holds
 from mmqjp.documents.records import Record
 from mmqjp.queries.model import Target
@@ -15,31 +15,35 @@ from xpath_stage.binder import HELD, Node, Part, each_binding
 from xscl.algebra.normal import Side
 from xscl.algebra.pattern import PatternNode
 
-Binding = Mapping[str, Node]
-"""The nodes of one document by the variables that they are bound to."""
+SideBinding = Mapping[str, Node]
+"""The nodes of one document, by variable."""
 
-Place = Mapping[str, tuple[Record, Node]]
-"""A joint binding: each variable's document and node."""
+JointBinding = Mapping[str, tuple[Record, Node]]
+"""The document and node of each variable."""
 
-FEW, MOST_HELD = 1_000, 100_000
-"""So many bindings of one document are kept for others to ask, and of all documents."""
+MAX_CACHED_PER_DOCUMENT, MAX_CACHED = 1_000, 100_000
+"""The bindings of one document are cached if there are at most this many. The cache is cleared when it holds more than
+MAX_CACHED in all."""
 
-CHARACTERS_READ_A_STEP = 256
-"""Of a value that a residual predicate compares."""
+CHARACTERS_READ_PER_STEP = 256
+"""A value that a residual predicate compares costs one step per this many characters."""
 
 
 class JointBindings:
-    """Finds the joint bindings of matches. What one match finds in a document serves others of the same step."""
+    """Finds the joint bindings of matches. Caches what one match finds in a document for other matches of the same
+    step."""
 
     def __init__(self) -> None:
-        self._bound: dict[tuple[object, ...], tuple[int, list[Binding]]] = {}
+        self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
         self._held = 0
         self._paths: dict[int, Mapping[str, tuple[int, ...]]] = {}
         self._parts: dict[int, Part] = {}
 
-    def of(self, target: Target, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps) -> Iterator[Place]:
-        """The joint bindings of a target over its documents that have the match's nodes and satisfy its residual
-        predicates. Takes steps for each that is tried."""
+    def of(
+        self, target: Target, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps
+    ) -> Iterator[JointBinding]:
+        """Yields the joint bindings of a target that have the match's nodes and satisfy its residual predicates.
+        `inputs` has one document per side. Takes a step for each binding that is tried."""
         conjunct = target.conjunct
         sides = [
             self._side(target, i, side, record, nodes, steps)
@@ -47,20 +51,20 @@ class JointBindings:
         ]
         for choice in _choices(sides):
             steps.take()
-            place: dict[str, tuple[Record, Node]] = {}
+            joint: dict[str, tuple[Record, Node]] = {}
             for record, bound in zip(inputs, choice, strict=True):
-                place.update((var, (record, node)) for var, node in bound.items())
+                joint.update((var, (record, node)) for var, node in bound.items())
             if conjunct.residual:
-                text_of = partial(_text, place, steps)
+                text_of = partial(_text, joint, steps)
                 if not all(holds(expr, text_of) for expr in conjunct.residual):
                     continue
-            yield place
+            yield joint
 
     def _side(
         self, target: Target, i: int, side: Side, record: Record, nodes: Sequence[int], steps: Steps
-    ) -> Iterable[Binding]:
-        """The bindings of a side's variables, given the nodes of those that are joined; those of a right side in a
-        list, since they are gone through again for each of the left."""
+    ) -> Iterable[SideBinding]:
+        """Returns the bindings of a side's variables, given the joined nodes. Those of a right side come as a list,
+        because they are iterated once per left binding."""
         if side.hidden is not None:
             return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
         minor, slots = target.placement.minors[i], target.placement.slots[i]
@@ -85,9 +89,9 @@ class JointBindings:
 
     def _search(
         self, key: tuple[object, ...], side: Side, record: Record, fixed: Mapping[tuple[int, ...], Node], steps: Steps
-    ) -> Iterator[Binding]:
-        """The bindings as they are found. They are kept for the next match that asks, if they are few."""
-        few: list[Binding] | None = []
+    ) -> Iterator[SideBinding]:
+        """Yields bindings as they are found. Caches them for later matches if they are few."""
+        few: list[SideBinding] | None = []
         before = steps.left
         took = 0
         for binding in each_binding(self._part(side), record.tree, fixed, steps.take):
@@ -95,36 +99,36 @@ class JointBindings:
             bound = dict(binding)
             if few is not None:
                 few.append(bound)
-                if len(few) > FEW:
+                if len(few) > MAX_CACHED_PER_DOCUMENT:
                     few = None
             yield bound
-            before = steps.left  # others take steps meanwhile
+            before = steps.left  # the consumer takes steps, too
         if few is not None:
-            if self._held > MOST_HELD:
+            if self._held > MAX_CACHED:
                 self._bound.clear()
                 self._held = 0
             self._bound[key] = took + before - steps.left, few
             self._held += 1 + len(few)
 
     def _part(self, side: Side) -> Part:
-        """A side's pattern, made ready to be bound."""
+        """Returns a side's pattern, prepared for binding."""
         part = self._parts.get(id(side))
         if part is None:
             part = self._parts[id(side)] = Part(side.pattern)
         return part
 
 
-def _choices(sides: Sequence[Iterable[Binding]]) -> Iterator[tuple[Binding, ...]]:
-    """All ways to choose a binding of each side. The left side is gone through once."""
+def _choices(sides: Sequence[Iterable[SideBinding]]) -> Iterator[tuple[SideBinding, ...]]:
+    """Yields all combinations of one binding per side. Iterates the left side once."""
     if len(sides) == 1:
         return ((one,) for one in sides[0])
     left, right = sides
     return ((one, other) for one in left for other in right)
 
 
-def _text(place: Place, steps: Steps, var: str) -> str:
-    text = Value(*place[var]).text()
-    steps.take(len(text) // CHARACTERS_READ_A_STEP)
+def _text(joint: JointBinding, steps: Steps, var: str) -> str:
+    text = Value(*joint[var]).text()
+    steps.take(len(text) // CHARACTERS_READ_PER_STEP)
     return text
 
 

@@ -1,4 +1,4 @@
-"""Operators: what each kind of node of the plan makes of its matches, and of the watermarks: outputs and documents."""
+"""Operators: how each kind of plan node turns matches and watermarks into outputs and documents."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 from lxml import etree
 
-from mmqjp.answers.allowance import CHARACTERS_A_STEP, NEVER, Account, Steps
 from mmqjp.answers.construct import Value, construct
-from mmqjp.answers.joint import Place
+from mmqjp.answers.joint import JointBinding
 from mmqjp.answers.output import Draft, Identity, Output
-from mmqjp.answers.spending import Accounts
+from mmqjp.answers.quota import CHARACTERS_PER_STEP, NEVER, Account, Steps
+from mmqjp.answers.usage import Accounts
 from mmqjp.documents.records import Record, Records, published_record, tuple_record
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import HiddenStream, Owner, Subscription
@@ -24,121 +24,135 @@ from xscl.algebra.normal import Term
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """What one joint binding gives one node of the plan: an output of a query, a document for those who read a stream,
-    or both. With `again` the output is there already, by another row of R_T. Neither: nothing new."""
+    """What one joint binding gives one plan node: an output of a query, a document for readers of a stream, or both.
+
+    With `duplicate`, the output was already given by another row of R_T. If all fields are empty, there is nothing new.
+    """
 
     draft: Draft | None = None
     query: Subscription | None = None
     document: Record | None = None
-    again: bool = False
+    duplicate: bool = False
 
 
 @dataclass(slots=True)
-class Scope:
-    """What operators share within one step: whose accounts are charged, and what was made so far.
+class StepContext:
+    """What operators share within one step.
 
-    With `only`, a backfill, nobody else gets anything. `known` are tuples of hidden streams that were there before, as
-    (stream, parts, what is bound).
+    `accounts` are charged for what operators give. In a backfill, only `owners` get anything. `known_tuples` are the
+    tuples of hidden streams that existed before, as (stream, parts, bound).
     """
 
     accounts: Accounts
-    only: Collection[Owner] | None = None
-    known: Collection[tuple[object, ...]] = frozenset()
-    made: dict[tuple[object, ...], tuple[Draft, set[int]] | None] = field(default_factory=dict)
-    """By what tells outputs and tuples apart. Of an output its draft, and the rows of R_T that gave it."""
+    owners: Collection[Owner] | None = None
+    known_tuples: Collection[tuple[object, ...]] = frozenset()
+    emitted: dict[tuple[object, ...], tuple[Draft, set[int]] | None] = field(default_factory=dict)
+    """By identity of the output or tuple. An output has its draft and the rows of R_T that gave it."""
 
     def serves(self, owner: Owner) -> bool:
-        """Whether a node of the plan gets anything."""
-        return owner.active if self.only is None else owner in self.only
+        """Returns whether a plan node takes part in the step."""
+        return owner.active if self.owners is None else owner in self.owners
 
 
 class Operator(Protocol):
-    """What the nodes of one kind do. An operator that keeps state reads it when it is made, and writes it in `save`."""
+    """The behaviour of one kind of plan node. An operator with state reads it when it is created and writes it in
+    `save`."""
 
-    def takers(self, node: Any, scope: Scope, inputs: Sequence[Record], arrival: int) -> list[Account]:
-        """The accounts to which is charged what a match of these documents gives a node; none if it is for nobody."""
+    def accounts_for(self, node: Any, context: StepContext, inputs: Sequence[Record], arrival: int) -> list[Account]:
+        """Returns the accounts to charge for a match of these documents. If there are none, nobody wants the match."""
 
-    def until(self, node: Any, scope: Scope) -> int:
-        """The arrival from which on a node gets nothing, NEVER if there is none."""
+    def cutoff(self, node: Any, context: StepContext) -> int:
+        """Returns the arrival from which on a node gets nothing, or NEVER."""
 
     def on_match(
-        self, node: Any, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
+        self, node: Any, context: StepContext, row: int, inputs: Sequence[Record], binding: JointBinding, steps: Steps
     ) -> Expanded | None:
-        """What a joint binding of a match, on a row of R_T, gives a node; None for what this row gave it before."""
+        """Returns what a joint binding of a match gives a node; None if this row of R_T gave it before."""
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Whether `on_watermark` would give anything once streams from outside have come to these greatest times."""
+        """Returns whether `on_watermark` would give anything at these greatest times, by stream."""
 
-    def on_watermark(self, scope: Scope, greatest: Mapping[str, int]) -> Iterator[Expanded]:
-        """What is decided once streams from outside have come to these greatest times. It is asked again, after what it
-        gave was answered, until it gives nothing. What it gives it charges to the accounts of those who get it."""
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+        """Yields what is decided at these greatest times, by stream.
+
+        It is called again after its results were answered, until it gives nothing. It charges the accounts of the
+        recipients.
+        """
 
     def save(self) -> None:
-        """Writes, within the batch, what is to be found again."""
+        """Writes, within the batch, the state to restore later."""
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Tells whether the batch is there. If it is not, all is as it was before, and may come again."""
+        """Ends the batch. If it was not committed, restores the state from before it."""
 
 
-class Decided:
-    """Of an operator that decides by matches alone, keeps nothing, and waits for no watermark."""
+class StatelessOperator:
+    """An operator that decides by matches alone and waits for no watermark."""
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """It never is."""
+        """Returns False."""
         return False
 
-    def on_watermark(self, scope: Scope, greatest: Mapping[str, int]) -> Iterator[Expanded]:
-        """Nothing."""
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+        """Yields nothing."""
         return iter(())
 
     def save(self) -> None:
-        """There is nothing to write."""
+        """Does nothing."""
 
     def finish_batch(self, *, committed: bool) -> None:
-        """There is nothing to take back."""
+        """Does nothing."""
 
 
-class Outputs(Decided):
-    """Queries: each distinct choice of documents and SELECT nodes is one output, and is PUBLISHed to those who read."""
+class QueryOperator(StatelessOperator):
+    """Queries: each distinct choice of documents and SELECT nodes is one output, and is PUBLISHed to readers."""
 
     def __init__(self, registry: Registry, records: Records) -> None:
         self._registry, self._records = registry, records
         self._identities: WeakKeyDictionary[Subscription, Identity] = WeakKeyDictionary()
 
-    def takers(self, node: Subscription, scope: Scope, inputs: Sequence[Record], arrival: int) -> list[Account]:
-        """The query's own account, if it sees the documents and has not passed a bound."""
-        account = scope.accounts.of(node)
-        if arrival >= account.cut or not all(node.sees(record.appeared) for record in inputs):
+    def accounts_for(
+        self, node: Subscription, context: StepContext, inputs: Sequence[Record], arrival: int
+    ) -> list[Account]:
+        """Returns the query's account, if it sees the documents and is within its quota."""
+        account = context.accounts.of(node)
+        if arrival >= account.cutoff or not all(node.sees(record.appeared) for record in inputs):
             return []
         return [account]
 
-    def until(self, node: Subscription, scope: Scope) -> int:
-        """Where the query passed a bound."""
-        return scope.accounts.of(node).cut
+    def cutoff(self, node: Subscription, context: StepContext) -> int:
+        """Returns the arrival at which the query exceeded its quota."""
+        return context.accounts.of(node).cutoff
 
     def on_match(
-        self, node: Subscription, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
+        self,
+        node: Subscription,
+        context: StepContext,
+        row: int,
+        inputs: Sequence[Record],
+        binding: JointBinding,
+        steps: Steps,
     ) -> Expanded | None:
-        """The output, unless this row of R_T gave it before."""
+        """Returns the output, unless this row of R_T gave it before."""
 
         def value(term: Term | str) -> Value | str:
-            return term if isinstance(term, str) else _value(self._records, place, term)
+            return term if isinstance(term, str) else _value(self._records, binding, term)
 
         normal = node.normal
         values = {entry.key: value(entry.value) for entry in normal.entries}
         chosen = {key: v for key, v in values.items() if isinstance(v, Value)}
         parts = tuple(part for record in inputs for part in record.parts)
         key = node.qid, parts, tuple((v.record.docid, v.node) for v in chosen.values())
-        if (made := scope.made.get(key)) is not None:
-            draft, rows = made
+        if (emitted := context.emitted.get(key)) is not None:
+            draft, rows = emitted
             if row in rows:
                 return None
             rows.add(row)
-            return Expanded(draft, node, again=True)
+            return Expanded(draft, node, duplicate=True)
         t0, t1 = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
         root = construct(normal, node.name, t0, t1, values, [value(hole) for hole in normal.holes])
         xml = etree.tostring(root, encoding="unicode")
-        steps.take(len(xml) // CHARACTERS_A_STEP)
+        steps.take(len(xml) // CHARACTERS_PER_STEP)
         nodes = {key: v.json_id() for key, v in chosen.items()}
         identity = self._identities.get(node)
         if identity is None:
@@ -147,89 +161,97 @@ class Outputs(Decided):
         sources = [source for record in inputs for source in record.sources]
         documents, streams = tuple(source[0] for source in sources), tuple(source[1] for source in sources)
         draft = Draft(Output(node.name, t0, t1, documents, streams, nodes, xml, id))
-        scope.made[key] = draft, {row}
+        context.emitted[key] = draft, {row}
         document = None
         if node.publishes and self._registry.has_readers(node.name):
-            document = published_record(node.name, inputs, xml, id, within=scope.only is None)
+            document = published_record(node.name, inputs, xml, id, within=context.owners is None)
         return Expanded(draft, node, document)
 
 
-class Tuples(Decided):
+class InnerJoinOperator(StatelessOperator):
     """Inner joins: each distinct tuple of their variables is a document of their hidden stream."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def takers(self, node: HiddenStream, scope: Scope, inputs: Sequence[Record], arrival: int) -> list[Account]:
-        """The accounts of the queries that read the stream and see the documents."""
-        return [one.account for one in scope.accounts.readers(node) if one.want(inputs, arrival)]
+    def accounts_for(
+        self, node: HiddenStream, context: StepContext, inputs: Sequence[Record], arrival: int
+    ) -> list[Account]:
+        """Returns the accounts of the queries that read the stream and see the documents."""
+        return [one.account for one in context.accounts.readers(node) if one.want(inputs, arrival)]
 
-    def until(self, node: HiddenStream, scope: Scope) -> int:
-        """Where the last of those who read the stream passed a bound."""
-        return max((min(one.until, one.account.cut) for one in scope.accounts.readers(node)), default=NEVER)
+    def cutoff(self, node: HiddenStream, context: StepContext) -> int:
+        """Returns the arrival at which the last reader of the stream exceeded its quota."""
+        return max((min(one.cutoff, one.account.cutoff) for one in context.accounts.readers(node)), default=NEVER)
 
     def on_match(
-        self, node: HiddenStream, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
+        self,
+        node: HiddenStream,
+        context: StepContext,
+        row: int,
+        inputs: Sequence[Record],
+        binding: JointBinding,
+        steps: Steps,
     ) -> Expanded | None:
-        """The tuple, unless it is there."""
-        values = [_value(self._records, place, Term(var)) for var in node.hidden.variables]
+        """Returns the tuple, unless it was emitted before."""
+        values = [_value(self._records, binding, Term(var)) for var in node.hidden.variables]
         parts = tuple(part for record in inputs for part in record.parts)
         bound = tuple((value.record.docid, value.node) for value in values)
         key = node.stream, parts, bound
-        if key in scope.made:
+        if key in context.emitted:
             return None
-        scope.made[key] = None
+        context.emitted[key] = None
         root = etree.Element("tuple")
         for i, value in enumerate(values):
             etree.SubElement(root, f"v{i}").text = value.text()
         xml = etree.tostring(root, encoding="unicode")
-        steps.take(len(xml) // CHARACTERS_A_STEP)
-        # What was there before a query counts as if it had come with it.
-        return Expanded(document=None if key in scope.known else tuple_record(node.stream, inputs, xml, bound))
+        steps.take(len(xml) // CHARACTERS_PER_STEP)
+        # A tuple from before the query is charged to it, too.
+        return Expanded(document=None if key in context.known_tuples else tuple_record(node.stream, inputs, xml, bound))
 
 
 class Operators:
-    """The operators of an engine, by the kind of node that each is for."""
+    """The operators of an engine, by kind of plan node."""
 
     def __init__(self, by_kind: Mapping[type[Owner], Operator]) -> None:
         self._by_kind = dict(by_kind)
 
     def of(self, node: Owner) -> Operator:
-        """The operator of a node."""
+        """Returns the operator of a node."""
         return self._by_kind[type(node)]
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Whether any waits for streams to come to these greatest times."""
+        """Returns whether any operator has something to decide at these greatest times."""
         return any(operator.is_due(greatest) for operator in self._by_kind.values())
 
-    def on_watermark(self, scope: Scope, greatest: Mapping[str, int]) -> Iterator[Expanded]:
-        """What all decide once streams have come to these greatest times."""
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+        """Yields what the operators decide at these greatest times."""
         for operator in self._by_kind.values():
-            yield from operator.on_watermark(scope, greatest)
+            yield from operator.on_watermark(context, greatest)
 
     def save(self) -> None:
-        """Has all write, within the batch, what they must find again."""
+        """Writes, within the batch, the state of all operators."""
         for operator in self._by_kind.values():
             operator.save()
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Tells all whether the batch is there."""
+        """Ends the batch for all operators."""
         for operator in self._by_kind.values():
             operator.finish_batch(committed=committed)
 
 
 MakeOperators = Callable[[Registry, Records, Ledger, Watermarks], Operators]
-"""Makes the operators of an engine: `ledger` is where they note things, `watermarks` how they read times."""
+"""Creates the operators of an engine. They store state through the ledger and read times from the watermarks."""
 
 
 def make_operators(registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> Operators:
-    """The operators of the language: queries and inner joins."""
-    return Operators({Subscription: Outputs(registry, records), HiddenStream: Tuples(records)})
+    """Creates the operators of the language: queries and inner joins."""
+    return Operators({Subscription: QueryOperator(registry, records), HiddenStream: InnerJoinOperator(records)})
 
 
-def _value(records: Records, place: Place, term: Term) -> Value:
-    """The value of a term. A variable of a tuple stands for a node of a document behind it."""
-    record, node = place[term.var]
+def _value(records: Records, binding: JointBinding, term: Term) -> Value:
+    """Returns the value of a term. A variable of a tuple stands for a node of an earlier document."""
+    record, node = binding[term.var]
     if record.kind == "hidden":
         docid, node = record.bound[node[0] - 1]
         record = records[docid]

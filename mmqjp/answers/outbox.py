@@ -1,4 +1,4 @@
-"""The outbox: matches and outputs as they are committed, and up to which output each sink has acknowledged them."""
+"""The outbox: stores matches and outputs, and tracks how far each sink has acknowledged the outputs."""
 
 from __future__ import annotations
 
@@ -12,54 +12,59 @@ from join_stage.joiner import JoinEngine
 from mmqjp.answers.output import Draft, Output, json_nodes, number, sorted_outputs
 from mmqjp.tables.answers import outputs_between, outputs_by_time
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.table_rows import Rows
+from mmqjp.tables.table_rows import TableRows
 
 ROWS_AT_A_TIME = 10_000
-"""Outputs that are rows at one time, read or written."""
+"""The number of outputs that are converted to or from rows at a time."""
 
-SINK = "sink:"
-"""The settings with the positions of sinks begin so; the sink's name follows."""
+SINK_PREFIX = "sink:"
+"""The prefix of the settings with positions of sinks. The name of the sink follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a sink is: it has every output up to the number `acked`, -1 for none. `place` is what else the kind of
-    sink must find again, such as a file's name and length."""
+    """The position of a sink: it has acknowledged every output up to the number `acked`, or none if that is -1.
+
+    `details` is what this kind of sink needs to resume, such as the name and length of a file.
+    """
 
     acked: int = -1
-    place: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_setting(cls, value: str | None) -> Position:
-        """The position that a setting holds; that of a new sink for None."""
+        """Parses the value of a setting. None gives the position of a new sink."""
         noted = json.loads(value or "{}")
         return cls(noted.pop("acked", -1), noted)
 
     def to_setting(self) -> str:
-        """The position as the JSON text of a setting."""
-        return json.dumps({"acked": self.acked, **self.place}, ensure_ascii=False)
+        """Returns the JSON text to store as a setting."""
+        return json.dumps({"acked": self.acked, **self.details}, ensure_ascii=False)
 
 
 class Outbox:
-    """Reads and appends matches and outputs. Callers begin and commit batches."""
+    """Reads and appends matches and outputs. The caller begins and commits batches."""
 
     def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
-        self._store, self._ledger, self._append = store, ledger, Rows(store).append
+        self._store, self._ledger, self._append = store, ledger, TableRows(store).append
 
     def save_matches(self, rows: list[tuple[object, ...]], users: list[tuple[object, ...]]) -> None:
-        """Matches as (match, template, docid1, docid2, t0, t1, bindings), and the queries (match, query, qid) that
-        they gave something."""
+        """Appends matches.
+
+        `rows` has (match, template, docid1, docid2, t0, t1, bindings), one for each match. `users` has (match, query,
+        qid), one for each query that a match gave something.
+        """
         self._append("match_rows", rows)
         self._append("match_queries", users)
         self._ledger.next_match += len(rows)
 
     def save_outputs(self, drafts: list[Draft]) -> list[Output]:
-        """Numbers outputs, writes them and which matches they are of, and returns them in the order of their numbers,
-        which is that of output lines."""
+        """Numbers outputs and appends them, with the matches behind them. Returns them in the order of their numbers,
+        which is the order of output lines."""
         ledger = self._ledger
         number(drafts, ledger.next_seq)
         ledger.next_seq += len(drafts)
-        # Some after the other: as rows they take far more room than as they are.
+        # In slices: rows take far more memory than the outputs themselves.
         for start in range(0, len(drafts), ROWS_AT_A_TIME):
             some = drafts[start : start + ROWS_AT_A_TIME]
             self._append("outputs", [output_row(draft.output, ledger.batch) for draft in some])
@@ -67,7 +72,7 @@ class Outbox:
         return [draft.output for draft in drafts]
 
     def outputs(self, after: int) -> Iterator[Output]:
-        """The outputs that are kept with numbers greater than `after`, in the order of their numbers."""
+        """Yields the stored outputs with numbers greater than `after`, in the order of their numbers."""
         end = self._ledger.next_seq
         if after + 1 >= end:
             return
@@ -75,24 +80,24 @@ class Outbox:
             yield from map(output_of, outputs_between(self._store, low, low + ROWS_AT_A_TIME))
 
     def lines(self, after: int) -> Iterator[Output]:
-        """The same in the order of the output lines of a run: by t1, query, documents, nodes."""
+        """Yields the same outputs in the order of the output lines of a run: by t1, query, documents, nodes."""
         found = map(output_of, outputs_by_time(self._store, after))
         for _, group in groupby(found, key=lambda o: (o.t1, o.query, o.documents)):
             yield from sorted_outputs(group)
 
     def position(self, sink: str) -> Position:
-        """How far a sink is, as noted last."""
-        return Position.from_setting(self._ledger.setting(SINK + sink))
+        """Returns the stored position of a sink."""
+        return Position.from_setting(self._ledger.setting(SINK_PREFIX + sink))
 
 
 def output_row(output: Output, batch: int) -> tuple[object, ...]:
-    """An output as a row of the table `outputs`."""
+    """Returns an output as a row of the table `outputs`."""
     o = output
     return o.query, o.t0, o.t1, o.documents, o.streams, json_nodes(o.nodes), o.xml, batch, o.seq, o.id
 
 
 def output_of(row: Mapping[str, Any]) -> Output:
-    """The output that a row of the table `outputs` holds."""
+    """Returns the output that a row of the table `outputs` holds."""
     documents, streams = tuple(row["documents"]), tuple(row["streams"])
     nodes = json.loads(row["nodes"])
     return Output(row["query"], row["t0"], row["t1"], documents, streams, nodes, row["xml"], row["id"], row["seq"])

@@ -11,12 +11,13 @@ from json.encoder import encode_basestring as json_text
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output document of a query. Times in UTC microseconds.
+    """An output document of a query. Times are UTC microseconds.
 
-    `documents` are the ids of the external documents behind it, in the query's order, `streams` theirs: both have one
-    length. `nodes` are the nodes of its SELECT variables: an element's number in document order, or "owner/@name".
-    `xml` is its text. `id` is a digest: the same output has the same id on every engine and after every restart.
-    `seq` is its number, consecutive in the order in which outputs are committed; -1 until then.
+    `documents` and `streams` have one length: the ids of the external documents behind the output, in the query's
+    order, and their streams. `nodes` maps SELECT variables to nodes: an element's number in document order, or
+    "owner/@name". `xml` is the output document. `id` is a digest: the same output has the same id on every engine and
+    after every restart. `seq` numbers outputs consecutively in the order in which they are committed; it is -1 before
+    that.
     """
 
     query: str
@@ -30,7 +31,7 @@ class Output:
     seq: int = -1
 
     def to_dict(self) -> dict[str, object]:
-        """The output as the JSON object of an output line."""
+        """Returns the JSON object of an output line."""
         return {
             "id": self.id,
             "seq": self.seq,
@@ -46,48 +47,49 @@ class Output:
 
 @dataclass(slots=True)
 class Draft:
-    """An output that is not committed yet: it has no number. `matches` are the numbers of the matches it is of."""
+    """An output that is not committed yet and has no number. `matches` are the numbers of the matches behind it."""
 
     output: Output
     matches: list[int] = field(default_factory=list)
 
 
 def number(drafts: list[Draft], first: int) -> None:
-    """Puts drafts into the order of output lines, and gives their outputs numbers from `first` on."""
+    """Sorts drafts into the order of output lines, and numbers their outputs from `first`."""
     drafts.sort(key=lambda draft: _order(draft.output))
     for seq, draft in enumerate(drafts, first):
-        # Frozen is what others see; nobody has seen it yet, and a copy would cost as much as all else here.
+        # Outputs are frozen for everybody else. Nobody has seen these yet, and copies would cost too much.
         object.__setattr__(draft.output, "seq", seq)
 
 
 def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
-    """Outputs in the order of output lines: by t1, query, documents, nodes (by number, then attribute)."""
+    """Returns outputs in the order of output lines: by t1, query, documents, nodes (by number, then attribute)."""
     return sorted(outputs, key=_order)
 
 
 class Identity:
-    """What the outputs of one query have in common in their ids, which are digests of 32 hexadecimal digits: its name
-    and text, and how many equal queries were registered before it."""
+    """The part of an output's id that all outputs of one query share: the query's name, its text, and the number of
+    equal queries that were registered before it."""
 
     def __init__(self, name: str, text: str, occurrence: int) -> None:
         query = json.dumps([name, text, occurrence], ensure_ascii=False)
         self._begun = hashlib.sha256(query.removesuffix("]").encode())
 
     def id(self, part_ids: Iterable[str], nodes: Iterable[int | str]) -> str:
-        """The id of an output: a digest of the query, the documents, and the nodes as `Output.nodes` has them."""
+        """Returns an output's id: 32 hexadecimal digits of a digest of the query, the documents, and the nodes as in
+        `Output.nodes`."""
         digest = self._begun.copy()
-        # What json.dumps writes, in a quarter of its time.
+        # The text that json.dumps would write, in a quarter of its time.
         digest.update(f", [{', '.join(map(json_text, part_ids))}], [{', '.join(map(_json_node, nodes))}]]".encode())
         return digest.hexdigest()[:32]
 
 
 def digest(text: str) -> str:
-    """The id of what is told apart by a text: 32 hexadecimal digits."""
+    """Returns the id of something that a text identifies: 32 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def json_nodes(nodes: Mapping[str, int | str]) -> str:
-    """`Output.nodes` as a JSON object."""
+    """Returns `Output.nodes` as a JSON object."""
     return f"{{{', '.join(f'{json_text(name)}: {_json_node(node)}' for name, node in nodes.items())}}}"
 
 

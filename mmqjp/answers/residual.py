@@ -1,4 +1,4 @@
-"""Residual predicates: the comparisons of a query that are not value joins, evaluated on one joint binding."""
+"""Residual predicates: evaluates comparisons that are not value joins on one joint binding."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TESTS = {"contains": contains, "starts-with": starts_with, "ends-with": ends_wi
 
 
 def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
-    """Whether a residual predicate is true, given the string value of each variable.
+    """Returns whether a residual predicate is true. `text_of` returns the string value of a variable.
 
-    A regular expression that would take too long does not match.
+    A regular expression that takes too long does not match.
     """
     match expr:
         case Compare(op=op, left=left, right=right):

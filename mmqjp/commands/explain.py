@@ -12,8 +12,8 @@ from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import plan_option, read_script
-from mmqjp.explain.costs import estimates
-from mmqjp.explain.plan import Known, explanation
+from mmqjp.explain.estimates import estimates
+from mmqjp.explain.explanation import CostInfo, explanation
 from mmqjp.session import Session
 
 LISTED_NAMES = 10
@@ -57,7 +57,7 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
             close = get_close_matches(query, names, 1)
             known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
             raise Failure(f"{file} has no query named {query}; {known}")
-        known_costs = Known(estimates(engine), engine.costs())
+        known_costs = CostInfo(estimates(engine), engine.costs())
         chosen = names if query is None else [query]
         click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
 

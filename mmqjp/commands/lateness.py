@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from mmqjp.commands.options import duration
-from mmqjp.documents.watermarks import OTHERS, Lateness
+from mmqjp.documents.watermarks import OTHER_STREAMS, Lateness
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -27,7 +27,7 @@ class LatenessType(click.ParamType):  # type: ignore[type-arg]  # generic in the
             return value
         assert parameter is not None and context is not None, "click names what it converts"
         stream, _, text = str(value).rpartition("=")
-        return stream or OTHERS, duration(context, parameter, text)
+        return stream or OTHER_STREAMS, duration(context, parameter, text)
 
 
 def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
@@ -41,8 +41,8 @@ def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
             raise click.BadParameter(
                 "a stream is named twice; write DURATION once for all streams, and STREAM=DURATION once for each other"
             )
-        others = found.pop(OTHERS, duration(context, parameter, default))
-        return {OTHERS: others, **found} if found else others
+        others = found.pop(OTHER_STREAMS, duration(context, parameter, default))
+        return {OTHER_STREAMS: others, **found} if found else others
 
     return click.option(
         "--lateness",

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.private import is_shared, umask_of
-from mmqjp.answers.allowance import ALLOWANCE, Allowance
+from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure
 from mmqjp.documents.watermarks import Timing
-from mmqjp.queries.changes import How, PublishCycle
+from mmqjp.queries.changes import PublishCycle, SubscribeMode
 from mmqjp.session import Session
 from mmqjp.state.open_store import open_session
 from xscl import Script
@@ -38,7 +38,7 @@ def open_engine(
     state: Path | None = None,
     timing: Timing = UNLIMITED,
     *,
-    allowance: Allowance = ALLOWANCE,
+    quota: Quota = DEFAULT_QUOTA,
     max_document: int | None = None,
     max_nodes: int | None = None,
     read_only: bool = False,
@@ -54,20 +54,20 @@ def open_engine(
             **asdict(timing),
             max_document=max_document,
             max_nodes=max_nodes,
-            max_matches=allowance.matches,
-            max_outputs=allowance.outputs,
-            max_work=allowance.work,
+            max_matches=quota.matches,
+            max_outputs=quota.outputs,
+            max_work=quota.work,
             quiet=True,
             read_only=read_only,
             shared=shared,
         )
 
 
-def subscribe(engine: Session, script: Script, path: Path, how: How) -> list[str]:
+def subscribe(engine: Session, script: Script, path: Path, mode: SubscribeMode) -> list[str]:
     """Registers the queries of a file that are not registered yet. Returns messages on those that end or change."""
     before = dict(engine.registry.subscriptions)
     try:
-        names = set(engine.ensure(script, how))
+        names = set(engine.ensure(script, mode))
     except PublishCycle as error:
         raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
     gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]

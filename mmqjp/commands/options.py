@@ -11,9 +11,9 @@ import click
 
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
-from mmqjp.answers.allowance import BLOCK, MATCHES, OUTPUTS, WORK
+from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
-from mmqjp.garbage import collector_paused
+from mmqjp.garbage import gc_paused
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
 
@@ -66,9 +66,9 @@ def versions_option(command: Decorated) -> Decorated:
 def bounds_options(command: Decorated) -> Decorated:
     """The options --max-matches, --max-outputs and --max-work."""
     bounds = (
-        ("--max-work", WORK, "Most steps of a query for one document; ten times as many for"),
-        ("--max-outputs", OUTPUTS, "Most outputs of a query for"),
-        ("--max-matches", MATCHES, "Most matches of a query for one document."),
+        ("--max-work", MAX_WORK, "Most steps of a query for one document; ten times as many for"),
+        ("--max-outputs", MAX_OUTPUTS, "Most outputs of a query for"),
+        ("--max-matches", MAX_MATCHES, "Most matches of a query for one document."),
     )
     for name, default, text in bounds:
         whole = text if text.endswith(".") else f"{text} {BLOCK:,} documents in a row."
@@ -101,7 +101,7 @@ def read_script(path: Path) -> tuple[str, Script]:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise Failure(f"{path}:{line}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     try:
-        with collector_paused():
+        with gc_paused():
             return text, parse_script(text)
     except XsclErrors as errors:
         raise ScriptFailure(path, errors) from None

@@ -16,7 +16,7 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import read_documents
-from mmqjp.answers.allowance import Allowance
+from mmqjp.answers.quota import Quota
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.fetching import (
@@ -43,17 +43,17 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.commands.sinks import DeadLetters, check_output
-from mmqjp.documents.batches import BYTES, DOCUMENTS, batches
+from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
-from mmqjp.garbage import collector_spared
+from mmqjp.garbage import gc_frozen
 from mmqjp.service.drops import DropDirectory
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT, Delivery
+from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
 from mmqjp.sinks.jsonl import open_sink
 from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.notes import NOTHING, Notes
+from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
 from mmqjp.text import one_line
 
 LISTED_PAUSED = 10
@@ -62,7 +62,7 @@ LISTED_PAUSED = 10
 NOT_KEPT = "without --state nothing is kept"
 
 
-Batch = tuple[Sequence[Document | Reject], Notes]
+Batch = tuple[Sequence[Document | Reject], CommitMetadata]
 """Documents, and the notes to commit with them."""
 
 
@@ -108,7 +108,7 @@ Batch = tuple[Sequence[Document | Reject], Notes]
     help="Where to keep queries, documents and matches for later runs.",
 )
 @click.option(
-    "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
+    "--batch-size", metavar="N", type=click.IntRange(min=1), default=BATCH_DOCUMENTS, show_default=True,
     help="How many documents to process and commit together.",
 )  # fmt: skip
 @lateness_option("INF")
@@ -166,13 +166,13 @@ def run(
     )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     dead, target = DeadLetters(dead_letters_path), check_output(output)
-    allowance = Allowance(max_matches, max_outputs, max_work)
+    quota = Quota(max_matches, max_outputs, max_work)
     with (
-        open_engine(engine, master, plan, state, Timing(lateness), allowance=allowance, shared=shared) as opened,
+        open_engine(engine, master, plan, state, Timing(lateness), quota=quota, shared=shared) as opened,
         ExitStack() as here,
     ):
         growing = state is not None
-        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT), _report, growing=growing)))
+        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT_SINK), _report, growing=growing)))
         delivery = Delivery(opened, sink)
         delivery.prepare()
         dead.begin()
@@ -188,11 +188,11 @@ def run(
                         _report(message)
                 elif not opened.registry.subscriptions:
                     raise Failure(f"{state} has no queries; name a file of queries with --queries")
-                with collector_spared():
-                    process(opened, ((batch, NOTHING) for batch in batches(documents, batch_size)), dead)
+                with gc_frozen():
+                    process(opened, ((batch, NO_METADATA) for batch in batches(documents, batch_size)), dead)
                     if drops is not None:
                         tails = [drops.tail(feeds or "item")]
-                        intake = Intake(opened, tails, fetched_history, batch_size, BYTES, unreadable)
+                        intake = Intake(opened, tails, fetched_history, batch_size, BATCH_BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
                 written = deliver(opened, delivery)
@@ -235,14 +235,14 @@ def drop_superseded(engine: Session, intake: Intake) -> None:
     """Every PRUNE_INTERVAL batches, drops the notes on what was read that later ones have superseded."""
     if engine.batch - int(engine.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
         engine.prune(None, None, *intake.listing())
-        engine.note(Notes(settings={PRUNED_AT_BATCH: str(engine.batch)}))
+        engine.commit_metadata(CommitMetadata(settings={PRUNED_AT_BATCH: str(engine.batch)}))
 
 
 def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:
     """Processes batches. On a terminal, shows the counts so far."""
     live = sys.stderr.isatty()
-    for documents, notes in found:
-        engine.process(documents, notes)
+    for documents, metadata in found:
+        engine.process(documents, metadata)
         dead.add(engine.last_dead_letters())
         if live:
             seen = engine.counters()
@@ -255,7 +255,7 @@ def deliver(engine: Session, delivery: Delivery) -> int:
     """Writes the outputs that no run has written yet. Returns how many there were."""
     count = delivery.write(engine.lines(delivery.acked))
     if count:  # noted only now: what was not written is not delivered
-        delivery.note()
+        delivery.save_position()
     return count
 
 

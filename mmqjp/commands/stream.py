@@ -13,7 +13,7 @@ from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import Tail
-from mmqjp.answers.allowance import Allowance
+from mmqjp.answers.quota import Quota
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
@@ -35,9 +35,9 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.commands.sinks import check_output
-from mmqjp.documents.batches import BYTES, DOCUMENTS
+from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
-from mmqjp.garbage import collector_spared
+from mmqjp.garbage import gc_frozen
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import FETCHED, DropDirectory
 from mmqjp.service.fetching import Fetching
@@ -48,7 +48,7 @@ from mmqjp.service.question_runner import MAX_RUNNING, QUERY, QuestionRunner
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.delivery import OUTPUT_SINK
 from mmqjp.sinks.jsonl import open_sink
 
 AVAILABLE_NOW = "available-now"
@@ -150,11 +150,11 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="The address of that port."
 )
 @click.option(
-    "--batch-size", metavar="N", type=click.IntRange(min=1), default=DOCUMENTS, show_default=True,
+    "--batch-size", metavar="N", type=click.IntRange(min=1), default=BATCH_DOCUMENTS, show_default=True,
     help="Most documents to process and commit together.",
 )  # fmt: skip
 @click.option(
-    "--batch-bytes", metavar="N", type=click.IntRange(min=1), default=BYTES, show_default=True,
+    "--batch-bytes", metavar="N", type=click.IntRange(min=1), default=BATCH_BYTES, show_default=True,
     help="Bytes of XML after which a batch ends early.",
 )  # fmt: skip
 @click.option(
@@ -241,16 +241,16 @@ def stream(
     target = check_output(output)
     timing = Timing(lateness, idle_after, max_ahead)
     session = start_session(master, shared=shared or is_shared(state)) if engine == "spark" else None
-    allowance = Allowance(max_matches, max_outputs, max_work)
+    quota = Quota(max_matches, max_outputs, max_work)
     limited = open_engine(
-        session or engine, None, plan, state, timing, allowance=allowance,
+        session or engine, None, plan, state, timing, quota=quota,
         max_document=max_document, max_nodes=max_nodes, shared=shared,
     )  # fmt: skip
     with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as fetching:
         if script is not None and queries_path is not None:
             for message in subscribe(opened, script, queries_path, "renew"):
                 metrics.event("queries", what=message)
-        sink = open_sink(target, opened.position(OUTPUT), lambda what: metrics.event("output", what=what))
+        sink = open_sink(target, opened.position(OUTPUT_SINK), lambda what: metrics.event("output", what=what))
         if metrics_port is not None:
             port = _served(metrics, metrics_port, metrics_address)
             metrics.event("metrics", url=f"http://{metrics_address}:{port}/metrics")
@@ -298,7 +298,7 @@ def stream(
                 fetch = fetching.enter_context(Fetching(job, metrics, stop, watch=trigger is not None))
                 if trigger is None:
                     fetch.wait()
-            with questions, collector_spared():
+            with questions, gc_frozen():
                 service.run(trigger, stop)
             fetching.close()
         except BrokenPipeError as error:

@@ -1,1 +1,1 @@
-"""The packaged example of `mmqjp demo`: invented feeds and standing queries over them."""
+"""The packaged example of `mmqjp demo`: sample feeds and standing queries over them."""

@@ -1,4 +1,4 @@
-"""Documents that Spark's executors read and evaluated, on their way through the engine."""
+"""Documents that Spark's executors have parsed and evaluated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from mmqjp.documents.admission import Text
+from mmqjp.documents.admission import SerializedDocument
 from templates.catalog import Edge
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 class EvaluatedRows:
-    """The rows of a data frame with what stage 1 found in them, in `rows`: its columns but `xml`, those of
-    `xpath_stage.spark_worker.FOUND` and of `TEXTS`."""
+    """The rows of a data frame with the results of stage 1.
+
+    `rows` has its columns but `xml`, those of `xpath_stage.spark_worker.FOUND`, and those of `TEXTS`.
+    """
 
     def __init__(self, stage: SparkStage, documents: DataFrame) -> None:
         self._stage = stage
@@ -28,22 +30,22 @@ class EvaluatedRows:
         self._groups = groups_of(self.rows) if len(self.rows) else {}
 
     def of(self, rows: pa.Table) -> EvaluatedDocuments:
-        """What was found in some of the rows, all of them documents or rejects of one batch."""
+        """Returns the results of some rows: the documents or rejects of one batch."""
         return EvaluatedDocuments(self._stage, rows, self._groups)
 
 
 class EvaluatedDocuments:
-    """A batch of such rows, as the engine asks for them: see `mmqjp.documents.admission.Found`."""
+    """The rows of one batch. Implements `mmqjp.documents.admission.EvaluatedBatch`."""
 
     def __init__(self, stage: SparkStage, rows: pa.Table, groups: Mapping[int, Collection[Edge]]) -> None:
         self._stage, self._rows, self._groups = stage, rows, groups
         self._texts, self._errors = rows["text"].to_pylist(), rows["error"].to_pylist()
 
-    def read(self, place: int) -> Text | DocumentError:
-        text = self._texts[place]
-        return DocumentError(self._errors[place]) if text is None else Text(text)
+    def read(self, index: int) -> SerializedDocument | DocumentError:
+        text = self._texts[index]
+        return DocumentError(self._errors[index]) if text is None else SerializedDocument(text)
 
-    def witnesses(self, places: Sequence[int], first_docid: int) -> Witnesses:
-        chosen = self._rows.take(pa.array(places, pa.int64()))
-        docids = pa.array(np.arange(first_docid, first_docid + len(places)), pa.int64())
+    def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses:
+        chosen = self._rows.take(pa.array(indexes, pa.int64()))
+        docids = pa.array(np.arange(first_docid, first_docid + len(indexes)), pa.int64())
         return self._stage.witnesses(chosen.append_column("docid", docids), self._groups)

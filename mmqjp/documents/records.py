@@ -1,4 +1,4 @@
-"""Documents as the engine keeps them: external ones, published outputs, and the tuples of hidden streams."""
+"""Stored documents: external ones, published outputs, and tuples of hidden streams."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ import pyarrow as pa
 
 from common.batches import in_batches
 from join_stage.joiner import JoinEngine
-from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, rows_of, sizes
+from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, document_rows, document_sizes
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
 
-MOST_DOCUMENTS, MOST_CHARACTERS = 5_000, 16 << 20
-"""Kept documents that are read at a time, and their text: all of them are in memory, parsed."""
+READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
+"""Stored documents are read in batches of at most this many documents and characters of XML, because all of a batch are
+in memory, parsed."""
 
-Kind = Literal["external", "published", "hidden"]
+DocumentKind = Literal["external", "published", "hidden"]
 
 
 @dataclass
 class Record:
-    """A kept document. Times in UTC microseconds; `xml` is the document as read: comments and PIs gone.
+    """A stored document. Times are UTC microseconds; `xml` is the document without comments and PIs.
 
-    `parts` are the documents that a chain's outputs are told apart by: the document itself, or for a tuple of a hidden
-    stream those of the blocks behind it; `part_ids` their ids with their streams. `sources` are the external
-    documents behind it, as (id, stream), left to right. `bound` has, for a tuple, the docid and node of each variable.
-
-    `arrival` is the latest arrival behind it (see `mmqjp.answers.allowance`). `appeared` tells for each part when it
-    came in, by the docid of that document from outside; one that a backfill published came with itself.
+    `parts` identify the documents behind a chain's outputs: the document itself, or for a tuple of a hidden stream the
+    documents of its blocks. `part_ids` are their ids with their streams, and `appeared` says when each of them
+    appeared: the docid of the external document that completed it, or its own docid if a backfill published it. These
+    three have one length. `sources` are the external documents behind the record as (id, stream), left to right. For a
+    tuple, `bound` has the (docid, node) of each variable. `arrival` is the latest arrival behind the record (see
+    `mmqjp.answers.quota`).
     """
 
     docid: int
@@ -42,7 +43,7 @@ class Record:
     t0: int
     t1: int
     xml: str
-    kind: Kind
+    kind: DocumentKind
     parts: tuple[int, ...]
     part_ids: tuple[str, ...]
     sources: tuple[tuple[str, str], ...]
@@ -55,7 +56,8 @@ class Record:
         return parse_document(self.xml.encode(), trusted=True)
 
     def number(self, docid: int, arrival: int) -> None:
-        """Numbers it as it enters, one from outside as this arrival; also anew, when its batch is begun again."""
+        """Numbers the document as it enters; `arrival` applies to external ones. May be called again if the batch is
+        begun again."""
         self.docid = docid
         if self.kind != "hidden":
             self.parts = (docid,)
@@ -66,20 +68,22 @@ class Record:
 
 
 def own_part_id(stream: str, document_id: str) -> str:
-    """What tells a document apart from all others: its stream and id as JSON."""
+    """Returns the part id of a document: its stream and id as JSON."""
     return json.dumps([stream, document_id], ensure_ascii=False)
 
 
 def published_record(stream: str, inputs: Sequence[Record], xml: str, id: str, *, within: bool) -> Record:
-    """An output over some documents, as a document of a stream. It gets a docid when it enters. `within` says whether
-    it appears when the latest of these did, or only now."""
+    """Returns an output over some documents as a document of a stream, without a docid.
+
+    With `within`, it appears when the latest of these documents did; otherwise it appears now.
+    """
     appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
     return _record_over(inputs, id, stream, xml, "published", (), (own_part_id(stream, id),), (), appeared)
 
 
 def tuple_record(stream: str, inputs: Sequence[Record], xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
-    """A tuple over some documents, as a document of a hidden stream. It gets a docid when it enters. `bound` has the
-    docid and node of each variable."""
+    """Returns a tuple over some documents as a document of a hidden stream, without a docid. `bound` has the (docid,
+    node) of each variable."""
     parts = tuple(part for record in inputs for part in record.parts)
     part_ids = tuple(part for record in inputs for part in record.part_ids)
     appeared = tuple(at for record in inputs for at in record.appeared)
@@ -91,7 +95,7 @@ def _record_over(
     id: str,
     stream: str,
     xml: str,
-    kind: Kind,
+    kind: DocumentKind,
     parts: tuple[int, ...],
     part_ids: tuple[str, ...],
     bound: tuple[tuple[int, Node], ...],
@@ -115,10 +119,10 @@ def _record_over(
 
 
 class Records:
-    """Look-up of records by docid: those of the running batch, and earlier ones read back from the store.
+    """Looks up records by docid: those of the running batch, and earlier ones from the store.
 
-    Earlier ones are kept at hand up to `cached` characters of XML, the latest used last to go; a tree, which takes far
-    more memory than its text, lives as long as a batch.
+    Earlier records are cached, up to `cached` characters of XML; the least recently used go first. A parsed tree takes
+    far more memory than its text and lives only as long as its batch.
     """
 
     def __init__(self, store: JoinEngine, cached: int = 16 << 20) -> None:
@@ -128,10 +132,10 @@ class Records:
         self._records: OrderedDict[int, Record] = OrderedDict()
         self._fresh: dict[int, Record] = {}
         self._used: set[int] = set()
-        """Those that may have got a tree since all trees were let go of."""
+        """The records that may have a tree."""
 
     def add(self, record: Record) -> None:
-        """Takes in a document of the running batch."""
+        """Adds a document of the running batch."""
         self._fresh[record.docid] = record
 
     def __getitem__(self, docid: int) -> Record:
@@ -143,35 +147,35 @@ class Records:
         return found
 
     def load(self, docids: Iterable[int]) -> None:
-        """Brings documents to hand, those that are missing by one query."""
-        wanted = {docid for docid in docids if docid not in self._fresh}
-        for docid in wanted & self._records.keys():
+        """Loads documents into the cache, the missing ones with one query."""
+        requested = {docid for docid in docids if docid not in self._fresh}
+        for docid in requested & self._records.keys():
             self._records.move_to_end(docid)
-        missing = sorted(wanted - self._records.keys())
+        missing = sorted(requested - self._records.keys())
         if not missing:
             return
-        for row in rows_of(self._store, missing).to_pylist():
+        for row in document_rows(self._store, missing).to_pylist():
             self._keep(_record(row))
-        self._shrink(len(wanted))
+        self._shrink(len(requested))
 
     def flush(self) -> None:
-        """Writes the running batch's documents to the store, and lets go of what only the batch needed."""
+        """Writes the documents of the running batch to the store, and frees what only the batch needed."""
         self._store.append("documents", _table(list(self._fresh.values())))
         for record in self._fresh.values():
             self._keep(record)
         self._used |= self._fresh.keys()
         self._fresh.clear()
-        self.rest()
+        self.release_trees()
 
-    def rest(self) -> None:
-        """Lets go of what was only needed to work with the documents at hand."""
+    def release_trees(self) -> None:
+        """Frees the parsed trees, and shrinks the cache to its limit."""
         self._shrink(0)
         for docid in self._used & self._records.keys():
             self._records[docid].__dict__.pop("tree", None)
         self._used.clear()
 
     def forget(self, first: int) -> None:
-        """Drops the documents from docid `first` on: their batch is rolled back."""
+        """Drops the documents from docid `first` on: their batch was rolled back."""
         self._fresh.clear()
         for docid in [docid for docid in self._records if docid >= first]:
             self._size -= len(self._records.pop(docid).xml)
@@ -181,7 +185,7 @@ class Records:
         self._size += len(record.xml)
 
     def _shrink(self, needed: int) -> None:
-        """Drops the records that were used longest ago, but not the `needed` last ones."""
+        """Evicts the least recently used records, but not the last `needed` ones."""
         while self._size > self._cached and len(self._records) > needed:
             self._size -= len(self._records.popitem(last=False)[1].xml)
 
@@ -189,10 +193,12 @@ class Records:
 def kept_documents(
     store: JoinEngine, streams: Collection[str], *, starts: range | None = None, joined: bool = False
 ) -> Iterator[list[int]]:
-    """The kept documents of some streams, oldest first, a few at a time. With `starts` only those that begin at these
-    times; with `joined` only those that are in the join state."""
-    rows = sizes(store, streams, starts=starts, joined=joined).to_pylist()
-    for batch in in_batches(rows, MOST_DOCUMENTS, MOST_CHARACTERS, itemgetter("size")):
+    """Yields the docids of stored documents of some streams in batches, oldest first.
+
+    With `starts`, only documents that begin in this range of times; with `joined`, only those in the join state.
+    """
+    rows = document_sizes(store, streams, starts=starts, joined=joined).to_pylist()
+    for batch in in_batches(rows, READ_DOCUMENTS, READ_CHARACTERS, itemgetter("size")):
         yield [row["docid"] for row in batch]
 
 
@@ -237,6 +243,8 @@ def _record(row: dict[str, Any]) -> Record:
 
 
 def arrival_of(docid: int, arrival: int | None) -> int:
-    """The arrival of a document as it is kept; None is that of a store that did not know arrivals: they are before all
-    others, in the order of the docids."""
+    """Returns the arrival of a stored document.
+
+    A store without arrivals has None. Such documents come before all others, in the order of their docids.
+    """
     return docid - BEFORE_ARRIVALS if arrival is None else arrival

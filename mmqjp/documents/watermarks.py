@@ -1,4 +1,4 @@
-"""Watermarks: how far each stream has come, and with it what is late and what may be let go of (section 7)."""
+"""Watermarks: how far each stream has come. They decide which documents are late and which state can go (section 7)."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ from mmqjp.tables import documents
 from mmqjp.tables.ledger import Ledger
 
 EARLIEST, LATEST = -(2**61), 2**61
-"""Times further away, microseconds, would overflow in the arithmetic of windows."""
+"""Times beyond these, in microseconds, would overflow in the arithmetic of windows."""
 
 WATERMARKS = "watermarks"
-"""The setting with the lateness, and each stream's greatest time."""
+"""The setting with the lateness and the greatest time of each stream."""
 
-
-OTHERS = "*"
-"""Stands for all streams that a lateness is not said of. No query reads a stream of that name."""
+OTHER_STREAMS = "*"
+"""In a mapping of lateness, stands for all streams that it does not name. No query can read such a stream."""
 
 Lateness = int | None | Mapping[str, int | None]
-"""How late documents may come, microseconds, None for as late as they like: on all streams, or on each by its name."""
+"""How late documents may be, in microseconds: for all streams, or by stream. None means unlimited."""
 
 
 def lateness_of(lateness: Lateness, stream: str) -> int | None:
-    """How late the documents of a stream may come; None: as late as they like."""
-    return lateness.get(stream, lateness.get(OTHERS)) if isinstance(lateness, Mapping) else lateness
+    """Returns how late documents of a stream may be; None means unlimited."""
+    return lateness.get(stream, lateness.get(OTHER_STREAMS)) if isinstance(lateness, Mapping) else lateness
 
 
 def is_bounded(lateness: Lateness) -> bool:
-    """Whether documents of some stream may be late."""
+    """Returns whether the lateness of any stream is limited."""
     allowed = lateness.values() if isinstance(lateness, Mapping) else (lateness,)
     return any(one is not None for one in allowed)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How time passes, microseconds; None is without limit.
+    """The rules of event time, in microseconds. None means unlimited.
 
-    `lateness` is how far a document may be behind its stream's greatest time as of the previous batch. Of live streams,
-    one that is silent for `idle_after` goes on with the clock, that far behind it; and a document may be at most
-    `max_ahead` ahead of the clock.
+    `lateness` is how far a document may be behind the greatest time of its stream as of the previous batch. A stream
+    without documents for `idle_after` follows the clock at that distance. A document may be at most `max_ahead` ahead
+    of the clock.
     """
 
     lateness: Lateness = None
@@ -50,8 +49,7 @@ class Timing:
 
 
 class Watermarks:
-    """The greatest time of each stream from outside. `greatest` is what was known at `opened`, from when on silence
-    counts."""
+    """The greatest time of each external stream. `greatest` has those known at `opened`, when idle times begin."""
 
     def __init__(self, timing: Timing, greatest: Mapping[str, int], opened: int) -> None:
         self.timing = timing
@@ -61,8 +59,10 @@ class Watermarks:
         """The greatest time of a document since `opened`."""
 
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
-        """The least watermark of these streams from outside: what is older is late on all that is made of them.
-        EARLIEST if there are none."""
+        """Returns the least watermark of these external streams, or EARLIEST if there is none.
+
+        A document before it is late on every stream that is made of them.
+        """
         lateness = self.timing.lateness
         if not is_bounded(lateness):
             return EARLIEST
@@ -71,8 +71,11 @@ class Watermarks:
         return max(least, EARLIEST)
 
     def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
-        """The greatest times after a batch: `arrived` has those of the batch, by stream, and `streams` are those from
-        outside that are waited for. Nothing is changed yet."""
+        """Returns the greatest times after a batch, without changing anything.
+
+        `arrived` has the greatest times of the batch, by stream. `streams` are the external streams that queries wait
+        for.
+        """
         greatest = dict(self._greatest)
         for stream, time in arrived.items():
             greatest[stream] = max(greatest.get(stream, EARLIEST), time)
@@ -83,50 +86,50 @@ class Watermarks:
         return greatest
 
     def advance(self, greatest: Mapping[str, int], arrived: Mapping[str, int], now: int) -> None:
-        """Takes over what `after` gave: the batch is committed."""
+        """Adopts the result of `after`: the batch is committed."""
         self._greatest = dict(greatest)
         times = [*arrived.values()] if self.newest is None else [*arrived.values(), self.newest]
         self.newest = max(times, default=None)
         self._arrived |= dict.fromkeys(arrived, now)
 
     def by_stream(self) -> dict[str, int]:
-        """The watermark of each stream from outside that has one."""
+        """Returns the watermark of each external stream that has one."""
         return by_stream(self.timing.lateness, self._greatest)
 
 
 def by_stream(lateness: Lateness, greatest: Mapping[str, int]) -> dict[str, int]:
-    """The watermark of each stream that has one, given the greatest times."""
+    """Returns the watermark of each stream that has one, given the greatest times."""
     known = ((stream, _watermark(lateness, stream, time)) for stream, time in sorted(greatest.items()))
     return {stream: watermark for stream, watermark in known if watermark > EARLIEST}
 
 
 def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> int:
-    """The watermark of a stream of this greatest time; EARLIEST if it has none."""
+    """Returns the watermark of a stream with this greatest time, or EARLIEST if it has none."""
     late = lateness_of(lateness, stream)
     return EARLIEST if greatest is None or late is None else greatest - late
 
 
-def noted_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
-    """The lateness and the greatest times that a store has noted last."""
+def saved_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
+    """Returns the stored lateness and greatest times."""
     return from_setting(ledger.setting(WATERMARKS))
 
 
 def greatest_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
-    """The greatest time met on each stream from outside, as a store knows it."""
-    greatest = noted_watermarks(ledger)[1]
+    """Returns the greatest time of each external stream in a store."""
+    greatest = saved_watermarks(ledger)[1]
     for stream, time in documents.greatest_times(store).items():
         greatest[stream] = max(time, greatest.get(stream, time))
     return greatest
 
 
 def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:
-    """What is noted of watermarks."""
+    """Returns the JSON text to store as a setting."""
     allowed = dict(lateness) if isinstance(lateness, Mapping) else lateness
     return json.dumps({"lateness": allowed, "greatest": dict(greatest)}, ensure_ascii=False)
 
 
 def from_setting(value: str | None) -> tuple[Lateness, dict[str, int]]:
-    """The lateness and the greatest times that were noted; None and nothing if there is no note."""
+    """Parses the value of a setting into the lateness and the greatest times. Returns (None, {}) for None."""
     if value is None:
         return None, {}
     noted = json.loads(value)

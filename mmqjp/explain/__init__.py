@@ -1,1 +1,1 @@
-"""What people are told of queries and outputs: plans, costs, reasons."""
+"""Explains queries and outputs: plans, costs, reasons."""

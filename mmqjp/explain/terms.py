@@ -1,4 +1,4 @@
-"""Pieces of normal forms as text that people read: terms, windows, streams, patterns' variables."""
+"""Formats pieces of normal forms for people: terms, windows, streams, definitions of variables."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from xscl.algebra.normal import Conjunct, Side, Term
 from xscl.algebra.pattern import PatternNode
 from xscl.syntax import Window
 
-SHOWN = 10
-"""How many names a list of those who share something has."""
+MAX_NAMES = 10
+"""The maximum length of a list of names."""
 
 
 def term_text(term: Term) -> str:
-    """A term as the query would write it: `lower-case(t1)`."""
+    """Formats a term as in a query: `lower-case(t1)`."""
     return applied(term.functions, term.var)
 
 
 def applied(functions: tuple[str, ...], text: str) -> str:
-    """Functions around an operand, the innermost first."""
+    """Wraps functions around an operand, the innermost first."""
     for name in functions:
         text = f"{name}({text})"
     return text
 
 
 def window_text(microseconds: int | None) -> str:
-    """A window with the largest unit that it is a whole number of; None and INFINITE are INF."""
+    """Formats a window with the largest unit that divides it. None and INFINITE are INF."""
     return to_xscl(Window(None if microseconds == INFINITE else microseconds))
 
 
 def names_of_others(targets: Iterable[Target], own: Collection[Owner]) -> str:
-    """Whose the targets are other than one's own: the first few by name; empty if nobody's."""
+    """Returns the names of the owners of targets, except those in `own`. Long lists are cut short; nobody is ""."""
     names: dict[str, None] = {}
     for target in targets:
         if target.owner in own:
             continue
         names[target.owner.label] = None
-        if len(names) > SHOWN:
-            return ", ".join([*list(names)[:SHOWN], "and more"])
+        if len(names) > MAX_NAMES:
+            return ", ".join([*list(names)[:MAX_NAMES], "and more"])
     return ", ".join(names)
 
 
 def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:
-    """The query blocks of a conjunctive query, left to right, those of its inner joins in their place."""
+    """Yields the query blocks of a conjunctive query, left to right, including those of inner joins."""
     for side in conjunct.sides():
         if side.hidden is None:
             yield side
@@ -54,7 +54,7 @@ def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:
 
 
 def definition_text(definition: tuple[PatternNode, ...]) -> str:
-    """A variable's definition as a path; a node's derived value has its functions around it."""
+    """Formats the definition of a variable as a path. A derived value has its functions around it."""
     text = ""
     for node in definition:
         if node.axis != ".":

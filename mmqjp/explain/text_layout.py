@@ -1,4 +1,4 @@
-"""Lays out explanations as plain text: wrapped lines, columns, trees of patterns, queries over several lines."""
+"""Lays out explanations as plain text: wrapped lines, columns, trees, queries over several lines."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TIED = re.compile(r"(?<!,) (?!AND )")
 
 
 def indented(lines: Iterable[str], indent: int) -> Iterator[str]:
-    """The lines further in; empty ones stay empty."""
+    """Indents lines. Empty ones stay empty."""
     return (" " * indent + line if line else "" for line in lines)
 
 
 def wrapped(text: str, indent: int) -> list[str]:
-    """The text as lines of at most WIDTH columns where it has blanks to break at, those after the first further in."""
+    """Wraps text at blanks, to at most WIDTH columns. Continuation lines are indented further."""
     own = len(text) - len(text.lstrip())
     return textwrap.wrap(
         text.strip(),
@@ -37,21 +37,21 @@ def wrapped(text: str, indent: int) -> list[str]:
 
 
 def wrapped_sql(line: str, indent: int) -> list[str]:
-    """A line of SQL wrapped, with breaks behind commas and before AND only."""
+    """Wraps a line of SQL after commas and before AND only."""
     tied = _TIED.sub(_TIE, line.lstrip())
     own = len(line) - len(line.lstrip())
     return [part.replace(_TIE, " ") for part in wrapped(" " * own + tied, indent)]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The rows in columns as wide as their widest cell."""
+    """Yields rows in columns that are as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def tree(pattern: PatternNode) -> Iterator[str]:
-    """A pattern as a tree, a node a line."""
+    """Yields a pattern as a tree, one node per line."""
     yield str(replace(pattern, children=()))
     for place, child in enumerate(pattern.children, 1):
         last = place == len(pattern.children)
@@ -61,7 +61,7 @@ def tree(pattern: PatternNode) -> Iterator[str]:
 
 
 def query_lines(script: Script, indent: int) -> Iterator[str]:
-    """A script's canonical text with a line for each clause; it can be read as a query again."""
+    """Yields a script's canonical text with one line per clause. The result can be parsed again."""
     declarations = Script((), script.namespaces)
     if script.namespaces:
         yield from wrapped(f"{to_xscl(declarations)};", indent)
@@ -79,7 +79,7 @@ def _query(query: Query, indent: int) -> Iterator[str]:
 
 
 def _input(source: Input) -> Iterator[str]:
-    """A join as its left input, its operator, its right input; anything else on one line."""
+    """Yields a join as its left input, its operator and its right input; anything else as one line."""
     if not isinstance(source, Join):
         yield to_xscl(source)
         return
@@ -90,7 +90,7 @@ def _input(source: Input) -> Iterator[str]:
 
 
 def _operator(join: Join) -> Iterator[str]:
-    """A join's operator with predicate and window: on one line, or with a line for each arm of the predicate."""
+    """Yields a join's operator with predicate and window: on one line, or with a line per arm of the predicate."""
     line = f"  {join.op} {{{to_xscl(join.pred)}, {to_xscl(join.window)}}}"
     if len(line) <= WIDTH // 5 * 4 or not isinstance(join.pred, And | Or):
         yield line

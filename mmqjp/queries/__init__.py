@@ -1,1 +1,1 @@
-"""Standing queries: text to algebra to rows of R_T, who subscribed, and what a store keeps of them."""
+"""Standing queries: compiles text to rows of R_T, tracks subscriptions, stores queries."""

@@ -1,4 +1,4 @@
-"""Who has subscribed to rows of R_T: the registered queries and the hidden streams behind them, with their targets."""
+"""The plan nodes: registered queries and hidden streams, with their targets, the rows of R_T that they subscribe to."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from templates.catalog import INFINITE, Catalog, Placement
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.algebra.system_names import short_name
 
-NUMBERED = re.compile(r"q([0-9]+)")
-"""The names of queries that PUBLISH none."""
+UNNAMED = re.compile(r"q([0-9]+)")
+"""The names given to queries without PUBLISH."""
 
 
-class Ready(Protocol):
-    """A query whose normal form can be had, if need be by parsing it then."""
+class HasNormalForm(Protocol):
+    """A query with a normal form, which may be computed on first use."""
 
     @property
     def normal(self) -> NormalQuery: ...
 
 
 ReadersOf = Callable[[str], list["Subscription"]]
-"""Gives the queries that read a hidden stream, by its name."""
+"""Returns the queries that read a hidden stream, given its name."""
 
 
 class Owner(Protocol):
-    """A node of the plan: what subscribes to rows of R_T. What it makes of its matches is an operator's, which
-    `mmqjp.answers.operators` has for each kind of node."""
+    """A plan node that subscribes to rows of R_T. `mmqjp.answers.operators` says what each kind does with its
+    matches."""
 
     targets: list[Target]
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:
-        """Its conjunctive queries, one for each of its targets."""
+        """Its conjunctive queries, one for each target."""
 
     @property
     def active(self) -> bool:
@@ -44,21 +44,22 @@ class Owner(Protocol):
 
     @property
     def label(self) -> str:
-        """What it is called where people read of it."""
+        """Its name in messages and explanations."""
 
     def sees(self, docids: Iterable[int]) -> bool:
-        """Whether all documents that appeared with these are among those that it is answered for."""
+        """Returns whether it is answered for everything that appeared with these documents."""
 
     def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        """The queries that get what it gives: itself, or those that read its stream."""
+        """Returns the queries that get its results: itself, or the readers of its stream."""
 
 
 @dataclass(eq=False)
 class Subscription:
-    """A registered query. `since` is the last document that it does not see; `occurrence` counts equal queries.
+    """A registered query.
 
-    `paused` says why it rests, if it does, and `removed` that it is about to go. Nor does it see the documents of
-    `gaps`, which came while it was paused: a gap is the last one before it and the last one of it.
+    `since` is the last document that it does not see. `occurrence` numbers equal queries from 0. `paused` is the reason
+    for the current pause, if any, and `removed` is true while it is being removed. `gaps` are the pauses: the last
+    document before each one and the last document of it, which is None for the current one.
     """
 
     qid: int
@@ -66,7 +67,7 @@ class Subscription:
     text: str
     occurrence: int
     since: int
-    ready: Ready
+    compiled: HasNormalForm
     paused: str | None = None
     removed: bool = False
     gaps: list[tuple[int, int | None]] = field(default_factory=list)
@@ -74,12 +75,12 @@ class Subscription:
 
     @property
     def normal(self) -> NormalQuery:
-        """Its normal form. That of a query of an earlier run is made when it is asked for."""
-        return self.ready.normal
+        """The normal form. For a query of an earlier run it is computed on first use."""
+        return self.compiled.normal
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:
-        """Its conjunctive queries, one for each of its targets."""
+        """Its conjunctive queries, one for each target."""
         return self.normal.conjuncts
 
     @property
@@ -88,13 +89,13 @@ class Subscription:
         return self.name
 
     def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        """Itself."""
+        """Returns the query itself."""
         return [self]
 
     @property
     def publishes(self) -> bool:
-        """Whether it has a PUBLISH name of its own."""
-        return not NUMBERED.fullmatch(self.name)
+        """Whether it has a PUBLISH name."""
+        return not UNNAMED.fullmatch(self.name)
 
     @property
     def active(self) -> bool:
@@ -102,7 +103,7 @@ class Subscription:
         return self.paused is None and not self.removed
 
     def sees(self, docids: Iterable[int]) -> bool:
-        """Whether all documents that appeared with these are among those that it is answered for."""
+        """Returns whether it is answered for everything that appeared with these documents."""
         if not self.gaps:
             return min(docids) > self.since
         return all(
@@ -111,66 +112,70 @@ class Subscription:
         )
 
     def pause(self, docid: int, reason: str) -> None:
-        """Notes that it rests from behind a document on."""
+        """Pauses it after a document."""
         self.paused = reason
         self.gaps.append((docid, None))
 
     def resume(self, docid: int) -> None:
-        """Notes that it rested up to a document."""
+        """Ends the pause after a document."""
         self.paused = None
         self.gaps.append((self.gaps.pop()[0], docid))
 
     @property
     def key(self) -> tuple[str | None, str]:
-        """PUBLISH name, if it has one, and text: what makes two queries the same one."""
+        """The PUBLISH name, if any, and the text. Queries with the same key are equal."""
         return (self.name if self.publishes else None), self.text
 
 
 @dataclass(eq=False)
 class HiddenStream:
-    """An inner join whose tuples queries read; `uses` counts the conjunctive queries that do, `calls` those of them
-    that are answered. `find` gives what it is made of."""
+    """The hidden stream of an inner join, whose tuples queries read.
+
+    `reader_count` counts the conjunctive queries that read it, and `active_reader_count` those of them that are
+    answered. `find` returns the inner join.
+    """
 
     stream: str
     find: Callable[[], Hidden]
     since: int
-    uses: int = 0
-    calls: int = 0
+    reader_count: int = 0
+    active_reader_count: int = 0
     targets: list[Target] = field(default_factory=list)
 
     @cached_property
     def hidden(self) -> Hidden:
-        """What it is made of."""
+        """The inner join."""
         return self.find()
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:
-        """Its conjunctive queries, one for each of its targets."""
+        """Its conjunctive queries, one for each target."""
         return self.hidden.conjuncts
 
     @property
     def label(self) -> str:
-        """That it is an inner join, and its stream's name in short."""
+        """The words "inner join" and the short name of the stream."""
         return f"inner join {short_name(self.stream)}"
 
     def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        """Those that read its tuples."""
+        """Returns the queries that read its tuples."""
         return readers_of(self.stream)
 
     @property
     def active(self) -> bool:
-        """Whether its tuples are wanted."""
-        return self.calls > 0
+        """Whether any active query reads its tuples."""
+        return self.active_reader_count > 0
 
     def sees(self, docids: Iterable[int]) -> bool:
-        """Whether all these documents are among those that it is made of."""
+        """Returns whether its tuples may be made of these documents."""
         return min(docids) > self.since
 
 
-class Standing(NamedTuple):
-    """What is written down of a subscriber of a row: it is the `place`-th of its owner's conjunctive queries."""
+class StoredTarget(NamedTuple):
+    """A target as it is stored: conjunctive query number `disjunct` of its owner, counted from 0. `window` is in
+    microseconds."""
 
-    place: int
+    disjunct: int
     row: int
     template: int
     op: JoinOp | None
@@ -180,11 +185,12 @@ class Standing(NamedTuple):
 
 @dataclass(eq=False)
 class Target:
-    """A subscriber of a row of R_T: one conjunctive query, of streams, of a subscription or of a hidden stream."""
+    """A subscription to a row of R_T by one conjunctive query: number `disjunct` of its owner. `window` is in
+    microseconds; `streams` has one stream per side."""
 
     owner: Owner
     catalog: Catalog
-    place: int
+    disjunct: int
     row: int
     template: int
     op: JoinOp | None
@@ -194,17 +200,18 @@ class Target:
     @cached_property
     def conjunct(self) -> Conjunct:
         """The conjunctive query."""
-        return self.owner.conjuncts[self.place]
+        return self.owner.conjuncts[self.disjunct]
 
     @cached_property
     def placement(self) -> Placement:
-        """Where its nodes are in the row."""
+        """Where its nodes are in the row. Raises StoreError if the store's tables disagree."""
         found = self.catalog.place(self.conjunct)
         if found.row != self.row:
-            raise StoreError("the store has the row of another query for one of its queries: its tables do not agree")
+            raise StoreError("the store's tables do not agree: the stored row of a query belongs to another one")
         return found
 
 
 def width(op: JoinOp | None, window: int | None) -> int:
-    """The window of a conjunctive query in microseconds: that of a filter is 0, that of None INFINITE."""
+    """Returns the window of a conjunctive query in microseconds: 0 for a filter, INFINITE for a join without a
+    window."""
     return INFINITE if window is None and op is not None else window or 0

@@ -1,15 +1,15 @@
-"""The registered queries: their conjunctive queries placed in the catalog, their hidden streams, their readers."""
+"""The registry: all registered queries, their targets in the catalog, their hidden streams, and who reads what."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
-from mmqjp.queries.model import HiddenStream, Owner, Standing, Subscription, Target, width
-from mmqjp.queries.prepared import inner_join
+from mmqjp.queries.compiler import inner_join
+from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target, width
 from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp
@@ -17,7 +17,7 @@ from xscl.algebra.system_names import is_hidden
 
 
 class Registry:
-    """Keeps stage 1 and stage 2 in step with the registered queries."""
+    """Registers queries, and keeps stage 1 and stage 2 in step with them."""
 
     def __init__(self, catalog: Catalog, stage1: XPathStage, stage2: JoinEngine) -> None:
         self.catalog = catalog
@@ -26,7 +26,7 @@ class Registry:
         self._by_name: dict[Any, dict[Subscription, None]] = {}
         self._by_text: dict[Any, dict[Subscription, None]] = {}
         self._by_row: dict[int, dict[Target, None]] = {}
-        self._calls: Counter[int] = Counter()
+        self._active_targets: Counter[int] = Counter()
         self._hidden: dict[str, HiddenStream] = {}
         self._hidden_readers: dict[str, Counter[Owner]] = {}
         self._windows: Counter[int] = Counter()
@@ -40,35 +40,35 @@ class Registry:
 
     @property
     def window(self) -> int:
-        """The largest window of any query, microseconds."""
+        """The widest window of any query, in microseconds."""
         return max(self._windows, default=0)
 
     @property
     def scope(self) -> Scope:
-        """What any query joins at the most."""
+        """The widest window and the pairs of streams that any query joins."""
         return Scope(self.window, frozenset(self._joined))
 
     def joined_streams(self) -> frozenset[str]:
-        """The streams whose documents queries join."""
+        """Returns the streams that queries join."""
         if self._joined_streams is None:
             self._joined_streams = frozenset(stream for pair in self._joined for stream in pair)
         return self._joined_streams
 
     def outside(self) -> frozenset[str]:
-        """The streams from outside that those are made of which queries read."""
+        """Returns the external streams behind all streams that queries read."""
         if self._outside is None:
             self._outside = self.sources_of(frozenset(self._readers))
         return self._outside
 
     def sources(self, stream: str) -> frozenset[str]:
-        """The streams from outside that a stream is made of: itself, unless it is PUBLISHed or hidden."""
+        """Returns the external streams behind a stream: itself, unless it is PUBLISHed or hidden."""
         one = frozenset((stream,))
         if one not in self._sources and stream not in self._readers and not self._made_of(stream):
-            return one  # of streams that nobody knows there may be any number
+            return one  # not cached: there may be any number of unknown streams
         return self.sources_of(one)
 
     def sources_of(self, streams: frozenset[str]) -> frozenset[str]:
-        """The streams from outside that some streams are made of, all together. Found once, until queries change."""
+        """Returns the external streams behind any of these streams. Cached until queries change."""
         if (found := self._sources.get(streams)) is None:
             made_of: dict[str, set[str]] = {}
             waiting = list(streams)
@@ -85,8 +85,7 @@ class Registry:
         self._joined_streams = self._outside = None
 
     def cycle_of(self, name: str, without: Container[Subscription] = frozenset()) -> list[str]:
-        """The streams on a way of data from a PUBLISHed stream back to itself; empty if there is none, but for the
-        queries in `without`."""
+        """Returns the streams on a path from a stream to itself, avoiding the queries `without`; [] if none exists."""
         ways, met = [[name]], set()
         while ways:
             way = ways.pop()
@@ -99,16 +98,16 @@ class Registry:
         return []
 
     def named(self, name: str) -> list[Subscription]:
-        """The queries of a name, in the order of their registration."""
+        """Returns the queries of a name, in the order of their registration."""
         return list(self._by_name.get(name, ()))
 
     def equal(self, published: str | None, text: str) -> Collection[Subscription]:
-        """The queries of a PUBLISH name (None: without one) and text, in the order of their registration."""
+        """Returns the queries with a PUBLISH name (None for none) and text, in the order of their registration."""
         found: Collection[Subscription] = self._by_text.get((published, text), ())
         return found
 
     def _made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
-        """The streams that the makers of a stream read; none for one that only comes from outside."""
+        """Returns the streams that the producers of a stream read. An external stream has none."""
         named = self._by_name.get(stream, ())
         makers: list[Owner] = [s for s in named if s.publishes and s not in without]
         if stream in self._hidden:
@@ -116,21 +115,22 @@ class Registry:
         return {stream for maker in makers for target in maker.targets for stream in target.streams}
 
     def has_readers(self, stream: str) -> bool:
+        """Returns whether any query reads the stream."""
         return self._readers[stream] > 0
 
     def hidden(self, stream: str) -> HiddenStream:
-        """The hidden stream of a name, which some registered query reads."""
+        """Returns the hidden stream of a name, which some registered query reads."""
         return self._hidden[stream]
 
     def readers(self, stream: str) -> list[Subscription]:
-        """The queries that read a hidden stream, also through other hidden ones, each once."""
+        """Returns the queries that read a hidden stream, directly or through other hidden streams, each once."""
         found: dict[Subscription, None] = {}
         for owner in self._hidden_readers.get(stream, ()):
             found |= dict.fromkeys(owner.readers(self.readers))
         return list(found)
 
     def publishers_behind(self, query: Subscription) -> set[Subscription]:
-        """The queries whose outputs a query reads, also through others."""
+        """Returns the queries whose outputs a query reads, directly or through others."""
         found: set[Subscription] = set()
         waiting: list[Owner] = [query]
         while waiting:
@@ -144,7 +144,7 @@ class Registry:
         return found
 
     def inner_joins(self, owner: Owner) -> list[HiddenStream]:
-        """The hidden streams behind a query, each once."""
+        """Returns the hidden streams behind a plan node, each once."""
         found: dict[HiddenStream, None] = {}
         for target in owner.targets:
             for stream in self._inner(target):
@@ -152,100 +152,100 @@ class Registry:
         return list(found)
 
     def owners(self) -> Iterator[Owner]:
-        """Everything that has subscribed to rows of R_T."""
+        """Yields all plan nodes."""
         yield from self.subscriptions.values()
         yield from self._hidden.values()
 
     def of_row(self, row: int) -> Iterator[Target]:
-        """The subscribers of a row of R_T."""
+        """Yields the targets of a row of R_T."""
         yield from self._by_row.get(row, ())
 
     def template_of(self, row: int) -> int:
-        """The template of a row that has subscribers."""
+        """Returns the template of a row that has targets."""
         return next(self.of_row(row)).template
 
     def add(self, subscription: Subscription) -> None:
-        """Registers a query; if that fails nothing of it is left."""
+        """Registers a query. If that fails, nothing of it remains."""
         normal = subscription.normal
         try:
-            self._place(subscription, normal.conjuncts, normal.op, normal.window, subscription.since)
+            self._add_targets(subscription, normal.conjuncts, normal.op, normal.window, subscription.since)
         except BaseException:
-            self._displace(subscription)
+            self._remove_targets(subscription)
             raise
-        self._enter(subscription)
+        self._index(subscription)
 
-    def restore(self, subscription: Subscription, own: Sequence[Standing], inner: Mapping[str, list[Standing]]) -> None:
-        """Registers a query of an earlier run whose rows the catalog has taken up: its own conjunctive queries, and
-        those of the hidden streams behind it."""
+    def restore(self, query: Subscription, own: Sequence[StoredTarget], inner: dict[str, list[StoredTarget]]) -> None:
+        """Registers a query of an earlier run. Its targets, and those of its hidden streams, are in the catalog."""
 
-        def stand(owner: Owner, standing: Iterable[Standing]) -> None:
-            for one in standing:
+        def add_targets(owner: Owner, stored: Iterable[StoredTarget]) -> None:
+            for one in stored:
                 row = self.catalog.subscribe(one.row, one.window, one.op == "FOLLOWED BY")
-                self._stand(Target(owner, self.catalog, *one))
-                self._put((row,))
+                self._add_target(Target(owner, self.catalog, *one))
+                self._queue_rows((row,))
                 for stream in filter(is_hidden, one.streams):
-                    self._open(
+                    self._attach(
                         stream,
-                        lambda stream=stream: inner_join(subscription.normal, stream),  # type: ignore[misc]
-                        subscription.since,
-                        lambda made, stream=stream: stand(made, inner[stream]),  # type: ignore[misc]
+                        lambda stream=stream: inner_join(query.normal, stream),  # type: ignore[misc]
+                        query.since,
+                        lambda made, stream=stream: add_targets(made, inner[stream]),  # type: ignore[misc]
                     )
 
-        stand(subscription, own)
-        self._enter(subscription)
+        add_targets(query, own)
+        self._index(query)
 
     def restored(self, change: Change) -> None:
-        """Gives stage 1 what the rows need that the catalog has taken up."""
+        """Adds to stage 1 what rows need that the catalog has restored."""
         self.stage1.add(change)
 
-    def _enter(self, subscription: Subscription) -> None:
+    def _index(self, subscription: Subscription) -> None:
         self._forget_sources()
         self.subscriptions[subscription.qid] = subscription
         self._by_name.setdefault(subscription.name, {})[subscription] = None
         self._by_text.setdefault(subscription.key, {})[subscription] = None
 
     def remove(self, qid: int) -> None:
+        """Removes a query."""
         self._forget_sources()
         subscription = self.subscriptions.pop(qid)
         for index, key in ((self._by_name, subscription.name), (self._by_text, subscription.key)):
             del index[key][subscription]
             if not index[key]:
                 del index[key]
-        self._displace(subscription)
+        self._remove_targets(subscription)
 
     def flush(self) -> None:
-        """Brings the rows of R_T in stage 2 up to date."""
+        """Writes pending rows of R_T to stage 2."""
         for number, rows in self._pending.items():
             if rows:
                 self._stage2.put_rows(self._table(number), list(rows.values()))
                 self._live.update(rows)
         self._pending.clear()
 
-    def _place(
+    def _add_targets(
         self, owner: Owner, conjuncts: tuple[Conjunct, ...], op: JoinOp | None, window: int | None, since: int
     ) -> None:
         widest = width(op, window)
-        for place, conjunct in enumerate(conjuncts):
+        for disjunct, conjunct in enumerate(conjuncts):
             placement, change = self.catalog.add(conjunct, widest, op == "FOLLOWED BY")
             self.stage1.add(change)
             streams = tuple(side.stream for side in conjunct.sides())
-            target = Target(owner, self.catalog, place, placement.row, placement.template, op, widest, streams)
-            self._stand(target)
-            self._put(change.rows)
+            target = Target(owner, self.catalog, disjunct, placement.row, placement.template, op, widest, streams)
+            self._add_target(target)
+            self._queue_rows(change.rows)
             for side in conjunct.sides():
                 if side.hidden is not None:
-                    self._open_inner(side.hidden, since)
+                    self._attach_inner(side.hidden, since)
 
-    def _open_inner(self, hidden: Hidden, since: int) -> None:
-        def place(stream: HiddenStream) -> None:
-            self._place(stream, hidden.conjuncts, hidden.op, hidden.window, since)
+    def _attach_inner(self, hidden: Hidden, since: int) -> None:
+        def add_targets(stream: HiddenStream) -> None:
+            self._add_targets(stream, hidden.conjuncts, hidden.op, hidden.window, since)
 
-        self._open(hidden.stream, lambda: hidden, since, place)
+        self._attach(hidden.stream, lambda: hidden, since, add_targets)
 
-    def _stand(self, target: Target) -> None:
-        """Enters a conjunctive query that the catalog knows of."""
+    def _add_target(self, target: Target) -> None:
+        """Registers a target that the catalog has."""
         self._forget_sources()
-        self._calls[target.row] += 1
+        self._active_targets[target.row] += 1
         target.owner.targets.append(target)
         self._by_row.setdefault(target.row, {})[target] = None
         self._windows[target.window] += 1
@@ -258,49 +258,49 @@ class Registry:
             self._joined[left, right] += 1
 
     def _inner(self, target: Target) -> Iterator[HiddenStream]:
-        """The hidden streams that a conjunctive query reads."""
+        """Yields the hidden streams that a target reads."""
         return (self._hidden[stream] for stream in target.streams if is_hidden(stream))
 
     def deactivate(self, owner: Owner) -> None:
-        """Has the rows of R_T that nobody else is answered for taken out of stage 2. What the documents have of the
-        owner's patterns is found and kept as before."""
+        """Drops from stage 2 the rows of R_T that no other active plan node needs. Stage 1 still evaluates the
+        patterns, and their witnesses are stored."""
         for target in owner.targets:
-            self._calls[target.row] -= 1
-            if not self._calls[target.row]:
-                del self._calls[target.row]
-                self._withdraw(self.catalog.row(target.row))
+            self._active_targets[target.row] -= 1
+            if not self._active_targets[target.row]:
+                del self._active_targets[target.row]
+                self._drop_row(self.catalog.row(target.row))
             for stream in self._inner(target):
-                stream.calls -= 1
+                stream.active_reader_count -= 1
                 if not stream.active:
                     self.deactivate(stream)
 
     def activate(self, owner: Owner) -> None:
-        """Brings back what `deactivate` took out."""
+        """Undoes `deactivate`."""
         for target in owner.targets:
-            self._calls[target.row] += 1
-            self._put((self.catalog.row(target.row),))
+            self._active_targets[target.row] += 1
+            self._queue_rows((self.catalog.row(target.row),))
             for stream in self._inner(target):
-                self._call(stream)
+                self._activate_stream(stream)
 
-    def _call(self, stream: HiddenStream) -> None:
-        stream.calls += 1
-        if stream.calls == 1:
+    def _activate_stream(self, stream: HiddenStream) -> None:
+        stream.active_reader_count += 1
+        if stream.active_reader_count == 1:
             self.activate(stream)
 
-    def _withdraw(self, row: Row) -> None:
+    def _drop_row(self, row: Row) -> None:
         self._pending.get(row.template, {}).pop(row.id, None)
         if row.id in self._live:
             self._live.discard(row.id)
             self._stage2.drop_rows(self._table(row.template), [row])
 
-    def _displace(self, owner: Owner) -> None:
+    def _remove_targets(self, owner: Owner) -> None:
         self._forget_sources()
         if owner.active:
             self.deactivate(owner)
         for target in owner.targets:
             gone, changed = self.catalog.remove(target.row, target.window, target.op == "FOLLOWED BY")
             self.stage1.remove(gone)
-            self._put(changed.rows)
+            self._queue_rows(changed.rows)
             del self._by_row[target.row][target]
             if not self._by_row[target.row]:
                 del self._by_row[target.row]
@@ -314,29 +314,29 @@ class Registry:
                     if not self._hidden_readers[stream]:
                         del self._hidden_readers[stream]
             for inner in list(self._inner(target)):
-                self._close(inner)
+                self._detach(inner)
 
-    def _open(self, name: str, hidden: Callable[[], Hidden], since: int, place: Callable[[HiddenStream], None]) -> None:
-        """Counts one more reader of a hidden stream; `place` registers one that is new."""
+    def _attach(self, name: str, find: Callable[[], Hidden], since: int, add: Callable[[HiddenStream], None]) -> None:
+        """Counts one more reader of a hidden stream. `add` registers the targets of a new one."""
         stream = self._hidden.get(name)
         if stream is None:
-            stream = self._hidden[name] = HiddenStream(name, hidden, since, calls=1)
-            place(stream)
+            stream = self._hidden[name] = HiddenStream(name, find, since, active_reader_count=1)
+            add(stream)
         else:
             stream.since = min(stream.since, since)
-            self._call(stream)
-        stream.uses += 1
+            self._activate_stream(stream)
+        stream.reader_count += 1
 
-    def _close(self, stream: HiddenStream) -> None:
-        stream.uses -= 1
-        if not stream.uses:
+    def _detach(self, stream: HiddenStream) -> None:
+        stream.reader_count -= 1
+        if not stream.reader_count:
             del self._hidden[stream.stream]
-            self._displace(stream)
+            self._remove_targets(stream)
 
-    def _put(self, rows: tuple[Row, ...]) -> None:
-        """Has rows put into stage 2, but for those that nobody is answered for."""
+    def _queue_rows(self, rows: tuple[Row, ...]) -> None:
+        """Queues rows for stage 2, except those that only paused queries need."""
         for row in rows:
-            if row.id in self._calls:
+            if row.id in self._active_targets:
                 self._pending.setdefault(row.template, {})[row.id] = row
 
     def _table(self, number: int) -> TemplateTable:

@@ -16,7 +16,7 @@ from mmqjp.service.log import NullLog
 from mmqjp.service.question_runner import QUERY
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.session import Session
-from mmqjp.state.ownership import InUse, Looking, is_held
+from mmqjp.state.ownership import InUse, ReadLock, is_held
 
 POLL = 0.05
 """Seconds between two looks for the answer."""
@@ -107,7 +107,7 @@ class Client:
 
     def _no_answer(self, do: str) -> NoAnswer:
         try:
-            Looking(self.state).release()
+            ReadLock(self.state).release()
             holder = f"the store in {self.state} is free now"
         except InUse as error:
             holder = str(error)

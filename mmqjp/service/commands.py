@@ -8,7 +8,7 @@ from typing import Any
 
 from common.errors import InputError
 from feeds.document import Clock, now_us
-from mmqjp.queries.changes import Noting, UnknownQuery
+from mmqjp.queries.changes import MetadataFor, UnknownQuery
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log
 from mmqjp.service.question_runner import QUERY
@@ -16,12 +16,12 @@ from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.sql_question import SqlQuestion, run_question
 from mmqjp.service.status import status
 from mmqjp.session import Session
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 
 RESULT_RETENTION = 24 * 3600 * 1_000_000
 """Microseconds that a result waits to be fetched."""
 
-Change = Callable[[Session, Mapping[str, Any], Noting], None]
+Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
 Lookup = Callable[[Session, Mapping[str, Any]], object]
 
 
@@ -69,10 +69,10 @@ def run_command(engine: Session, command: Command) -> CommandResult:
         return CommandResult(error=text.strip() or type(error).__name__)
 
 
-def _result_notes(command: Command, changed: list[str], names: list[str]) -> Notes:
+def _result_notes(command: Command, changed: list[str], names: list[str]) -> CommitMetadata:
     """The result of a change, which is committed together with it."""
     changed[:] = names
-    return Notes(answers={command.id: CommandResult(names).to_json()})
+    return CommitMetadata(answers={command.id: CommandResult(names).to_json()})
 
 
 def _logged(arguments: Mapping[str, Any]) -> dict[str, object]:
@@ -82,21 +82,21 @@ def _logged(arguments: Mapping[str, Any]) -> dict[str, object]:
 # ------------------------------------------------------------ changes
 
 
-def _subscribe(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> None:
+def _subscribe(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
     text, add, backfill = _text(arguments, "text"), bool(arguments.get("add")), bool(arguments.get("backfill"))
-    engine.subscribe(text, add=add, backfill=backfill, noting=noting)
+    engine.subscribe(text, add=add, backfill=backfill, metadata_for=metadata_for)
 
 
-def _unsubscribe(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> None:
-    engine.unsubscribe(_text(arguments, "name"), noting=noting)
+def _unsubscribe(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
+    engine.unsubscribe(_text(arguments, "name"), metadata_for=metadata_for)
 
 
-def _pause(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> None:
-    engine.pause(_text(arguments, "name"), noting=noting)
+def _pause(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
+    engine.pause(_text(arguments, "name"), metadata_for=metadata_for)
 
 
-def _resume(engine: Session, arguments: Mapping[str, Any], noting: Noting) -> None:
-    engine.resume(_text(arguments, "name"), noting=noting)
+def _resume(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
+    engine.resume(_text(arguments, "name"), metadata_for=metadata_for)
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:

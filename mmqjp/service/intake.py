@@ -12,10 +12,10 @@ from feeds.offsets import Offset, Positions
 from feeds.sightings import Item, size_of
 from feeds.tail import ReadItem, Tail, WaitingFile, waiting_files
 from feeds.waiting import judged, read_waiting
-from mmqjp.documents.admission import Found
+from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.service.progress import Backlog
 from mmqjp.session import Session
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 
 HISTORY = "history "
 """Prefix of the settings that store what is known of the entries of each feed."""
@@ -30,7 +30,7 @@ class ReadBatch:
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
-    evaluated: Found | None = None
+    evaluated: EvaluatedBatch | None = None
     seconds: float = 0.0
 
     @classmethod
@@ -107,10 +107,10 @@ class Intake:
         offset = self._positions.get((source, file))
         return 0 if offset is None else offset.position
 
-    def notes(self, batch: ReadBatch, settings: Mapping[str, str]) -> Notes:
+    def notes(self, batch: ReadBatch, settings: Mapping[str, str]) -> CommitMetadata:
         """What to commit with the batch that was just read, including `settings`."""
         known = {HISTORY + feed: text for feed, text in self._history.changed().items()}
-        return Notes(tuple(batch.offsets.values()), {**settings, **known})
+        return CommitMetadata(tuple(batch.offsets.values()), {**settings, **known})
 
     def committed(self, batch: ReadBatch) -> None:
         """Must be called once the batch is committed."""

@@ -11,7 +11,7 @@ from feeds.history import History
 from feeds.tail import Tail
 from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
-from mmqjp.documents.batches import BYTES, DOCUMENTS
+from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS
 from mmqjp.service.intake import Intake, ReadBatch
 from mmqjp.service.log import Log
 from mmqjp.service.progress import progress
@@ -19,7 +19,7 @@ from mmqjp.session import Session
 from mmqjp.sinks.delivery import Delivery
 from mmqjp.sinks.protocol import Sink
 from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 
 POLL = 0.1
 """Seconds between two looks for commands while the service waits."""
@@ -68,8 +68,8 @@ class ServiceOptions:
     - `free_memory`: called when a batch runs out of memory. Returns whether it freed any, so that a retry is worth it.
     """
 
-    batch_size: int = DOCUMENTS
-    batch_bytes: int = BYTES
+    batch_size: int = BATCH_DOCUMENTS
+    batch_bytes: int = BATCH_BYTES
     keep: int | None = None
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
@@ -213,5 +213,5 @@ class Service:
     def _commit_settings(self) -> None:
         """Commits at once the settings that the next batch would commit, if they have changed."""
         if self._committed_settings != self._settings:
-            self._engine.note(Notes(settings=self._settings))
+            self._engine.commit_metadata(CommitMetadata(settings=self._settings))
             self._committed_settings = self._settings

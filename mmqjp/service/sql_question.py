@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from join_stage.store.reading import Bounds, Question, QuestionInterrupted
-from mmqjp.loading import QUESTION
+from mmqjp.loading import QUESTION_THREAD
 from mmqjp.service.spool import CommandResult
 from mmqjp.session import Session
 
@@ -59,7 +59,7 @@ class RunningQuestion:
         self._reason = ""
         self._lock, self._is_reported = Lock(), False
         self._done = Event()
-        self._thread = Thread(target=self._run, name=QUESTION, daemon=True)
+        self._thread = Thread(target=self._run, name=QUESTION_THREAD, daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 from mmqjp.session import Session
-from mmqjp.tables.kept import KEPT
+from mmqjp.tables.row_counts import ROW_COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def status(engine: Session) -> Status:
     """The status of the store of an engine."""
     counts: Counter[str] = Counter()
     kept: dict[str, StreamStatus] = {}
-    for row in engine.sql(KEPT, trusted=True).to_pylist():
+    for row in engine.sql(ROW_COUNTS, trusted=True).to_pylist():
         rows, stream = int(row["rows"]), row["stream"]
         if row["kind"] != "published":
             counts[row["what"]] += rows

@@ -144,7 +144,7 @@ class StreamingService(Service):
         if self._intake.position(done.source, done.file) >= done.position:
             return
         started = perf_counter()
-        evaluated = self._engine.evaluated(frame)
+        evaluated = self._engine.evaluate(frame)
         seconds = perf_counter() - started
         rows = evaluated.rows.sort_by("place")
         if not len(rows):  # as in the first micro-batch when nothing has arrived

@@ -1,1 +1,1 @@
-"""Where output lines go, each once."""
+"""Sinks: write output lines, each exactly once where the destination allows it."""

@@ -1,29 +1,29 @@
-"""Delivery: hands committed outputs to a sink, so that it gets each once whenever the process is killed."""
+"""Delivery: hands committed outputs to a sink, so that it gets each output once, even if the process is killed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmqjp.answers.outbox import SINK
+from mmqjp.answers.outbox import SINK_PREFIX
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from mmqjp.sinks.protocol import Sink
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 
-OUTPUT = "output"
-"""The name of the sink that `--output` gives."""
+OUTPUT_SINK = "output"
+"""The name of the sink of `--output`."""
 
 
 class Delivery:
-    """A sink of an engine, by its name, and its position, which is kept with the state."""
+    """A named sink of an engine. Its position is stored with the state."""
 
-    def __init__(self, engine: Session, sink: Sink, name: str = OUTPUT) -> None:
-        self._engine, self._sink, self._key = engine, sink, SINK + name
+    def __init__(self, engine: Session, sink: Sink, name: str = OUTPUT_SINK) -> None:
+        self._engine, self._sink, self._key = engine, sink, SINK_PREFIX + name
 
     def prepare(self) -> None:
-        """Makes sure that outputs can be written, and that it is noted where. Raises OSError."""
+        """Prepares the sink for writing, and stores its position if it has changed. Raises OSError."""
         if self._sink.prepare(self.pending):
-            self.note()
+            self.save_position()
 
     @property
     def acked(self) -> int:
@@ -31,18 +31,18 @@ class Delivery:
         return self._sink.position().acked
 
     def pending(self) -> Iterable[Output]:
-        """The committed outputs that the sink does not have, in the order of `seq`."""
+        """Returns the committed outputs that the sink does not have, in the order of `seq`."""
         return self._engine.outputs(self.acked)
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Writes outputs, which are all that the sink does not have, in any order; how many those were."""
+        """Writes outputs, in any order, and returns how many. They must be all that the sink does not have."""
         self.prepare()
         return self._sink.write(outputs)
 
     def settings(self) -> dict[str, str]:
-        """What to note in order to go on from here."""
+        """Returns the position as settings to store."""
         return {self._key: self._sink.position().to_setting()}
 
-    def note(self) -> None:
-        """Notes the position, in a batch of its own."""
-        self._engine.note(Notes(settings=self.settings()))
+    def save_position(self) -> None:
+        """Stores the position, in a batch of its own."""
+        self._engine.commit_metadata(CommitMetadata(settings=self.settings()))

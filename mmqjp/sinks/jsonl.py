@@ -1,4 +1,4 @@
-"""Sinks of output lines: a file that grows by each output once, one that is written whole, and a pipe."""
+"""Sinks of output lines: a file that is appended to, a file that is written whole, and a pipe."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from typing import BinaryIO
 from common.whole_file import sync_directory, whole_file
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.sinks.file_place import FilePlace
-from mmqjp.sinks.protocol import Pending, Sink, Tell
+from mmqjp.sinks.file_checkpoint import FileCheckpoint
+from mmqjp.sinks.protocol import Pending, Sink, Warn
 from mmqjp.sinks.standard_output import standard_output
 from mmqjp.text import json_line
 
 CHUNK = 1 << 20
-"""Bytes that are written at a time."""
+"""The number of bytes written at a time."""
 
 
-class _Acknowledged:
-    """How far a sink is: the greatest `seq` of what it has written."""
+class _AcknowledgingSink:
+    """Tracks the greatest `seq` that the sink has written."""
 
     def __init__(self, position: Position) -> None:
         self._acked = self._greatest = position.acked
 
     def _passing(self, outputs: Iterable[Output]) -> Iterator[Output]:
-        """Outputs on their way to be written."""
+        """Yields outputs that are about to be written."""
         self._greatest = self._acked
         for output in outputs:
             self._greatest = max(self._greatest, output.seq)
             yield output
 
     def _acknowledge(self) -> None:
-        """All that passed is written."""
+        """Marks the outputs that passed as written."""
         self._acked = self._greatest
 
     def position(self) -> Position:
-        """Up to which output the sink is written; what was noted of a place does not stand for this one."""
+        """Returns the position, without details."""
         return Position(self._acked)
 
 
-class Pipe(_Acknowledged):
-    """Standard output, or what else is no regular file. A line may come again after a kill."""
+class Pipe(_AcknowledgingSink):
+    """Standard output, or a path that is not a regular file. After a crash, lines may be written twice."""
 
     def __init__(self, path: Path | None, position: Position) -> None:
         super().__init__(position)
-        self._path, self._before = path, FilePlace.of(position.place)
+        self._path, self._former = path, FileCheckpoint.from_details(position.details)
         self._file: BinaryIO = standard_output() if path is None else path.open("wb")
 
     def prepare(self, pending: Pending) -> bool:
-        """Cuts back the file that lines went to before, if any."""
-        before, self._before = self._before, None
+        """Truncates the file that lines went to before, if any."""
+        before, self._former = self._former, None
         if before is not None:
             before.cut_back(pending)
         return before is not None
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Writes lines and flushes them. Raises OSError, also if nobody reads any more."""
+        """Writes lines and flushes them. Raises OSError, also if the reader has gone."""
         try:
             count = _write(self._passing(outputs), self._file)
             self._file.flush()
@@ -76,53 +76,53 @@ class Pipe(_Acknowledged):
             self._file.close()
 
 
-class WholeFile(_Acknowledged):
-    """A file that appears, or takes the place of another, when all its lines are there: those of one call."""
+class WholeFile(_AcknowledgingSink):
+    """A file that appears, or replaces another, when all lines of one `write` are there."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(Position())
         self._path = path
 
     def prepare(self, pending: Pending) -> bool:
-        """There is nothing to find again."""
+        """Does nothing: there is nothing to resume."""
         return False
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Writes the file whole. Raises OSError."""
+        """Writes the whole file. Raises OSError."""
         with whole_file(self._path) as file:
             count = _write(self._passing(outputs), file)
         self._acknowledge()
         return count
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file stays open."""
 
 
-class GrowingFile(_Acknowledged):
+class GrowingFile(_AcknowledgingSink):
     """A file that output lines are appended to.
 
-    What is behind the noted position was written by a process that could not note it any more: it is cut off, and comes
-    again. What others have written there stays. If the file is moved away, removed, cut or replaced, lines go on behind
-    whatever has its name then.
+    Lines after the stored position were written by a process that was killed before it could store it: they are cut off
+    and written again. What others have appended stays. If the file is moved, removed, truncated or replaced, lines are
+    appended to the file that has its name then.
     """
 
-    def __init__(self, path: Path, position: Position, tell: Tell = lambda text: None) -> None:
+    def __init__(self, path: Path, position: Position, warn: Warn = lambda text: None) -> None:
         super().__init__(position)
-        self._path, self._tell = path, tell
-        self._place = FilePlace.of(position.place)
+        self._path, self._warn = path, warn
+        self._checkpoint = FileCheckpoint.from_details(position.details)
         self._handle, self._end = -1, 0
         self._break = b""
 
     def prepare(self, pending: Pending) -> bool:
-        """Opens the file anew if it was moved, cut or replaced, and cuts back what was not noted."""
+        """Opens the file again if it was moved, truncated or replaced, and truncates it to the position."""
         if self._is_as_left():
             return False
-        before, path = self._place, self._path.resolve()
+        before, path = self._checkpoint, self._path.resolve()
         try:
             created = not path.exists()
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError:
-            # Whoever moves the file may be about to make the new one, where we may not.
+            # The file was moved, and its owner may be about to create the new one, where we may not.
             if self._handle >= 0 and os.fstat(self._handle).st_nlink:
                 return False
             raise
@@ -131,50 +131,50 @@ class GrowingFile(_Acknowledged):
         if created:
             sync_directory(path.parent)
         if before is not None:
-            self._take_up(before, path, created, pending)
+            self._resume(before, path, created, pending)
         status = os.fstat(handle)
-        self._place = FilePlace(str(path), status.st_ino, status.st_size)
+        self._checkpoint = FileCheckpoint(str(path), status.st_ino, status.st_size)
         ends = not status.st_size or os.pread(handle, 1, status.st_size - 1) == b"\n"
         self._break = b"" if ends else b"\n"
-        return self._place != before
+        return self._checkpoint != before
 
     def _is_as_left(self) -> bool:
-        if self._handle < 0 or self._place is None:
+        if self._handle < 0 or self._checkpoint is None:
             return False
         own = os.fstat(self._handle)
         with suppress(OSError):
-            return os.path.samestat(self._path.stat(), own) and own.st_size == self._place.bytes
+            return os.path.samestat(self._path.stat(), own) and own.st_size == self._checkpoint.bytes
         return False
 
-    def _take_up(self, before: FilePlace, path: Path, created: bool, pending: Pending) -> None:
-        """Cuts off what was not noted, and tells of what is not as it was left."""
+    def _resume(self, before: FileCheckpoint, path: Path, created: bool, pending: Pending) -> None:
+        """Truncates the file to the position, and warns if others have changed it."""
         stays = before.cut_back(pending)
         if before.file != str(path):
             return
         status = path.stat()
         if created:
-            self._tell(f"{path} was gone: lines go on in a new file")
+            self._warn(f"{path} was gone: appending to a new file")
         elif before.inode not in (None, status.st_ino):
-            self._tell(f"{path} is another file than before: lines are appended to it")
+            self._warn(f"{path} was replaced by another file: appending to it")
         elif status.st_size < before.bytes:
-            self._tell(f"{path} was cut to {status.st_size:,} of {before.bytes:,} bytes: lines are appended to it")
+            self._warn(f"{path} was cut to {status.st_size:,} of {before.bytes:,} bytes: appending to it")
         elif stays:
-            self._tell(f"{path} has got {status.st_size - before.bytes:,} bytes from others: lines are appended to it")
+            self._warn(f"{path} has {status.st_size - before.bytes:,} bytes from others: appending to it")
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Appends lines, and has them on disk when it returns; if that fails none is there. Raises OSError."""
-        place = self._place
-        assert place is not None, "prepare comes first"
-        self._end = place.bytes
+        """Appends lines and syncs them to disk. If that fails, none of them stays. Raises OSError."""
+        checkpoint = self._checkpoint
+        assert checkpoint is not None, "prepare comes first"
+        self._end = checkpoint.bytes
         try:
             count = self._append(self._passing(outputs))
         except BaseException as error:
-            self._withdraw(place.bytes)
+            self._truncate(checkpoint.bytes)
             if isinstance(error, OSError) and error.filename is None:
                 error.filename = str(self._path)
             raise
         self._acknowledge()
-        self._place, self._break = replace(place, bytes=self._end), b""
+        self._checkpoint, self._break = replace(checkpoint, bytes=self._end), b""
         return count
 
     def _append(self, outputs: Iterable[Output]) -> int:
@@ -194,15 +194,15 @@ class GrowingFile(_Acknowledged):
             del chunk[: os.write(self._handle, chunk)]
             self._end = os.lseek(self._handle, 0, os.SEEK_CUR)
 
-    def _withdraw(self, length: int) -> None:
-        """Cuts off what could not be written whole, lest half a line stand there until the next process."""
+    def _truncate(self, length: int) -> None:
+        """Cuts off lines that could not be written completely."""
         with suppress(OSError):
             if os.fstat(self._handle).st_size == self._end:
                 os.ftruncate(self._handle, length)
 
     def position(self) -> Position:
-        """Up to which output the file is written, and how long it is with these."""
-        return Position(self._acked, {} if self._place is None else self._place.to_note())
+        """Returns the position, with the file and its length as details."""
+        return Position(self._acked, {} if self._checkpoint is None else self._checkpoint.to_details())
 
     def close(self) -> None:
         """Closes the file."""
@@ -212,20 +212,22 @@ class GrowingFile(_Acknowledged):
 
 
 def is_stream(path: Path) -> bool:
-    """Whether there is something that is no regular file, but a pipe or a device: it is written to directly."""
+    """Returns whether the path is a pipe or a device, which is written to directly."""
     return path.exists() and not path.is_file()
 
 
-def open_sink(path: Path | None, position: Position, tell: Tell = lambda text: None, *, growing: bool = True) -> Sink:
-    """The sink that --output names: standard output for None, or a file that is `growing` or else written whole.
-    `position` is what was noted last. Raises OSError."""
+def open_sink(path: Path | None, position: Position, warn: Warn = lambda text: None, *, growing: bool = True) -> Sink:
+    """Opens the sink of `--output`: standard output for None, otherwise a file, appended to if `growing`.
+
+    `position` is the stored one. `warn` is called with a sentence if others have changed the file. Raises OSError.
+    """
     if path is None or is_stream(path):
         return Pipe(path, position)
-    return GrowingFile(path, position, tell) if growing else WholeFile(path)
+    return GrowingFile(path, position, warn) if growing else WholeFile(path)
 
 
 def refuse_missing_directory(path: Path) -> None:
-    """Raises FileNotFoundError if there is no directory for a file: now rather than after hours."""
+    """Raises FileNotFoundError if the directory of a file is missing, before any work is done."""
     if not path.resolve().parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 

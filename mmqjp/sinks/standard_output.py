@@ -1,4 +1,4 @@
-"""Standard output that was closed before the program started, or whose reader has gone."""
+"""Standard output that is closed when the program starts, or whose reader goes away."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 class _Closed(io.RawIOBase):
-    """What takes nothing."""
+    """A file that refuses everything."""
 
     def writable(self) -> bool:
         return True
@@ -20,8 +20,10 @@ class _Closed(io.RawIOBase):
 
 
 def reserve_standard_files() -> None:
-    """Opens what of the three standard files is closed, lest the next file that is opened take its number, and what
-    libraries print end up there. What is printed to a closed standard output is an error, to standard error not."""
+    """Opens the standard files that are closed, so that no other file gets their numbers.
+
+    Printing to a closed standard output is an error; printing to a closed standard error is not.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -34,7 +36,7 @@ def reserve_standard_files() -> None:
 
 
 def standard_output() -> BinaryIO:
-    """Standard output for bytes. Raises OSError if it is closed."""
+    """Returns standard output as a binary file. Raises OSError if it is closed."""
     raw = getattr(sys.stdout.buffer, "raw", None)
     if isinstance(raw, _Closed):
         raw.write(b"")
@@ -42,7 +44,7 @@ def standard_output() -> BinaryIO:
 
 
 def flush_standard_output() -> None:
-    """Writes what is printed. Raises OSError; then it is let go of, lest Python try again at its end and complain."""
+    """Flushes standard output. Raises OSError, and replaces the stream, so that Python does not fail again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -14,7 +14,7 @@ from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.sightings import EndOfFetch, Item, Sighting, fetch_in, from_json, to_json
 from feeds.splits import Split
 from feeds.tail import ReadItem
-from mmqjp.documents.batches import size_refusal
+from mmqjp.documents.batching import size_refusal
 
 ROWS = pa.schema(
     [

@@ -1,1 +1,1 @@
-"""What a state directory holds, who holds it, and what leaves it."""
+"""State over time: the join state, eviction, retention, migration, and ownership of state directories."""

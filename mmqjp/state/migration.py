@@ -1,8 +1,8 @@
 """Migration: brings a store of an older format up to date, in one batch.
 
-Up to format 3 two processes that wrote one store could give one number to two chains of functions, so the numbers
-cannot be told; but what the join state has of derived values follows from its documents. Up to format 4 outputs had no
-numbers and ids, and it was noted by batch how far they were written.
+Up to format 3, two processes that wrote one store could give the same number to two chains of functions. These numbers
+cannot be resolved, so derived values are computed again from the documents. Up to format 4, outputs had no numbers and
+ids, and positions of sinks were stored as batches.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.documents.records import Records, kept_documents
-from mmqjp.queries.prepared import Preparation
+from mmqjp.queries.compiler import Compiler
 from mmqjp.queries.registry import Registry
-from mmqjp.queries.saved import KeptQueries
+from mmqjp.queries.stored import StoredQueries
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import TABLES
 from templates.catalog import Catalog, Edge
@@ -25,51 +25,51 @@ from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
 
 OLD_CHAIN_SHIFT = 52
-"""How far the number of a chain of functions was shifted in a node id up to format 3."""
+"""Up to format 3, the number of a chain of functions was shifted by this many bits in a node id."""
 
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
-PLACED, CHAINED, NUMBERED = 3, 4, 5
-"""The formats since which it is written where queries stand, the numbers of chains are, and outputs have numbers."""
+FORMAT_WITH_PLACEMENTS, FORMAT_WITH_CHAINS, FORMAT_WITH_OUTPUT_IDS = 3, 4, 5
+"""The formats that introduced placements of queries, numbered chains, and ids of outputs."""
 
 
 def migrate(
     store: JoinEngine,
     ledger: Ledger,
-    saved: KeptQueries,
+    stored: StoredQueries,
     registry: Registry,
-    preparation: Preparation,
+    compiler: Compiler,
     number_outputs: Callable[[], None],
 ) -> bool:
-    """Brings a store of an older format up to date, in a batch of its own: whether there was need to. The queries are
-    registered by the way. `number_outputs` does what concerns outputs.
+    """Migrates a store of an older format in a batch of its own, and registers its queries. Returns whether it did.
 
-    What a format has more, tables and columns, the store has made already; what it keeps otherwise, it has rewritten.
+    `number_outputs` migrates the outputs. The store has already created tables and columns that are new in a format,
+    and converted those that are stored differently.
     """
     if ledger.is_current:
         return False
     with whole_batch(store):
-        if ledger.version < PLACED:
-            saved.place_anew(registry, preparation)
+        if ledger.version < FORMAT_WITH_PLACEMENTS:
+            stored.rebuild_placements(registry, compiler)
         else:
-            saved.restore(registry, preparation)
-        if 0 < ledger.version < CHAINED:
+            stored.restore(registry, compiler)
+        if 0 < ledger.version < FORMAT_WITH_CHAINS:
             derive_anew(store, registry.catalog, registry.stage1)
-        if 0 < ledger.version < NUMBERED:
+        if 0 < ledger.version < FORMAT_WITH_OUTPUT_IDS:
             number_outputs()
-        saved.save_catalog(registry.catalog)
+        stored.save_catalog(registry.catalog)
         ledger.save_version()
     registry.stage1.finish_batch(committed=True)
-    saved.saved((), registry.catalog)
+    stored.committed((), registry.catalog)
     ledger.batch += 1
     return True
 
 
 def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None:
-    """Drops, within a batch, what a store of format 1 to 3 has of derived values, and adds what the documents of its
-    join state have of them for the queries of the catalog. New groups of edges have numbers of `stage1`.
+    """Computes again, within a batch, the derived values in the join state of a store of format 1 to 3.
 
-    A document that is in the join state but not among those that are kept is one that no join can need.
+    `catalog` has the queries that need them. New groups of edges get numbers from `stage1`. Documents that are in the
+    join state but not in `documents` are skipped: no join can need them.
     """
     store.drop_derived(1 << OLD_CHAIN_SHIFT)
     _clear_bindings(store)
@@ -87,11 +87,11 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
             groups.setdefault(group, []).append((edge[0], edge[1]))
         r_bin = stage1.regrouped(found.r_bin, groups)
         store.extend(Witnesses(r_bin, stage1.new_groups(), found.r_doc, times))
-        records.rest()
+        records.release_trees()
 
 
 def _clear_bindings(store: JoinEngine) -> None:
-    """Takes the numbers of functions out of what is written of matches."""
+    """Removes the numbers of functions from stored matches."""
     schema = TABLES["match_rows"]
     rows = store.read("match_rows", schema.names)
     nodes = pc.list_flatten(rows["bindings"]).to_numpy()

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 
 def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:
-    """The Spark session that `engine` is or names. Raises JavaNotFound if Spark cannot start, OtherSession if
-    another session runs than the one of `master`, and InvalidValue for what is no engine."""
+    """Returns the Spark session that `engine` is or names.
+
+    Raises JavaNotFound if Spark cannot start, OtherSession if a session with another master runs, and InvalidValue for
+    an unknown engine.
+    """
     if not isinstance(engine, str):
         return engine
     if engine != "spark":
@@ -27,7 +30,7 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
 
 
 def directory_bytes(directory: Path) -> int:
-    """How large the files of a directory are; those that vanish meanwhile do not count."""
+    """Returns the total size of the files in a directory. Ignores files that vanish meanwhile."""
     size = 0
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):
@@ -38,8 +41,10 @@ def directory_bytes(directory: Path) -> int:
 def open_store(
     session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int, *, read_only: bool = False
 ) -> JoinEngine:
-    """The store and join engine: on Spark if there is a session, else on DuckDB. Raises StoreError,
-    UnknownPlan, and InvalidValue if there is no state that could be only read."""
+    """Opens the store and its join engine: on Spark if there is a session, otherwise on DuckDB.
+
+    Raises StoreError, UnknownPlan, and InvalidValue for `read_only` without a state directory.
+    """
     if read_only:
         return _open_reader(session, state)
     if session is None:
@@ -53,7 +58,7 @@ def open_store(
 
 def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine:
     if state is None:
-        raise InvalidValue("what is only read is a state directory: name one")
+        raise InvalidValue("a read-only engine needs a state directory: name one")
     if session is None:
         from join_stage.duckdb_reader import DuckDBReader
 

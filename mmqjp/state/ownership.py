@@ -1,4 +1,4 @@
-"""Who holds a state directory: one process at a time, whose name others are told, or any number that only look."""
+"""Locks a state directory: for one writer at a time, or for any number of readers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from common.private import make_lock, make_state
 from feeds.document import Clock, now_us
 from join_stage.store.protocol import StoreError
 
-OWNER = "owner"
-"""The file of a state directory that its holder has locked; it says who that is. Those who look share the lock."""
+OWNER_FILE = "owner"
+"""The lock file in a state directory. The writer locks it and writes its name into it; readers share the lock."""
 
-PATIENCE = 120.0
-"""Seconds for which whoever would hold a state waits for those who look at it."""
+LOCK_TIMEOUT = 120.0
+"""How long a writer waits for readers, in seconds."""
 
-PAUSE = 0.05
-"""Seconds between tries."""
+LOCK_RETRY = 0.05
+"""The time between attempts, in seconds."""
 
 
 class InUse(StoreError):
@@ -31,10 +31,10 @@ class InUse(StoreError):
 
 
 class Ownership:
-    """A state directory held by this process until `release`, or until it ends in whatever way.
+    """Exclusive ownership of a state directory, until `release` or the end of the process.
 
-    It is waited for up to `patience` seconds while others only look; `sleep` lets some pass. Raises InUse, with who
-    holds it, and StoreError if the directory cannot be made.
+    Waits up to `timeout` seconds for readers; `sleep` waits between attempts. Raises InUse, with the name of the
+    holder, and StoreError if the directory cannot be created.
     """
 
     def __init__(
@@ -42,24 +42,24 @@ class Ownership:
         directory: Path,
         now: Clock = now_us,
         *,
-        patience: float = PATIENCE,
+        timeout: float = LOCK_TIMEOUT,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         try:
             make_state(directory)
-            self._handle = make_lock(directory, OWNER)
+            self._handle = make_lock(directory, OWNER_FILE)
         except OSError as error:
             raise StoreError(f"cannot open the store in {directory}: {error}") from error
         try:
             waited = 0.0
             while not lock(self._handle):
                 if not lock(self._handle, shared=True):
-                    raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
+                    raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER_FILE)}")
                 unlock(self._handle)
-                if waited >= patience:
-                    raise InUse(f"the store in {directory} is being looked at by others; try again when they are done")
-                sleep(PAUSE)
-                waited += PAUSE
+                if waited >= timeout:
+                    raise InUse(f"the store in {directory} is being read by others; try again when they are done")
+                sleep(LOCK_RETRY)
+                waited += LOCK_RETRY
         except BaseException as error:
             os.close(self._handle)
             if isinstance(error, OSError):
@@ -69,39 +69,39 @@ class Ownership:
         os.write(self._handle, json.dumps(_self(now())).encode())
 
     def release(self) -> None:
-        """Lets others hold it."""
+        """Releases the lock."""
         os.close(self._handle)
 
 
-class Looking:
-    """A state directory that nobody comes to hold until `release`; others may look, too. Raises InUse while it is held.
+class ReadLock:
+    """A shared lock that keeps writers out of a state directory, until `release`. Raises InUse if a writer holds it.
 
-    Where the state may only be read, whoever would hold it is not kept from it.
+    If this process cannot open the lock file, writers are not kept out.
     """
 
     def __init__(self, directory: Path) -> None:
         self._handle: int | None = None
         with suppress(OSError):
-            self._handle = os.open(directory / OWNER, os.O_RDONLY | os.O_CLOEXEC)
+            self._handle = os.open(directory / OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if self._handle is not None and not lock(self._handle, shared=True):
-                raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER)}")
+                raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER_FILE)}")
         except BaseException as error:
             self.release()
             if isinstance(error, OSError):
-                raise StoreError(f"cannot look at the store in {directory}: {error}") from error
+                raise StoreError(f"cannot read the store in {directory}: {error}") from error
             raise
 
     def release(self) -> None:
-        """Lets others hold it."""
+        """Releases the lock."""
         if self._handle is not None:
             os.close(self._handle)
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a process holds the state directory; those who look do not."""
+    """Returns whether a writer holds the state directory."""
     try:
-        Looking(directory).release()
+        ReadLock(directory).release()
     except InUse:
         return True
     return False

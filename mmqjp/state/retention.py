@@ -1,4 +1,4 @@
-"""What is let go of for good: documents that no join can need any more, and old outputs, matches and dead letters."""
+"""Retention: drops documents that no join needs, and old outputs, matches and dead letters, for good."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from join_stage.joiner import JoinEngine
 from mmqjp.documents.watermarks import EARLIEST
 from mmqjp.tables import documents
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.offsets import count, renew_offsets
-from mmqjp.tables.settings import drop_superseded
+from mmqjp.tables.offsets import compact_offsets, row_count
+from mmqjp.tables.settings import compact_settings
 
 ID_RETENTION = 30 * 24 * 3600 * 1_000_000
-"""How long, microseconds of stream time, the ids of documents are known where nothing else is said."""
+"""How long ids of documents are kept by default, in microseconds of stream time."""
 
 COMMAND_RETENTION = 7 * 24 * 3600 * 1_000_000
-"""How long, microseconds, what was answered to a command is known: the command may come again only after a kill."""
+"""How long answers to commands are kept, in microseconds. A command is repeated only after a crash."""
 
-SUPERSEDED = 1_000
-"""So many offsets that count no longer are kept, at the least, before they are dropped."""
+OFFSETS_COMPACTED_AFTER = 1_000
+"""The table of offsets is compacted when it has at least this many superseded rows."""
 
 
 def prune(
     store: JoinEngine, ledger: Ledger, *, evictable: int, horizon: int, keep: int | None, keep_ids: int | None, now: int
 ) -> int | None:
-    """Drops, within a batch, what is older than `keep` microseconds before the `horizon`, the time up to which all
-    streams have come. Documents that begin from `evictable` on may still be joined and stay; ids stay for `keep_ids`
-    (None: for ever).
+    """Drops, within a batch, what is older than `keep` microseconds before `horizon`, the time that all streams have
+    reached.
 
-    Everything must have been delivered. With no `keep` only what is superseded goes. Returns the time before which the
-    documents that are dropped begin; None if none are.
+    Documents that begin at `evictable` or later may still be joined and stay. Ids of documents stay for `keep_ids`
+    microseconds; None means forever. Without `keep`, only superseded rows are dropped. All outputs must have been
+    delivered. Returns the time before which the dropped documents begin, or None if none were dropped.
     """
-    ledger.keep_numbers()
-    drop_superseded(store, ledger.batch)
+    ledger.save_next_ids()
+    compact_settings(store, ledger.batch)
     store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
     if keep is None:
         return None
@@ -58,12 +58,12 @@ def prune(
 def prune_offsets(
     store: JoinEngine, ledger: Ledger, sources: Collection[str], files: Collection[tuple[str, str]]
 ) -> None:
-    """Drops, within a batch, offsets that later ones have superseded, and those of files of `sources` that are gone:
-    `files` are those that are there. Nothing, while they are few."""
+    """Drops, within a batch, superseded offsets, and those of files of `sources` that are gone. `files` are the files
+    that exist, as (source, file). Does nothing while there are few."""
     live = [
         offset
         for (source, file), offset in ledger.offsets().items()
         if source not in sources or (source, file) in files
     ]
-    if count(store) > 2 * len(live) + SUPERSEDED:
-        renew_offsets(store, live, ledger.batch)
+    if row_count(store) > 2 * len(live) + OFFSETS_COMPACTED_AFTER:
+        compact_offsets(store, live, ledger.batch)

@@ -1,1 +1,1 @@
-"""The tables of a store as the rest of the system reads and writes them: rows, settings, offsets, what is numbered."""
+"""The tables of a store beside the join state: schemas, and all SQL over them."""

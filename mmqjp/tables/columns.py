@@ -1,4 +1,4 @@
-"""The types of columns, and schemas of them."""
+"""Types of columns, and schemas made of them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ INTS, TEXTS = pa.list_(INT), pa.list_(TEXT)
 
 
 def schema(**columns: pa.DataType) -> pa.Schema:
-    """A schema of columns in this order."""
+    """Returns a schema with these columns, in this order."""
     return pa.schema(list(columns.items()))

@@ -1,4 +1,4 @@
-"""The table of documents that could not be taken in."""
+"""The table of dead letters: documents that were refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from join_stage.store.protocol import TableStore
 from mmqjp.tables.columns import INT, TEXT, schema
-from mmqjp.tables.table_rows import Rows
+from mmqjp.tables.table_rows import TableRows
 
 DEAD_LETTERS = schema(id=TEXT, stream=TEXT, time=INT, reason=TEXT, raw=pa.binary(), noted_at=INT)
 
@@ -17,5 +17,5 @@ TABLES = {"dead_letters": DEAD_LETTERS}
 
 
 def dead_letters(store: TableStore) -> Iterator[dict[str, Any]]:
-    """All dead letters, in no particular order."""
-    return Rows(store).of("SELECT * FROM dead_letters")
+    """Yields all dead letters, in no particular order."""
+    return TableRows(store).select("SELECT * FROM dead_letters")

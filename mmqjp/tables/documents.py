@@ -1,4 +1,4 @@
-"""The tables of documents: those that are kept, and the ids of those that were."""
+"""The tables of documents: stored documents, and the ids of dropped ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pyarrow as pa
 from join_stage.store.protocol import TableStore
 from mmqjp.tables.columns import INT, INTS, TEXT, TEXTS, schema
 
-# `kind` is external, published or hidden. `parts` and `part_ids` tell documents of a chain apart; `source_*`
-# the external documents behind one; `bound_*` what each child of a hidden stream's tuple stands for. `arrival` is
-# the place of the latest external document behind one among all of them, `appeared` when each part came in.
+# `kind` is external, published or hidden. `parts` and `part_ids` identify the documents behind a chain, and `source_*`
+# the external documents behind any document. `bound_*` are the nodes that the children of a tuple stand for. `arrival`
+# numbers external documents; other documents have that of the latest one behind them. `appeared` has an entry per part.
+# `mmqjp.documents.records.Record` describes them.
 DOCUMENTS = schema(
     docid=INT,
     id=TEXT,
@@ -30,32 +31,34 @@ DOCUMENTS = schema(
     appeared=INTS,
 )
 
-# External documents that were met and are not kept any more.
+# External documents that were dropped.
 DROPPED_IDS = schema(id=TEXT, stream=TEXT, t1=INT)
 
 TABLES = {"documents": DOCUMENTS, "dropped_ids": DROPPED_IDS}
 
 FROM_OUTSIDE = "SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'"
-"""The documents from outside."""
+"""The external documents."""
 
 BEFORE_ARRIVALS = 1 << 40
-"""Documents of a store from before their arrivals were noted came before all others, in the order of their docids."""
+"""Documents of a store without arrivals come before all others, in the order of their docids."""
 
 _ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
 
 
-def rows_of(store: TableStore, docids: Sequence[int]) -> pa.Table:
-    """The rows of DOCUMENTS of some documents, in no particular order."""
+def document_rows(store: TableStore, docids: Sequence[int]) -> pa.Table:
+    """Returns the rows of some documents, with the columns of DOCUMENTS, in no particular order."""
     columns = ", ".join(f"d.{name}" for name in DOCUMENTS.names)
     sql = f"SELECT {columns} FROM documents d JOIN wanted w ON d.docid = w.docid"
     return store.select(sql, {"wanted": pa.table({"docid": pa.array(docids, pa.int64())})})
 
 
-def sizes(
+def document_sizes(
     store: TableStore, streams: Collection[str], *, starts: range | None = None, joined: bool = False
 ) -> pa.Table:
-    """The documents of some streams in the order of their docids: `docid`, and the characters of XML as `size`. With
-    `starts` only those that begin at these times; with `joined` only those that are in the join state."""
+    """Returns the documents of some streams in the order of their docids: `docid`, and `size` in characters.
+
+    With `starts`, only documents that begin in this range of times; with `joined`, only those in the join state.
+    """
     conditions = ["true"]
     if starts is not None:
         conditions.append(f"t0 >= {starts.start} AND t0 < {starts.stop}")
@@ -66,16 +69,16 @@ WHERE {" AND ".join(conditions)} ORDER BY d.docid"""
     return store.select(sql, _streams(streams))
 
 
-def tuples(store: TableStore, streams: Collection[str]) -> pa.Table:
-    """The tuples of hidden streams: `stream`, `parts`, `bound_docids` and `bound_nodes`."""
+def hidden_tuples(store: TableStore, streams: Collection[str]) -> pa.Table:
+    """Returns the tuples of hidden streams: `stream`, `parts`, `bound_docids` and `bound_nodes`."""
     sql = (
         "SELECT d.stream, d.parts, d.bound_docids, d.bound_nodes FROM documents d JOIN streams s ON d.stream = s.stream"
     )
     return store.select(sql, _streams(streams))
 
 
-def known(store: TableStore, documents: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Those of the pairs (stream, id) that the store has, or had and has kept the ids of."""
+def known_ids(store: TableStore, documents: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Returns the (stream, id) pairs that belong to stored documents or to dropped ones whose ids are kept."""
     pairs = list(documents)
     if not pairs:
         return set()
@@ -87,26 +90,26 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
 
 
 def greatest_times(store: TableStore) -> dict[str, int]:
-    """The greatest t1 of the documents from outside, by stream."""
+    """Returns the greatest t1 of the external documents, by stream."""
     sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
     found = store.select(sql)
     return dict(zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True))
 
 
 def arrivals(store: TableStore) -> pa.Table:
-    """The `docid` and `arrival` of all documents, in the order of their docids."""
+    """Returns the `docid` and `arrival` of all documents, in the order of their docids."""
     return store.select(f"SELECT docid, {_ARRIVAL} AS arrival FROM documents ORDER BY docid")
 
 
-def first_from(store: TableStore, arrival: int) -> int | None:
-    """The docid of the first document from outside from an arrival on; None if there is none."""
+def first_docid_from(store: TableStore, arrival: int) -> int | None:
+    """Returns the docid of the first external document at or after an arrival, or None."""
     sql = f"SELECT min(docid) AS docid FROM documents WHERE kind = 'external' AND {_ARRIVAL} >= {arrival}"
     (docid,) = store.select(sql)["docid"].to_pylist()
     return None if docid is None else int(docid)
 
 
 def keep_ids(store: TableStore, before: int) -> None:
-    """Writes to `dropped_ids` the ids of the documents from outside that begin before a time."""
+    """Copies to `dropped_ids` the ids of the external documents that begin before a time."""
     sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
     store.append("dropped_ids", store.select(sql))
 

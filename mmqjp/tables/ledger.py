@@ -1,4 +1,4 @@
-"""The ledger: what is numbered from batch to batch, and what is noted along with a batch."""
+"""The ledger: numbers documents, matches and outputs across batches, and stores metadata with each batch."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from feeds.offsets import Offset
 from join_stage.costs import Cost
 from join_stage.store.protocol import StoreError, TableStore, whole_batch
 from mmqjp.tables import answers, batches, commands, dead_letters, documents, offsets, settings
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 
 SCHEMA_VERSION = 5
-"""The format of a store. Since 2 queries may be paused, and sources have offsets; since 3 it is written where queries
-stand in the catalog; since 4 the numbers of chains of functions are, and documents have arrivals; since 5 outputs have
-numbers and ids. A version that finds another normal form, or other templates, for a query has a new format."""
+"""The format of a store.
 
-NUMBERED = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
-"""The tables whose rows have the number of the batch that wrote them."""
+Format 2 added pauses of queries and offsets of sources. Format 3 added placements of queries in the catalog. Format 4
+added numbered chains of functions and arrivals of documents. Format 5 added numbers and ids of outputs. A version that
+computes another normal form or another template for a query needs a new format.
+"""
 
-NUMBERS = "numbers"
-"""The setting with the next docid, arrival, match and output: those that had the last ones may be gone."""
+BATCH_TABLES = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
+"""The tables with a column `batch`: the number of the batch that wrote the row."""
+
+NEXT_IDS = "numbers"
+"""The setting with the next docid, arrival, match and output. The rows with the highest numbers may be dropped."""
 
 COSTS = "costs"
-"""The setting with what templates cost when a run was closed."""
+"""The setting with the costs of templates in the last run."""
 
-_PLACES = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "match"), ("outputs", "seq")
+_ID_COLUMNS = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "match"), ("outputs", "seq")
 
-Mark = tuple[int, int, int, int]
+NextIds = tuple[int, int, int, int]
 """The next docid, arrival, match and output."""
 
 
 class Ledger:
-    """Reads and writes what is noted, in the batch whose number is `batch`. Callers begin and commit batches, except
-    where said."""
+    """Reads and writes numbers and metadata. `batch` is the number of the running batch. The caller begins and commits
+    batches, unless a method says otherwise."""
 
     def __init__(self, store: TableStore, now: Clock = now_us) -> None:
-        """Raises StoreError for a store of a newer format."""
+        """Raises StoreError if the store has a newer format."""
         self._store, self._now = store, now
         self.version = version = int(self.setting("schema_version") or 0)
         if version > SCHEMA_VERSION:
@@ -50,91 +53,91 @@ class Ledger:
                 f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
                 "install the version that wrote it, or a newer one"
             )
-        self.batch = 1 + max(store.highest(table, "batch") for table in NUMBERED)
-        noted = json.loads(self.setting(NUMBERS) or "[]")
-        kept = (store.highest(*place) + 1 for place in _PLACES)
-        # An older store has noted fewer.
+        self.batch = 1 + max(store.highest(table, "batch") for table in BATCH_TABLES)
+        noted = json.loads(self.setting(NEXT_IDS) or "[]")
+        kept = (store.highest(*column) + 1 for column in _ID_COLUMNS)
+        # Older stores have saved fewer.
         numbers = (max(pair) for pair in zip_longest(kept, noted, fillvalue=0))
         self.next_docid, self.next_arrival, self.next_match, self.next_seq = numbers
 
     @property
     def is_current(self) -> bool:
-        """Whether the store has the format that this version writes."""
+        """Whether the store has the format of this version."""
         return self.version == SCHEMA_VERSION
 
     # ------------------------------------------------------------ numbers
 
-    def mark(self) -> Mark:
-        """What is numbered next."""
+    def next_ids(self) -> NextIds:
+        """Returns the next numbers."""
         return self.next_docid, self.next_arrival, self.next_match, self.next_seq
 
-    def back_to(self, mark: Mark) -> None:
-        """Numbers again from there: what was numbered since is rolled back."""
-        self.next_docid, self.next_arrival, self.next_match, self.next_seq = mark
+    def restore_next_ids(self, next_ids: NextIds) -> None:
+        """Resets the next numbers after a rollback."""
+        self.next_docid, self.next_arrival, self.next_match, self.next_seq = next_ids
 
-    def keep_numbers(self) -> None:
-        """Notes what is numbered next, whatever is dropped."""
-        self._save_setting(NUMBERS, json.dumps(self.mark()))
+    def save_next_ids(self) -> None:
+        """Writes the next numbers, so that dropping rows does not reuse numbers."""
+        self._save_setting(NEXT_IDS, json.dumps(self.next_ids()))
 
     def first_match(self) -> int:
-        """The number of the first match that is kept, else of the next one."""
-        first = answers.first(self._store, "match_rows", "match")
+        """Returns the lowest number of a stored match, or the next number if there is none."""
+        first = answers.lowest(self._store, "match_rows", "match")
         return self.next_match if first is None else first
 
     def first_seq(self) -> int:
-        """The number of the first output that is kept, else of the next one."""
-        first = answers.first(self._store, "outputs", "seq")
+        """Returns the lowest number of a stored output, or the next number if there is none."""
+        first = answers.lowest(self._store, "outputs", "seq")
         return self.next_seq if first is None else first
 
     def arrivals(self) -> pa.Table:
-        """The docids of the documents that are kept, in their order, and their arrivals."""
+        """Returns the `docid` and `arrival` of all stored documents, in the order of their docids."""
         return documents.arrivals(self._store)
 
     def docid_of_arrival(self, arrival: int) -> int | None:
-        """The docid of the first document from outside that is kept from an arrival on; None if there is none."""
-        return documents.first_from(self._store, arrival)
+        """Returns the docid of the first stored external document at or after an arrival, or None."""
+        return documents.first_docid_from(self._store, arrival)
 
-    # ------------------------------------------------------------ what is noted along with a batch
+    # ------------------------------------------------------------ metadata
 
     def save_version(self) -> None:
-        """Notes, within a batch, that the store has the format that this version writes."""
+        """Writes, within a batch, that the store has the format of this version."""
         self._save_setting("schema_version", str(SCHEMA_VERSION))
 
     def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
-        """Writes of the batch, if it brought anything, when it was taken in, and that it is committed now."""
+        """Writes the row of the batch, unless it added nothing. `taken_at` is in microseconds."""
         batches.save_batch(self._store, self.batch, taken_at, self._now(), documents, dead_letters, outputs)
 
-    def save_notes(self, notes: Notes) -> None:
-        """Writes what is committed along with the current batch."""
-        offsets.save_offsets(self._store, notes.offsets, self.batch)
-        settings.save_settings(self._store, notes.settings, self.batch)
-        commands.save_answers(self._store, notes.answers, self._now(), self.batch)
+    def save_metadata(self, metadata: CommitMetadata) -> None:
+        """Writes the metadata of the running batch."""
+        offsets.save_offsets(self._store, metadata.offsets, self.batch)
+        settings.save_settings(self._store, metadata.settings, self.batch)
+        commands.save_answers(self._store, metadata.answers, self._now(), self.batch)
 
     def answer_to(self, command: str) -> str | None:
-        """What a command was answered that is done."""
+        """Returns the stored answer to a command by its id, or None if the command is not done."""
         return commands.answer_to(self._store, command)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
-        """How far each file of each source was read."""
+        """Returns the offset of each file, by source and file."""
         return offsets.offsets(self._store)
 
     def setting(self, key: str) -> str | None:
-        """What was noted last under a key."""
+        """Returns the latest value of a setting, or None."""
         return settings.setting(self._store, key)
 
     def settings(self, prefix: str) -> dict[str, str]:
-        """What was noted last under each key that begins so, by the rest of the key."""
+        """Returns the latest values of all settings with a prefix, by the rest of their keys."""
         return settings.settings(self._store, prefix)
 
     def save_costs(self, costs: Mapping[int, Cost], plan: str) -> None:
-        """Keeps, in a batch of its own, what templates cost with a plan."""
+        """Writes, in a batch of its own, the costs of templates under a plan, by template."""
         noted = {"plan": plan, "templates": {number: asdict(cost) for number, cost in costs.items()}}
         with whole_batch(self._store):
             self._save_setting(COSTS, json.dumps(noted, ensure_ascii=False))
         self.batch += 1
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
-        """The plan that was measured last, and what templates cost with it, by their numbers."""
+        """Returns the plan that was measured last and the costs of templates under it, or None."""
         value = self.setting(COSTS)
         if value is None:
             return None
@@ -146,7 +149,7 @@ class Ledger:
         return kept["plan"], costs
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
-        """All dead letters, in no particular order."""
+        """Yields all dead letters, in no particular order."""
         return dead_letters.dead_letters(self._store)
 
     def _save_setting(self, key: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""The tables of a store beside the join state, as Arrow schemas, and the views over them: what a store is opened with.
+"""The schema that a store is opened with: all tables beside the join state, and the views over them.
 
 Tables are append-only: each row is written by one batch.
 """
@@ -34,4 +34,4 @@ _DOCUMENTED = (
 )
 
 SCHEMA = StoreSchema(TABLES, queries.VIEWS | answers.VIEWS, queries.R_T, documented=_DOCUMENTED)
-"""What a store has beside the join state."""
+"""All tables and views of a store beside the join state."""

@@ -1,4 +1,4 @@
-"""The table of settings: texts by keys. Of several rows of one key the one of the highest batch counts."""
+"""The table of settings: texts by key. The row with the highest batch is the current one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from join_stage.store.protocol import TableStore
 from mmqjp.tables.columns import INT, TEXT, schema
-from mmqjp.tables.table_rows import Rows
+from mmqjp.tables.table_rows import TableRows
 
 TABLES = {"settings": schema(key=TEXT, value=TEXT, batch=INT)}
 
@@ -18,30 +18,30 @@ FROM (
   FROM settings WHERE key = 'costs') AS kept
 LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
 }
-"""Views that Spark alone understands. `costs` has what templates cost in the last batch in which each was answered, for
-each run that was closed."""
+"""Views that only Spark can run. `costs` has, for each run that was closed, the costs of templates in the last batch
+that matched each."""
 
 
 def setting(store: TableStore, key: str) -> str | None:
-    """What was noted last under a key; None if nothing was."""
+    """Returns the latest value of a setting, or None."""
     found = store.read("settings", ["value", "batch"], key).sort_by("batch")
     value: str | None = found["value"][-1].as_py() if len(found) else None
     return value
 
 
 def settings(store: TableStore, prefix: str) -> dict[str, str]:
-    """What was noted last under each key that begins so, by the rest of the key."""
-    rows = Rows(store).of(f"SELECT key, value FROM settings WHERE key LIKE '{prefix}%' ORDER BY batch")
+    """Returns the latest values of all settings with a prefix, by the rest of their keys."""
+    rows = TableRows(store).select(f"SELECT key, value FROM settings WHERE key LIKE '{prefix}%' ORDER BY batch")
     return {row["key"].removeprefix(prefix): row["value"] for row in rows}
 
 
 def save_settings(store: TableStore, values: Mapping[str, str], batch: int) -> None:
-    """Notes texts by their keys, in the batch of a number."""
-    Rows(store).append("settings", [(key, value, batch) for key, value in values.items()])
+    """Writes settings by key, in a batch."""
+    TableRows(store).append("settings", [(key, value, batch) for key, value in values.items()])
 
 
-def drop_superseded(store: TableStore, batch: int) -> None:
-    """Writes the settings that count anew, in the batch of a number, and drops all that were written before."""
+def compact_settings(store: TableStore, batch: int) -> None:
+    """Writes the current settings again, in a batch, and drops all earlier rows."""
     latest = settings(store, "")
     store.drop_before("settings", "batch", batch)
     save_settings(store, latest, batch)

@@ -1,4 +1,4 @@
-"""The table of what was spent of bounds."""
+"""The table of usage: what queries have used of their quotas."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator, Sequence
 
 from join_stage.store.protocol import TableStore
 from mmqjp.tables.columns import INT, TEXT, schema
-from mmqjp.tables.table_rows import Rows
+from mmqjp.tables.table_rows import TableRows
 
-# What a query, or those who read a hidden stream alike, took up to an arrival, of what is bounded.
+# What a query, or a group of readers of a hidden stream, used up to an arrival.
 TABLES = {"spent": schema(owner=TEXT, arrival=INT, outputs=INT, work=INT, batch=INT)}
 
 
 def spent(store: TableStore) -> Iterator[tuple[str, int, int, int]]:
-    """All that is noted, in no particular order: owner, arrival, outputs, work."""
-    return Rows(store).tuples("spent", "owner arrival outputs work")
+    """Yields all rows as (owner, arrival, outputs, work), in no particular order."""
+    return TableRows(store).tuples("spent", "owner arrival outputs work")
 
 
 def save_spent(store: TableStore, rows: Sequence[tuple[str, int, int, int]], batch: int) -> None:
-    """Writes rows like those of `spent`, in the batch of a number."""
-    Rows(store).append("spent", [(*row, batch) for row in rows])
+    """Appends rows like those of `spent`, in a batch."""
+    TableRows(store).append("spent", [(*row, batch) for row in rows])
 
 
 def drop_spent(store: TableStore, batch: int) -> None:
-    """Drops what was written before the batch of a number."""
+    """Drops the rows written before a batch."""
     store.drop_before("spent", "batch", batch)

@@ -1,4 +1,4 @@
-"""The rows of a store's tables, as Python has them."""
+"""Reads and appends table rows as Python tuples and dicts."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import pyarrow as pa
 from join_stage.store.protocol import TableStore
 
 
-class Rows:
-    """Appends rows to the tables of a store, and reads them."""
+class TableRows:
+    """Reads rows from the tables of a store, and appends rows to them."""
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
 
     def append(self, table: str, rows: Sequence[Sequence[object]]) -> None:
-        """Appends rows, if there are any."""
+        """Appends rows to a table. The columns are in the order of its schema."""
         if rows:
             self._store.append(table, rows_table(rows, self._store.schema.tables[table]))
 
-    def of(self, sql: str) -> Iterator[dict[str, Any]]:
-        """The rows of a query, as dicts."""
+    def select(self, sql: str) -> Iterator[dict[str, Any]]:
+        """Yields the rows of a query as dicts."""
         for chunk in self._store.select(sql).to_batches(max_chunksize=1000):
             yield from chunk.to_pylist()
 
     def tuples(self, table: str, columns: str, order: str | None = None) -> Iterator[tuple[Any, ...]]:
-        """All rows of a table, as tuples of some columns, in the order of columns of numbers."""
+        """Yields all rows of a table as tuples of some columns, in ascending order of the columns in `order`."""
         rows = self._store.read(table, columns.split())
         if order is not None:
             rows = rows.sort_by([(name, "ascending") for name in order.split()])
@@ -35,7 +35,7 @@ class Rows:
 
 
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
-    """An Arrow table of rows."""
+    """Returns rows as an Arrow table."""
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.table(arrays, schema=schema)

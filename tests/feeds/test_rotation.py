@@ -14,7 +14,7 @@ from feeds.offsets import Offset
 from feeds.rotation import RACY
 from feeds.tail import Tail
 from mmqjp.session import Session
-from mmqjp.tables.notes import Notes
+from mmqjp.tables.commit_metadata import CommitMetadata
 from tests.feeds.test_tail import Reader
 from tests.generate.seeds import seeds
 from tests.mmqjp.service.test_service_kill import program
@@ -181,7 +181,7 @@ def test_a_store_that_was_written_without_marks_goes_on(tmp_path: Path):
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe("S/a PUBLISH all")
         size = (place.drops / "1.jsonl").stat().st_size
-        engine.note(Notes((Offset(str(place.drops), "1.jsonl", size),)))
+        engine.commit_metadata(CommitMetadata((Offset(str(place.drops), "1.jsonl", size),)))
     place.drop("1.jsonl", range(5))
     place.run()
     assert [json.loads(line)["documents"] for line in place.output.read_text().splitlines()] == [["d3"], ["d4"]]

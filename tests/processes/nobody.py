@@ -15,7 +15,7 @@ import rich.table  # noqa: F401
 import join_stage.duckdb_reader  # noqa: F401
 import mmqjp
 import mmqjp.cli
-import mmqjp.explain.plan
+import mmqjp.explain.explanation
 
 
 def main(code: str, *arguments: str) -> None:

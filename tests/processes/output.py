@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import mmqjp.sinks.file_place as file_place
+import mmqjp.sinks.file_checkpoint as file_checkpoint
 from join_stage.duckdb_engine import DuckDBEngine
 from mmqjp.cli import main as command
 from mmqjp.session import Session
@@ -40,8 +40,8 @@ SEAMS: list[Point] = [
     *((DuckDBEngine, name) for name in ("begin", "append", "join", "commit", "close")),
     *((Session, name) for name in ("process", "ensure")),
     *((GrowingFile, name) for name in ("prepare", "write", "close")),
-    (file_place, "_cut_back"),
-    (Delivery, "note"),
+    (file_checkpoint, "_cut_back"),
+    (Delivery, "save_position"),
     (os, "fsync"),
     (os, "ftruncate"),
 ]

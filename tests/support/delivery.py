@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from mmqjp.answers.outbox import SINK, Position
+from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output, sorted_outputs
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT
-from mmqjp.tables.notes import Notes
+from mmqjp.sinks.delivery import OUTPUT_SINK
+from mmqjp.tables.commit_metadata import CommitMetadata
 
 
 def undelivered(engine: Session) -> list[Output]:
     """The outputs that the reader does not have, in the order of output lines."""
-    return sorted_outputs(engine.outputs(engine.position(OUTPUT).acked))
+    return sorted_outputs(engine.outputs(engine.position(OUTPUT_SINK).acked))
 
 
 def mark_delivered(engine: Session) -> None:
     """Notes that the reader has all outputs so far."""
-    engine.note(Notes(settings={SINK + OUTPUT: Position(engine.last_seq).to_setting()}))
+    engine.commit_metadata(CommitMetadata(settings={SINK_PREFIX + OUTPUT_SINK: Position(engine.last_seq).to_setting()}))

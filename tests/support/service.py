@@ -14,7 +14,7 @@ from mmqjp.service.log import Log
 from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.delivery import OUTPUT_SINK
 from mmqjp.sinks.jsonl import open_sink
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
@@ -59,7 +59,7 @@ class Directory:
         (self.drops / name).write_text("".join(json.dumps(document) + "\n" for document in documents))
 
     def service(self, engine: Session, log: Log | None = None, **options: Any) -> Service:
-        lines = open_sink(self.output, engine.position(OUTPUT))
+        lines = open_sink(self.output, engine.position(OUTPUT_SINK))
         queue = CommandQueue(self.spool)
         return Service(
             engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, ServiceOptions(**options)
@@ -98,7 +98,7 @@ def streaming(place: Directory, engine: Session, session: Any, events: Events, *
     source = FileSource((SourcePath(place.drops, options.pop("feeds", None)),), **named, **sizes)
     checkpoint = place.state / "checkpoint" / "files"
     frame = options.pop("frame", None) or streaming_frame(session, source, place.state, checkpoint)
-    lines = open_sink(place.output, engine.position(OUTPUT))
+    lines = open_sink(place.output, engine.position(OUTPUT_SINK))
     queue = CommandQueue(place.spool)
     return StreamingService(engine, source.tails(), lines, queue, events, ServiceOptions(**options), frame, checkpoint)
 

@@ -191,7 +191,7 @@ def test_a_row_that_only_paused_queries_share_is_not_joined():
         assert {o.documents for o in engine.process([doc(5)])} == {("a1", "a5")}
         engine.pause("one")
         engine.unsubscribe("one")
-        assert not engine.catalog.steps and not engine.registry._calls
+        assert not engine.catalog.steps and not engine.registry._active_targets
 
 
 def test_a_script_replaces_the_queries_of_its_names_and_keeps_equal_ones():

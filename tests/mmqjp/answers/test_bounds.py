@@ -11,7 +11,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.joiner import PLANS
-from mmqjp.answers.allowance import Steps, TooMuch
+from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.session import Session
 from tests.generate.seeds import seeds
 from tests.oracle.bounds import Model, Watched
@@ -75,9 +75,9 @@ def fresh(query: Watched) -> Watched:
 def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: int = 16) -> set[str]:
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
-    small.setattr("mmqjp.answers.allowance.BLOCK", BLOCK)
-    small.setattr("mmqjp.answers.spending.BLOCK", BLOCK)
-    small.setattr("mmqjp.answers.spending.SUPERSEDED", 3)
+    small.setattr("mmqjp.answers.quota.BLOCK", BLOCK)
+    small.setattr("mmqjp.answers.usage.BLOCK", BLOCK)
+    small.setattr("mmqjp.answers.usage.USAGE_COMPACTED_AFTER", 3)
     rng = random.Random(seed)
     matches, in_all = rng.choice([1, 2, 3, 5, 8]), rng.choice([3, 6, 10, 20, 1_000])
     model = Model(matches, in_all, BLOCK, UPSTREAM)
@@ -242,7 +242,7 @@ def test_bindings_are_found_in_few_steps_and_none_is_tried_in_vain():
         try:
             for _ in each_binding(pattern, document, {}, left.take):
                 count += 1
-        except TooMuch:
+        except OutOfSteps:
             return count, most + 1
         return count, most - left.left
 

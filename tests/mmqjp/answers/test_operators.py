@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from feeds.document import Document
-from mmqjp.answers.allowance import Steps
-from mmqjp.answers.joint import Place
-from mmqjp.answers.operators import Expanded, Operators, Outputs, Scope, Tuples
+from mmqjp.answers.joint import JointBinding
+from mmqjp.answers.operators import Expanded, InnerJoinOperator, Operators, QueryOperator, StepContext
 from mmqjp.answers.output import Draft, Output
+from mmqjp.answers.quota import Steps
 from mmqjp.documents.records import Record, Records
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.session import Session
+from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.notes import Notes
 from tests.generate.seeds import seeds
 from tests.support.faults import FaultySession, Injected
-from tests.support.service import Directory, StopAfter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +42,7 @@ FROM S//a->x FOLLOWED BY {x = y, 20} S//b->y FOLLOWED BY {y = z, 20} S//a->z PUB
 """
 
 
-class Held(Outputs):
+class Held(QueryOperator):
     """Queries whose outputs are held back until the watermark of S is later than their end by WAIT."""
 
     def __init__(self, registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> None:
@@ -54,10 +53,16 @@ class Held(Outputs):
         self._kept = list(self._held)
 
     def on_match(
-        self, node: Subscription, scope: Scope, row: int, inputs: Sequence[Record], place: Place, steps: Steps
+        self,
+        node: Subscription,
+        context: StepContext,
+        row: int,
+        inputs: Sequence[Record],
+        binding: JointBinding,
+        steps: Steps,
     ) -> Expanded | None:
-        item = super().on_match(node, scope, row, inputs, place, steps)
-        if item is None or item.draft is None or item.again:
+        item = super().on_match(node, context, row, inputs, binding, steps)
+        if item is None or item.draft is None or item.duplicate:
             return None
         self._held.append((item.draft.output, node.qid, item.document))
         return Expanded()
@@ -69,7 +74,7 @@ class Held(Outputs):
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         return bool(self._decided(greatest))
 
-    def on_watermark(self, scope: Scope, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
         for one in self._decided(greatest):
             self._held.remove(one)
             output, qid, document = one
@@ -78,7 +83,7 @@ class Held(Outputs):
     def save(self) -> None:
         if self._held != self._kept:
             value = b64encode(pickle.dumps(self._held)).decode()
-            self._ledger.save_notes(Notes(settings={HELD: value}))
+            self._ledger.save_metadata(CommitMetadata(settings={HELD: value}))
 
     def finish_batch(self, *, committed: bool) -> None:
         if committed:
@@ -91,7 +96,7 @@ class Holding(FaultySession):
     @staticmethod
     def _make_operators(registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> Operators:
         held = Held(registry, records, ledger, watermarks)
-        return Operators({Subscription: held, HiddenStream: Tuples(records)})
+        return Operators({Subscription: held, HiddenStream: InnerJoinOperator(records)})
 
 
 def documents(rng: random.Random, count: int) -> list[Document]:
@@ -173,16 +178,3 @@ def test_silence_moves_the_watermark_and_what_waits_comes(tmp_path: Path):
         assert engine.pass_time()
         assert [(o.query, o.seq) for o in engine.outputs()] == [("pairs", 0), ("readers", 1)]
         assert engine.counters().outputs == 2 and not engine.pass_time()
-
-
-def test_a_service_writes_what_silence_decides(tmp_path: Path):
-    now, place = START, Directory(tmp_path)
-    with Holding("duckdb", state=place.state, lateness=LATENESS, idle_after=IDLE, now=lambda: now) as engine:
-        engine.subscribe(QUERIES)
-        engine.process([Document("d0", "<a>v</a>", time=START), Document("d1", "<b>v</b>", time=START)])
-        service = place.service(engine)
-        service.run(None, StopAfter(10))
-        assert not place.pairs()
-        now += IDLE + WAIT + LATENESS + SECOND
-        service.run(None, StopAfter(10))
-        assert place.pairs() == [("d0", "d1")] * 2

@@ -131,7 +131,7 @@ def test_silence_lets_go_of_state_without_a_document(spread: bool, tmp_path: Pat
         assert opened.pass_time() and kept(opened) < before and opened.batch == batch + 1
         assert opened.watermarks()["T"] == time.now - HOUR - 60 * SECOND
         behind = opened.registry.sources("P")
-        assert opened.horizon()[0] == opened._parts.watermarks.of(behind) == time.now - HOUR - 60 * SECOND
+        assert opened.horizon()[0] == opened._components.watermarks.of(behind) == time.now - HOUR - 60 * SECOND
         time.now += HOUR // 60 - 1
         assert not opened.pass_time()  # nothing more to let go of
         time.now += 2000 * SECOND
@@ -210,7 +210,7 @@ def test_a_published_stream_has_come_as_far_as_the_last_of_its_inputs():
         ))  # fmt: skip
         engine.process([doc(0), doc(100, "T"), doc(50, "U")])
         assert engine.horizon()[0] == NOW
-        assert engine._parts.watermarks.of(engine.registry.sources("P")) == NOW
+        assert engine._components.watermarks.of(engine.registry.sources("P")) == NOW
 
 
 def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):

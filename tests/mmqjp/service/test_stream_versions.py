@@ -23,7 +23,7 @@ from mmqjp.service.intake import HISTORY
 from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.spool import Spool
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.delivery import OUTPUT_SINK
 from mmqjp.sinks.jsonl import GrowingFile, open_sink
 from tests.generate.seeds import examples
 from tests.support.faults import Killed, armed, killed
@@ -46,7 +46,7 @@ class Reader:
         with Session("duckdb", state=self.state, lateness=self.lateness, now=lambda: self.now) as engine:
             if not engine.queries():
                 engine.subscribe("FROM S//item->a PUBLISH all")
-            lines = open_sink(self.output, engine.position(OUTPUT))
+            lines = open_sink(self.output, engine.position(OUTPUT_SINK))
             service = Service(
                 engine, [drops.tail("item")], lines, CommandQueue(Spool(self.state)),
                 Events() if events is None else events,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT
+from mmqjp.sinks.delivery import OUTPUT_SINK
 from mmqjp.sinks.jsonl import GrowingFile
 from tests.processes import nursery
 from tests.support.faults import Killed, armed, killed
@@ -84,7 +84,7 @@ def test_a_service_whose_output_was_moved_goes_on_in_a_new_file(place: Directory
         asked = True
         service.drain(StopAfter(10**9))
         assert place.output.read_bytes() == b""
-        noted = engine.position(OUTPUT).place
+        noted = engine.position(OUTPUT_SINK).details
         assert (noted["inode"], noted["bytes"]) == (place.output.stat().st_ino, 0)
     assert place.output.with_suffix(".jsonl.2").read_text().count("\n") == 3
     assert moved.read_text().count("\n") == 3
@@ -108,7 +108,7 @@ def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
         next(events(process, "batch"))
         place.output.rename(place.path / "out.jsonl.1")
         process.send_signal(signal.SIGHUP)
-        assert "was gone: lines go on in a new file" in next(events(process, "output"))["what"]
+        assert "was gone: appending to a new file" in next(events(process, "output"))["what"]
         place.drop("2.jsonl", range(3, 6))
         next(events(process, "batch"))
         process.send_signal(signal.SIGTERM)

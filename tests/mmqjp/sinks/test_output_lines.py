@@ -169,10 +169,10 @@ def test_a_file_that_was_moved_away_after_a_kill_loses_what_goes_to_the_new_one(
 
 def test_a_file_of_others_that_got_the_number_of_a_removed_one_is_not_touched(target: Target, tmp_path: Path):
     target.write(noted=True)
-    place = target.noted.place
+    place = target.noted.details
     target.path.unlink()
     (tmp_path / "mine").write_bytes(b"my own data")
-    target.noted = replace(target.noted, place={**place, "inode": (tmp_path / "mine").stat().st_ino})
+    target.noted = replace(target.noted, details={**place, "inode": (tmp_path / "mine").stat().st_ino})
     target.write(1)
     assert (tmp_path / "mine").read_bytes() == b"my own data" and target.numbers() == [1]
 
@@ -224,8 +224,8 @@ def test_a_line_that_is_not_written_whole_is_withdrawn(target: Target, room: int
 
 def test_notes_of_older_versions_have_no_inode(target: Target):
     target.write(1)
-    place = target.noted.place
-    target.noted = replace(target.noted, place={"file": place["file"], "bytes": place["bytes"]})
+    place = target.noted.details
+    target.noted = replace(target.noted, details={"file": place["file"], "bytes": place["bytes"]})
     target.write(2, noted=False)
     target.write(2)
     assert target.numbers() == [1, 2] and target.told == []
@@ -235,7 +235,7 @@ def test_long_lines_go_out_in_parts(target: Target):
     long = [Output("q", n, n, ("d",), ("S",), {"a": 0}, "x" * 300_000) for n in range(9)]
     lines = target.take_up()
     assert lines.write(iter(long)) == 9
-    assert target.numbers() == list(range(9)) and lines.position().place["bytes"] == target.path.stat().st_size
+    assert target.numbers() == list(range(9)) and lines.position().details["bytes"] == target.path.stat().st_size
 
 
 def test_a_whole_file_is_there_when_all_is_written(target: Target):

@@ -271,4 +271,4 @@ feeds.errors.SourceError: drops: no such file or directory; make it
 
 def test_only_an_engine_on_spark_evaluates_data_frames():
     with Session("duckdb") as engine, pytest.raises(TypeError, match="on Spark"):
-        engine.evaluated(None)  # type: ignore[arg-type]
+        engine.evaluate(None)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from feeds.document import Document
 from join_stage.joiner import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT, Delivery
+from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
 from mmqjp.sinks.jsonl import open_sink
 from tests.support.cli import mmqjp
 from tests.support.delivery import mark_delivered, undelivered
@@ -162,16 +162,16 @@ def assert_numbered(engine: Session, lines: Path) -> None:
     assert [{**line, "id": o.id, "seq": o.seq} for line, o in zip(written, outputs, strict=True)] == [
         output.to_dict() for output in outputs
     ]
-    assert engine.position(OUTPUT).acked == 8
-    sink = open_sink(lines, engine.position(OUTPUT))
+    assert engine.position(OUTPUT_SINK).acked == 8
+    sink = open_sink(lines, engine.position(OUTPUT_SINK))
     delivery = Delivery(engine, sink)
     delivery.write(delivery.pending())
     delivery.write(engine.process([Document("d6", "<a><k>v</k></a>", time=START + 6_000_000)]))
-    delivery.note()
+    delivery.save_position()
     sink.close()
     after = [json.loads(line) for line in lines.read_text().splitlines()]
     assert after[:9] == written[:9] and [line["seq"] for line in after[9:]] == list(range(9, 14 + 7))
-    assert engine.position(OUTPUT).acked == 20 == engine.last_seq
+    assert engine.position(OUTPUT_SINK).acked == 20 == engine.last_seq
 
 
 def test_outputs_of_a_store_of_format_4_are_numbered_on_duckdb(tmp_path: Path):

@@ -17,7 +17,7 @@ from feeds.document import Document
 from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.service.client import Client
 from mmqjp.session import Session
-from mmqjp.state.ownership import OWNER, InUse, Looking, Ownership, is_held
+from mmqjp.state.ownership import OWNER_FILE, InUse, Ownership, ReadLock, is_held
 from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory
 from tests.support.unprivileged import command_as_nobody, give_to_all, open_directory, take_back
@@ -129,7 +129,7 @@ def test_a_store_of_an_older_format_is_brought_up_to_date_by_who_may_and_told_to
 
 
 def test_a_service_that_starts_waits_for_those_who_look(state: Path):
-    first, second = Looking(state), Looking(state)
+    first, second = ReadLock(state), ReadLock(state)
     waited: list[float] = []
 
     def leave(seconds: float) -> None:
@@ -139,14 +139,14 @@ def test_a_service_that_starts_waits_for_those_who_look(state: Path):
     held = Ownership(state, sleep=leave)
     assert len(waited) == 2 and is_held(state)
     with pytest.raises(InUse, match=f"process {os.getpid()}"):
-        Looking(state)
+        ReadLock(state)
     with pytest.raises(InUse, match=f"process {os.getpid()}"):
         Ownership(state, sleep=leave)
     assert len(waited) == 2  # who holds it is not waited for
     held.release()
-    looks = Looking(state)
-    with pytest.raises(InUse, match="looked at by others"):
-        Ownership(state, patience=1, sleep=lambda seconds: None)
+    looks = ReadLock(state)
+    with pytest.raises(InUse, match="read by others"):
+        Ownership(state, timeout=1, sleep=lambda seconds: None)
     assert not is_held(state)  # who asks whether it is held is in nobody's way either
     looks.release()
     Ownership(state).release()
@@ -178,9 +178,9 @@ def test_what_was_asked_for_before_is_done_before_a_look(state: Path):
 
 
 def test_a_state_without_the_name_of_a_holder_is_looked_at(state: Path):
-    (state / OWNER).unlink()
-    Looking(state).release()
-    assert not is_held(state) and not (state / OWNER).exists()
+    (state / OWNER_FILE).unlink()
+    ReadLock(state).release()
+    assert not is_held(state) and not (state / OWNER_FILE).exists()
 
 
 def test_files_of_spark_are_read_while_somebody_writes(tmp_path: Path, spark: SparkSession):

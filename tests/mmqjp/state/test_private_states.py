@@ -16,7 +16,7 @@ from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.state import FetchStore
 from mmqjp.commands import open as opening
 from mmqjp.session import Session
-from mmqjp.state.ownership import OWNER
+from mmqjp.state.ownership import OWNER_FILE
 from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory, stream
 from tests.support.unprivileged import as_nobody, command_as_nobody, open_directory
@@ -122,7 +122,7 @@ def test_a_shared_state_is_for_whoever_the_umask_lets(tmp_path: Path):
         use(place)
     assert place.state.stat().st_mode & 0o777 == 0o775
     found = modes(place.state)
-    assert found.pop(OWNER) == 0o660  # not for those who may only read: a lock is anybody's who may open it
+    assert found.pop(OWNER_FILE) == 0o660  # not for those who may only read: a lock is anybody's who may open it
     assert found == {name: 0o775 if (place.state / name).is_dir() else 0o664 for name in found}
 
 
@@ -153,7 +153,7 @@ def test_the_lock_cannot_be_taken_by_who_cannot_write():
         Session("duckdb", state=state, shared=True).close()
         readable = as_nobody("print(len(open(sys.argv[1], 'rb').read()))", state / "mmqjp.duckdb")
         assert int(readable.stdout) > 0, readable.stderr
-        taken = as_nobody(LOCK, state / OWNER)
+        taken = as_nobody(LOCK, state / OWNER_FILE)
         if os.getuid() == 0:  # else nobody is who owns it
             assert "PermissionError" in taken.stderr and not taken.stdout
         looked = command_as_nobody("list", "--state", state)

@@ -16,7 +16,7 @@ from feeds.document import Document
 from join_stage.joiner import PLANS
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
-from mmqjp.state.reach import MOST_GAPS, Gap, Gaps, Reach, filled, missed_from, opened
+from mmqjp.state.reach import MAX_GAPS, Gap, Gaps, Reach, missed_from, with_gap, with_recalled
 from tests.generate.seeds import seeds
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, Injected
@@ -164,7 +164,7 @@ def test_a_query_that_came_after_an_eviction_brings_nothing_back():
         engine.subscribe("S/r->x JOIN {x = y, 300 h} S/r->y PUBLISH wide")
         for hours in range(101, 140):
             engine.process([doc(hours)])
-        assert kept(engine) == 40 and len(engine._parts.state.reach.evicted) <= 2
+        assert kept(engine) == 40 and len(engine._components.state.reach.evicted) <= 2
 
 
 @pytest.mark.parametrize("seed", seeds(6, 60))
@@ -206,8 +206,8 @@ GAPS = st.lists(st.builds(Gap, st.integers(0, 60), st.integers(0, 20)), max_size
 def test_gaps_miss_nothing_that_any_eviction_left_out(evictions: list[Gap], time: int):
     gaps: Gaps = ()
     for gap in evictions:
-        gaps = opened(gaps, gap)
-    assert len(gaps) <= MOST_GAPS
+        gaps = with_gap(gaps, gap)
+    assert len(gaps) <= MAX_GAPS
     assert all(one.before > other.before for one, other in pairwise(gaps))
     # Of an eviction that a later one took in, its queries are gone, or the later one is as wide.
     last = evictions[-1:]
@@ -217,7 +217,7 @@ def test_gaps_miss_nothing_that_any_eviction_left_out(evictions: list[Gap], time
             assert low is not None and low <= time - gap.window
     low = missed_from(gaps, time)
     if low is not None:
-        assert missed_from(filled(gaps, low), time) is None
+        assert missed_from(with_recalled(gaps, low), time) is None
     else:
         assert all(time - gap.window >= gap.before for gap in gaps)
 

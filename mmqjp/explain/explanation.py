@@ -1,4 +1,4 @@
-"""What `explain` prints: each query from its text to the SQL that answers it (thesis 6.2 to 6.4), in 100 columns."""
+"""The output of `explain`: each query from its text to the SQL that answers it (thesis 6.2 to 6.4), in 100 columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import chain
 
 from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from join_stage.costs import Cost
-from mmqjp.explain.costs import Estimates
+from mmqjp.explain.estimates import Estimates
 from mmqjp.explain.terms import definition_text, names_of_others, term_text, window_text
 from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.queries.model import HiddenStream, Subscription, Target
@@ -23,19 +23,19 @@ from xscl.algebra.normal import NormalQuery, Side, Term
 from xscl.algebra.system_names import is_system_variable, short_name
 
 ARRAY = "[{}]"
-"""DuckDB's array constructor; Spark's is `array({})`, and nothing else differs."""
+"""DuckDB's array constructor. Spark's is `array({})`; nothing else differs."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of costs: estimates, and what a plan took the last time, by template."""
+class CostInfo:
+    """Estimated costs, and the plan that was measured last with its costs by template."""
 
     estimates: Estimates | None
     measured: tuple[str, Mapping[int, Cost]] | None
 
 
-def explanation(registry: Registry, names: Container[str], plan: str, known: Known) -> Iterator[str]:
-    """The lines that explain the queries of some names, joined by a plan."""
+def explanation(registry: Registry, names: Container[str], plan: str, known: CostInfo) -> Iterator[str]:
+    """Yields the lines that explain the queries of some names under a plan."""
     chosen = [s for s in registry.subscriptions.values() if s.name in names]
     writer = _Explanation(registry, plan, known)
     for subscription in chosen:
@@ -51,10 +51,10 @@ def explanation(registry: Registry, names: Container[str], plan: str, known: Kno
 
 
 class _Explanation:
-    """Explains one query after another; a template is spelt out where it is met first."""
+    """Explains one query after another. Spells out a template only the first time."""
 
-    def __init__(self, registry: Registry, plan: str, known: Known) -> None:
-        self._registry, self._plan, self._known = registry, plan, known
+    def __init__(self, registry: Registry, plan: str, known: CostInfo) -> None:
+        self._registry, self._plan, self._costs_known = registry, plan, known
         self._spelt: dict[int, str] = {}
         self.explained: list[Target] = []
         self._users: dict[int, list[Target]] = {}
@@ -79,7 +79,7 @@ class _Explanation:
                     yield from indented(self._hidden(side), indent)
 
     def _hidden(self, side: Side) -> Iterator[str]:
-        """The inner join behind a side, further in."""
+        """Explains the inner join behind a side, indented."""
         assert side.hidden is not None
         hidden = side.hidden
         yield ""
@@ -93,7 +93,7 @@ class _Explanation:
         yield from self._targets(self._registry.hidden(hidden.stream), 4)
 
     def _target(self, target: Target) -> Iterator[str]:
-        """One conjunctive query."""
+        """Explains one conjunctive query."""
         self.explained.append(target)
         conjunct, placement = target.conjunct, target.placement
         shape = self._registry.catalog.templates[placement.template]
@@ -146,10 +146,10 @@ class _Explanation:
         yield from chain.from_iterable(wrapped_sql(line, 4) for line in sql.splitlines())
 
     def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
-        """What the row and its template are expected to cost, and what the template did."""
+        """Explains the estimated and measured costs of a row and its template."""
         number, variables_of = target.template, self._registry.catalog.variables_of
         yield f"  plan {self._plan}"
-        guess = self._known.estimates
+        guess = self._costs_known.estimates
         if not shape.joins:
             text = "one look at each match of the pattern"
         elif guess is None:
@@ -163,7 +163,7 @@ class _Explanation:
             )
             text += f"for this row's rarest join, {total:,.1f} for the {len(rows):,} rows of the template"
         yield from wrapped(f"estimated cost: {text}", 2)
-        plan, costs = self._known.measured or (self._plan, {})
+        plan, costs = self._costs_known.measured or (self._plan, {})
         if number in costs:
             cost = costs[number]
             others = [str(other) for other in cost.templates if other != number]
@@ -201,7 +201,8 @@ def _entry(key: str, value: Term | str) -> str:
 
 
 def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
-    """The minor's nodes by the template's numbering: node, side, shared variable, name in the query, definition."""
+    """Returns a row per node of the minor, in the template's numbering: node, side, shared variable, name in the query,
+    definition."""
     rows = {}
     ids = target.catalog.variables_of(target.row)
     for label, side, minor, slots in zip(
@@ -217,7 +218,7 @@ def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
 
 
 def _node_name(side: Side, minor: Minor, index: int) -> str:
-    """What the query calls a node of K: the value-join term it carries, its variable, else its test."""
+    """Returns the query's name for a node of K: its value-join term, its variable, or its node test."""
     for term, node in minor.node_of.items():
         if node == index:
             return term_text(term)
@@ -228,7 +229,7 @@ def _node_name(side: Side, minor: Minor, index: int) -> str:
 
 
 def _structure(shape: Shape) -> str:
-    """The template's trees, children in parentheses, and its value joins."""
+    """Returns the template's trees, with children in parentheses, and its value joins."""
     children: dict[int | None, list[int]] = {}
     for node, parent in enumerate(shape.parents):
         children.setdefault(parent, []).append(node)

@@ -1,6 +1,6 @@
-"""What a store keeps of its queries: their texts, and where these stand in the catalog, so that none is parsed again.
+"""Stores queries: their texts and their places in the catalog, so that reopening a store parses nothing.
 
-A query of an earlier run is registered by its rows of R_T. Its text is parsed when something is delivered to it.
+A query of an earlier run is registered by its rows of R_T. Its text is parsed when it first gets a match.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ from typing import Any
 
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import StoreError
-from mmqjp.queries.model import Owner, Ready, Standing, Subscription, width
-from mmqjp.queries.prepared import Preparation, Written
+from mmqjp.queries.compiler import Compiler, StoredQuery
+from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.queries import added_at
-from mmqjp.tables.table_rows import Rows
+from mmqjp.tables.table_rows import TableRows
 from templates.catalog import Catalog, Step
 from templates.shared_rows import RowKey
 from templates.template import Shape
 from xscl.algebra.pattern_json import from_json, to_json
 
-_STANDING = "place template variables op window_us streams"
+_PLACEMENT_COLUMNS = "place template variables op window_us streams"
 
 _Rows = list[tuple[object, ...]]
 
 
-class KeptQueries:
-    """Writes and reads the tables of queries. Callers begin and commit batches."""
+class StoredQueries:
+    """Writes and reads the tables of queries. The caller begins and commits batches."""
 
     def __init__(self, store: JoinEngine) -> None:
-        self._store, self._rows = store, Rows(store)
+        self._store, self._rows = store, TableRows(store)
         self._removed = {qid for (qid,) in self._rows.tuples("removed_queries", "qid")}
         self._all_names = dict(self._rows.tuples("added_queries", "qid name"))
         self.next_qid = max(self._all_names, default=-1) + 1
         self._variables = list(self._rows.tuples("variables", "var parent stream definition node", "var"))
         self._saved_steps = max((var for var, *_ in self._variables), default=-1) + 1
         self._saved_templates = self._saved_chains = 0
-        # Variables that nobody used when the store was made a newer format: it has no patterns for them.
+        # Variables that no query used when the store was migrated. They have no stored pattern.
         with_node = {var for var, *_, node in self._variables if node is not None}
         self._without_node = {var for var, *_ in self._variables} - with_node
 
-    # ------------------------------------------------------------ to read
+    # ------------------------------------------------------------ reading
 
     def catalog(self) -> Catalog:
-        """A catalog that hands out the ids that earlier runs did."""
+        """Returns a catalog that continues the ids of earlier runs."""
         shapes = [
             Shape(left, tuple(parents), tuple(zip(joins[::2], joins[1::2], strict=True)))
             for _, left, parents, joins in self._rows.tuples(
@@ -57,44 +57,44 @@ class KeptQueries:
         self._saved_chains = len(chains)
         return Catalog(known_steps=steps, next_step=self._saved_steps, known_templates=shapes, known_chains=chains)
 
-    def restore(self, registry: Registry, preparation: Preparation) -> None:
-        """Registers the queries that were added and not removed. Raises StoreError if the tables do not agree."""
+    def restore(self, registry: Registry, compiler: Compiler) -> None:
+        """Registers the queries that were added and not removed. Raises StoreError if the tables disagree."""
         try:
-            self._restore(registry, preparation)
+            self._restore(registry, compiler)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StoreError(f"the store's tables of queries do not agree: {error!r}; take an older copy") from error
 
-    def _restore(self, registry: Registry, preparation: Preparation) -> None:
-        own, inner = self._standing("placements", "qid"), self._standing("inner_placements", "qid stream")
+    def _restore(self, registry: Registry, compiler: Compiler) -> None:
+        own, inner = self._placements("placements", "qid"), self._placements("inner_placements", "qid stream")
         keys = [(template, tuple(variables)) for *_, template, variables, _, _, _ in (*own, *inner)]
         numbers, change = registry.catalog.restore(
             self._steps((variables for _, variables in keys), registry.catalog), keys
         )
         registry.restored(change)
-        of_query: dict[int, list[Standing]] = {}
+        of_query: dict[int, list[StoredTarget]] = {}
         for qid, *rest in own:
             of_query.setdefault(qid, []).append(_read(numbers, *rest))
-        of_inner: dict[int, dict[str, list[Standing]]] = {}
+        of_inner: dict[int, dict[str, list[StoredTarget]]] = {}
         for qid, stream, *rest in inner:
             of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, *rest))
-        for subscription in self._subscriptions(cache(lambda text: Written(text, preparation))):
+        for subscription in self._subscriptions(cache(lambda text: StoredQuery(text, compiler))):
             registry.restore(subscription, of_query[subscription.qid], of_inner.get(subscription.qid, {}))
 
-    def place_anew(self, registry: Registry, preparation: Preparation) -> None:
-        """Registers the queries that were added and not removed by their texts, and writes where they stand: for a
-        store of a format in which that was not written, or was something else. `save_catalog` is to follow."""
-        for subscription in self._subscriptions(preparation.of_text):
+    def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:
+        """Registers the queries that were added and not removed from their texts, and writes their placements. For
+        stores of formats without valid placements. Call `save_catalog` afterwards."""
+        for subscription in self._subscriptions(compiler.compile_text):
             registry.add(subscription)
         self._store.drop_before("placements", "qid", self.next_qid)
-        self._save_standing(list(registry.subscriptions.values()), registry)
+        self._save_placements(list(registry.subscriptions.values()), registry)
         self._without_node |= {var for var, *_ in self._variables}
 
-    def _standing(self, table: str, owner: str) -> list[tuple[Any, ...]]:
-        rows = self._rows.tuples(table, f"{owner} {_STANDING}", "qid place")
+    def _placements(self, table: str, owner: str) -> list[tuple[Any, ...]]:
+        rows = self._rows.tuples(table, f"{owner} {_PLACEMENT_COLUMNS}", "qid place")
         return [row for row in rows if row[0] not in self._removed]
 
     def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, Step]]:
-        """The steps down to some variables, with their definitions, parents before children."""
+        """Returns the steps down to some variables with their definitions, parents before children."""
         known = {var: rest for var, *rest in self._variables if rest[-1] is not None}
         live: set[int] = set()
         for variables in needed:
@@ -111,14 +111,14 @@ class KeptQueries:
             found.append((definition, Step(var, stream, parent, pattern, catalog.chain(pattern.functions))))
         return found
 
-    def _subscriptions(self, ready: Callable[[str], Ready]) -> Iterator[Subscription]:
-        """The queries that were added and not removed."""
+    def _subscriptions(self, compiled: Callable[[str], HasNormalForm]) -> Iterator[Subscription]:
+        """Yields the queries that were added and not removed."""
         pauses = self._pauses()
         for row in self._rows.tuples("added_queries", "qid name text occurrence since", "qid"):
             qid, name, text, occurrence, since = row
             if qid in self._removed:
                 continue
-            subscription = Subscription(qid, name, text, occurrence, since, ready(text))
+            subscription = Subscription(qid, name, text, occurrence, since, compiled(text))
             for docid, reason in pauses.get(qid, ()):
                 if reason is None:
                     subscription.resume(docid)
@@ -127,14 +127,15 @@ class KeptQueries:
             yield subscription
 
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
-        """When queries were paused, with the reason, and resumed, with none: the documents behind which, in order."""
+        """Returns, by qid, the pauses and resumptions in order: the document after which each took effect, and the
+        reason, None for a resumption."""
         pauses: dict[int, list[tuple[int, str | None]]] = {}
         for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))
         return pauses
 
     def take_names(self) -> list[str]:
-        """The names of all queries ever added; what was read to open the store is let go of."""
+        """Returns the names of all queries ever added. Frees what was read to open the store."""
         names = list(self._all_names.values())
         self._all_names.clear()
         self._variables.clear()
@@ -142,40 +143,41 @@ class KeptQueries:
         return names
 
     def added_at(self, qid: int) -> int:
-        """When a query was added, microseconds."""
+        """Returns when a query was added, in microseconds."""
         return added_at(self._store, qid)
 
-    # ------------------------------------------------------------ to write
+    # ------------------------------------------------------------ writing
 
     def save(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
-        """Writes queries, where they stand, and the variables and templates that are new with them."""
+        """Writes queries, their placements, and the variables and templates that are new with them."""
         queries: _Rows = []
         for s in subscriptions:
             templates = sorted({target.template for target in s.targets})
             queries.append((s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, now, s.since))
         self._rows.append("added_queries", queries)
-        self._save_standing(subscriptions, registry)
+        self._save_placements(subscriptions, registry)
         self.save_catalog(registry.catalog)
 
-    def saved(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
-        """Takes note that what `save` wrote is committed."""
+    def committed(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
+        """Marks what `save` wrote as committed."""
         self.next_qid += len(subscriptions)
         self._saved_steps = catalog.next_step
         self._saved_templates, self._saved_chains = len(catalog.templates), len(catalog.chains)
-        if self._without_node:  # there are very many steps
+        if self._without_node:  # a scan of all steps is slow
             self._without_node -= catalog.steps.keys()
 
     def save_removals(self, qids: Iterable[int], now: int) -> None:
+        """Writes that queries are removed at `now`, in microseconds."""
         self._rows.append("removed_queries", [(qid, now) for qid in qids])
 
     def save_pauses(self, qids: Iterable[int], docid: int, reason: str | None, now: int, batch: int) -> None:
-        """Writes that queries rest for a reason from behind a document on, or, for None, go on."""
+        """Writes that queries are paused after a document, or, if `reason` is None, resumed."""
         self._rows.append("pauses", [(qid, docid, reason, now, batch) for qid in qids])
 
-    def _save_standing(self, subscriptions: Sequence[Subscription], registry: Registry) -> None:
+    def _save_placements(self, subscriptions: Sequence[Subscription], registry: Registry) -> None:
         def rows(owner: Owner, window: int | None) -> _Rows:
             variables_of = registry.catalog.variables_of
-            return [(t.template, variables_of(t.row), window, t.place, t.op, t.streams) for t in owner.targets]
+            return [(t.template, variables_of(t.row), window, t.disjunct, t.op, t.streams) for t in owner.targets]
 
         own = [(s.qid, *row) for s in subscriptions for row in rows(s, s.normal.window)]
         inner = [
@@ -188,7 +190,7 @@ class KeptQueries:
         self._rows.append("inner_placements", inner)
 
     def save_catalog(self, catalog: Catalog) -> None:
-        """Writes the variables, templates and chains of functions that are new in a catalog."""
+        """Writes the new variables, templates and chains of functions of a catalog."""
         numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]
         steps = [catalog.steps[number] for number in numbers if number in catalog.steps]
         rows = [(step.id, step.parent, step.stream, str(step.node), to_json(step.node)) for step in steps]
@@ -202,11 +204,11 @@ class KeptQueries:
 
 def _read(
     numbers: dict[RowKey, int],
-    place: int,
+    disjunct: int,
     template: int,
     variables: list[int],
     op: Any,
     window: Any,
     streams: list[str],
-) -> Standing:
-    return Standing(place, numbers[template, tuple(variables)], template, op, width(op, window), tuple(streams))
+) -> StoredTarget:
+    return StoredTarget(disjunct, numbers[template, tuple(variables)], template, op, width(op, window), tuple(streams))

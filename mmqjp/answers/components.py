@@ -1,4 +1,4 @@
-"""What an engine is made of: the parts that its batches go through, each opened on what the store has."""
+"""The components of an engine: opens each one on the contents of the store."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from functools import partial
 
 from feeds.document import Clock
 from join_stage.joiner import JoinEngine
-from mmqjp.answers.allowance import Allowance
-from mmqjp.answers.older_outputs import number_outputs
 from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outbox import Outbox
-from mmqjp.answers.step import Answering
+from mmqjp.answers.output_migration import number_outputs
+from mmqjp.answers.pipeline import Pipeline
+from mmqjp.answers.quota import Quota
 from mmqjp.documents.admission import Admission
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import Timing, Watermarks, greatest_times, is_bounded
-from mmqjp.garbage import collector_passes_over
-from mmqjp.queries.changes import Subscribing
-from mmqjp.queries.prepared import Preparation
+from mmqjp.garbage import gc_paused_then_frozen
+from mmqjp.queries.changes import QueryChanges
+from mmqjp.queries.compiler import Compiler
 from mmqjp.queries.registry import Registry
-from mmqjp.queries.saved import KeptQueries
+from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import Eviction
 from mmqjp.state.join_state import JoinState
 from mmqjp.state.migration import migrate
@@ -30,22 +30,22 @@ from xpath_stage.spark import SparkStage
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of an engine, in the way of data."""
+class Components:
+    """The components of an engine, in the order in which data flows through them."""
 
     store: JoinEngine
     ledger: Ledger
     watermarks: Watermarks
     records: Records
     stage1: XPathStage | SparkStage
-    saved: KeptQueries
+    stored_queries: StoredQueries
     registry: Registry
-    changes: Subscribing
+    changes: QueryChanges
     state: JoinState
     eviction: Eviction
     admission: Admission
     outbox: Outbox
-    answering: Answering
+    pipeline: Pipeline
     now: Clock
 
 
@@ -54,30 +54,32 @@ def assemble(
     ledger: Ledger,
     stage1: XPathStage | SparkStage,
     timing: Timing,
-    allowance: Allowance,
+    quota: Quota,
     max_document: int | None,
     max_nodes: int | None,
     make_operators: MakeOperators,
     now: Clock,
-) -> Parts:
-    """The parts over a store, whose queries are registered; a store of an older format is brought up to date. A
-    document has at most `max_document` bytes, and `max_nodes` elements and attributes; None is no limit. Raises
-    StoreError for a store that cannot be read."""
-    with collector_passes_over():
-        saved, preparation = KeptQueries(store), Preparation()
-        registry = Registry(saved.catalog(), stage1, store)
-        if not migrate(store, ledger, saved, registry, preparation, partial(number_outputs, store, ledger)):
-            saved.restore(registry, preparation)
-        changes = Subscribing(store, ledger, saved, registry, preparation, now)
+) -> Components:
+    """Opens the components over a store and registers its queries. A store of an older format is migrated.
+
+    A document may have at most `max_document` bytes, and at most `max_nodes` elements and attributes; None means
+    unlimited. Raises StoreError if the store cannot be read.
+    """
+    with gc_paused_then_frozen():
+        stored_queries, compiler = StoredQueries(store), Compiler()
+        registry = Registry(stored_queries.catalog(), stage1, store)
+        if not migrate(store, ledger, stored_queries, registry, compiler, partial(number_outputs, store, ledger)):
+            stored_queries.restore(registry, compiler)
+        changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now)
     greatest: Mapping[str, int] = greatest_times(store, ledger) if is_bounded(timing.lateness) else {}
     watermarks, records = Watermarks(timing, greatest, now()), Records(store)
     state = JoinState(store, ledger, registry, stage1, records)
-    admission = Admission(store, watermarks, registry.sources, state.behind, now, max_document, max_nodes)
+    admission = Admission(store, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
     outbox = Outbox(store, ledger)
     operators = make_operators(registry, records, ledger, watermarks)
-    answering = Answering(stage1, store, ledger, registry, records, state, outbox, operators, allowance)
-    return Parts(
-        store, ledger, watermarks, records, stage1, saved, registry, changes, state, eviction, admission, outbox,
-        answering, now,
+    pipeline = Pipeline(stage1, store, ledger, registry, records, state, outbox, operators, quota)
+    return Components(
+        store, ledger, watermarks, records, stage1, stored_queries, registry, changes, state, eviction, admission,
+        outbox, pipeline, now,
     )  # fmt: skip

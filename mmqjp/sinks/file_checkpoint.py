@@ -1,4 +1,4 @@
-"""The place of a file of output lines: noted, found again, and cut back to what was noted."""
+"""The checkpoint of a file of output lines: its identity and length. Finds the file again and truncates it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from mmqjp.text import json_line
 
 
 @dataclass(frozen=True, slots=True)
-class FilePlace:
-    """A file of so many bytes, by its path and inode. (Its device may have another number when it is mounted again.)"""
+class FileCheckpoint:
+    """A file with a length in bytes. Path and inode identify it; its device may get another number on the next
+    mount."""
 
     file: str
     inode: int | None
     bytes: int
 
     @classmethod
-    def of(cls, noted: Mapping[str, Any]) -> FilePlace | None:
-        """The place that was noted; None if what was noted is no file."""
-        return cls(noted["file"], noted.get("inode"), noted["bytes"]) if "file" in noted else None
+    def from_details(cls, details: Mapping[str, Any]) -> FileCheckpoint | None:
+        """Returns the checkpoint in the details of a position, or None if they are not of a file."""
+        return cls(details["file"], details.get("inode"), details["bytes"]) if "file" in details else None
 
-    def to_note(self) -> dict[str, Any]:
-        """What to note of it."""
+    def to_details(self) -> dict[str, Any]:
+        """Returns the details to store in a position."""
         return asdict(self)
 
     def cut_back(self, pending: Pending) -> bool:
-        """Cuts off what is behind the place if it is among the pending outputs: these are written again, maybe
-        elsewhere. Also finds a file that was moved within its directory. Returns whether something stays, which others
-        have written."""
+        """Truncates the file to the checkpoint if all that follows is pending outputs, which are written again.
+
+        Also finds a file that was moved within its directory. Returns whether lines of others remain after the
+        checkpoint.
+        """
         stays = [path for path in self._files() if not _cut_back(path, self.bytes, pending)]
         return bool(stays)
 
@@ -52,7 +55,7 @@ class FilePlace:
 
 
 def _cut_back(path: Path, length: int, pending: Pending) -> bool:
-    """Cuts a file to a length if all behind it are pending outputs. Returns whether they are."""
+    """Truncates a file to a length if all that follows is pending outputs. Returns whether it is."""
     if not path.is_file() or path.stat().st_size <= length:
         return True
     if not _is_in(path, length, pending()):
@@ -64,7 +67,8 @@ def _cut_back(path: Path, length: int, pending: Pending) -> bool:
 
 
 def _is_in(path: Path, start: int, outputs: Iterable[Output]) -> bool:
-    """Whether the lines of a file from a position on, of which the last may be broken off, are lines of outputs."""
+    """Returns whether all lines of a file from a byte offset on are lines of outputs. The last one may be
+    incomplete."""
     missing: set[bytes] = set()
     half = b""
     with path.open("rb") as file:
@@ -72,7 +76,7 @@ def _is_in(path: Path, start: int, outputs: Iterable[Output]) -> bool:
         for line in file:
             if not line.endswith(b"\n"):
                 half = line
-            elif line != b"\n":  # which ends what others left without an end
+            elif line != b"\n":  # ends a line that others left incomplete
                 missing.add(_digest(line))
     for output in outputs:
         if not missing and not half:

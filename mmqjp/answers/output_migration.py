@@ -1,4 +1,4 @@
-"""Outputs of a store of format 4 or older: they get numbers and ids, and sinks positions by number."""
+"""Migrates the outputs of stores up to format 4: they get numbers and ids, and sinks get positions by number."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from typing import Any
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
-from mmqjp.answers.outbox import SINK, Position, output_of, output_row
+from mmqjp.answers.outbox import SINK_PREFIX, Position, output_of, output_row
 from mmqjp.answers.output import Output, digest, sorted_outputs
+from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.notes import Notes
-from mmqjp.tables.table_rows import Rows
+from mmqjp.tables.table_rows import TableRows
 
 _DELIVERED, _WRITTEN = "delivered", "written"
-"""The settings with the last batch whose outputs were written, and the file that they were written to."""
+"""The settings with the last batch that was delivered, and the file that it was written to."""
 
 
 def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
-    """Numbers, within a batch, the outputs of a store in the order in which they were committed. An id is the digest of
-    an output's line. How far `--output` was written, which was noted by batch, is noted by number."""
+    """Numbers, within a batch, the outputs of a store in the order in which they were committed.
+
+    The id is the digest of the output's line. The position of `--output`, which was stored as a batch, becomes a
+    number.
+    """
     rows = store.read(
         "outputs", [*["query", "t0", "t1", "documents", "streams", "nodes", "xml", "batch", "seq", "id"]]
     ).sort_by("batch")
@@ -32,7 +35,7 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
         store.drop_before("outputs", "batch", rows["batch"][-1].as_py() + 1)
     delivered, acked = int(ledger.setting(_DELIVERED) or -1), -1
     alike: Counter[str] = Counter()
-    table = Rows(store)
+    table = TableRows(store)
     for batch, found in groupby(_rows(rows), key=lambda row: row["batch"]):
         ready = []
         for output in sorted_outputs(map(output_of, found)):
@@ -46,7 +49,7 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
     written = ledger.setting(_WRITTEN)
     if acked >= 0 or written:
         position = Position(acked, json.loads(written or "{}"))
-        ledger.save_notes(Notes(settings={f"{SINK}output": position.to_setting()}))
+        ledger.save_metadata(CommitMetadata(settings={f"{SINK_PREFIX}output": position.to_setting()}))
 
 
 def _rows(rows: pa.Table) -> Iterator[dict[str, Any]]:

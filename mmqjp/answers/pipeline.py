@@ -1,7 +1,7 @@
-"""From new documents to outputs: both stages and expansion, again and again for the documents published on the way.
+"""The pipeline from new documents to outputs: stage 1, stage 2 and expansion, repeated for the documents they publish.
 
-A step is a batch or a backfill. If a query passes a bound in it, the step is rolled back and answered again without
-what that query would have had from there on: nothing of it stands, nor of what others made of it.
+A step is a batch or a backfill. If a query exceeds its quota, the step is rolled back and run again with a cutoff for
+that query, so that nothing past the cutoff remains, nor anything that others derived from it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine, Matches
-from mmqjp.answers.allowance import Allowance
 from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.backfill import Backfill, known_tuples
 from mmqjp.answers.expand import Expansion, Match
-from mmqjp.answers.operators import Expanded, Operators, Scope
+from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.output import Draft
-from mmqjp.answers.spending import Accounts, Cut, Cuts, Spending
+from mmqjp.answers.quota import Quota
+from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, StoredUsage
 from mmqjp.documents.records import Record, Records
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
@@ -28,32 +28,33 @@ from mmqjp.tables.ledger import Ledger
 from templates.witness import PLAIN, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 
-Evaluated = Callable[[int], Witnesses]
-"""The witnesses of documents that get docids from this one on."""
+WitnessSource = Callable[[int], Witnesses]
+"""Returns the witnesses of documents that get consecutive docids, given the first one."""
 
 MATCH_CHUNK = 2_000
-"""Matches expanded at a time: their documents are held in memory together."""
+"""The number of matches expanded at a time. Their documents are in memory together."""
 
 
-class Passed(Exception):
-    """Queries passed bounds in a step, which has to be taken again with them cut. It never leaves `mmqjp.answers`."""
+class QuotaExceeded(Exception):
+    """Queries exceeded their quotas, so the step has to run again with `cutoffs`, by qid. Never leaves
+    `mmqjp.answers`."""
 
-    def __init__(self, cuts: dict[int, Cut]) -> None:
-        super().__init__(f"{len(cuts)} queries passed a bound")
-        self.cuts = cuts
+    def __init__(self, cutoffs: dict[int, Cutoff]) -> None:
+        super().__init__(f"{len(cutoffs)} queries exceeded a bound")
+        self.cutoffs = cutoffs
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A query that a step paused: from behind which document on, and why."""
+    """A query that a step paused: the last document that it sees, and the reason."""
 
     query: Subscription
     docid: int
     reason: str
 
 
-class Answering:
-    """Answers documents within a batch of the store, and writes their matches; the outputs are for the caller."""
+class Pipeline:
+    """Answers documents within a batch of the store and writes their matches. Returns the outputs to the caller."""
 
     def __init__(
         self,
@@ -65,12 +66,12 @@ class Answering:
         state: JoinState,
         outbox: Outbox,
         operators: Operators,
-        allowance: Allowance,
+        quota: Quota,
     ) -> None:
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records, self._outbox, self._operators = registry, records, outbox, operators
-        self._allowance = allowance
-        self._spending = Spending(store, ledger.next_arrival)
+        self._quota = quota
+        self._usage = StoredUsage(store, ledger.next_arrival)
         self._arrivals = Arrivals()
 
     # ------------------------------------------------------------ batches
@@ -78,78 +79,80 @@ class Answering:
     def answer(
         self,
         records: list[Record],
-        found: Evaluated | None,
+        found: WitnessSource | None,
         greatest: Mapping[str, int],
         begin_again: Callable[[], None],
     ) -> tuple[list[Draft], list[Pause]]:
-        """The outputs that new documents complete, those over documents published on the way included, and what is
-        decided once streams from outside have come to their `greatest` times; and the queries that they paused. `found`
-        gives the witnesses of the new ones if these were evaluated elsewhere; `begin_again` rolls the batch back."""
+        """Returns the outputs that new documents complete, and the queries to pause.
+
+        This includes outputs over documents published on the way, and what is decided at the `greatest` times, by
+        stream. `found` returns the witnesses of the new documents if they were evaluated elsewhere. `begin_again` rolls
+        the batch back and begins a new one.
+        """
         first = self._ledger.next_docid
         witnesses: Witnesses | None = None
-        cuts: dict[int, Cut] = {}
+        cutoffs: dict[int, Cutoff] = {}
         while True:
-            accounts = Accounts(self._registry, self._allowance, cuts, self._spending.before(), self._spending.block)
+            accounts = Accounts(self._registry, self._quota, cutoffs, self._usage.before(), self._usage.block)
             self._arrivals = Arrivals()
             self._state.recall(records)
             self._enter(records)
             if witnesses is None:
                 witnesses = self._witnesses(records, found)
-            else:  # the groups, of which those of the rounds that are rolled back are new again, belong to the batch
+            else:  # the rollback has made groups new again, and they belong to the batch
                 witnesses = replace(witnesses, r_group=self._stage1.new_groups())
-            scope = Scope(accounts)
-            expansion = self._expansion(scope)
+            context = StepContext(accounts)
+            expansion = self._expansion(context)
             drafts = self._rounds(expansion, records, witnesses)
-            drafts += self._decided(scope, expansion, greatest)
-            passed = accounts.passed()
-            if not passed:
+            drafts += self._decided(context, expansion, greatest)
+            exceeded = accounts.exceeded()
+            if not exceeded:
                 break
-            cuts |= {query.qid: cut for query, cut in passed.items()}
+            cutoffs |= {query.qid: cutoff for query, cutoff in exceeded.items()}
             begin_again()
         arrived = {record.arrival: record for record in records if record.kind == "external"}
         pauses = []
-        for qid, cut in cuts.items():
-            # What is decided now may be about a document of an earlier batch: then all of this one is not answered.
-            record = arrived.get(cut.arrival)
-            reason = cut.reason(self._allowance, "of an earlier batch" if record is None else record.id)
+        for qid, cutoff in cutoffs.items():
+            # What a watermark decides may concern an earlier batch. Then no document of this one is answered.
+            record = arrived.get(cutoff.arrival)
+            reason = cutoff.reason(self._quota, "of an earlier batch" if record is None else record.id)
             docid = (first if record is None else record.docid) - 1
             pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
-        assert not records or records[0].docid == first, "documents that enter again get the same ids"
+        assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
         self._operators.save()
         if records:
-            self._spending.save(accounts, records[-1].arrival, self._ledger.batch, cuts)
+            self._usage.save(accounts, records[-1].arrival, self._ledger.batch, cutoffs)
         return drafts, pauses
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Whether anything is decided once streams from outside have come to these greatest times, without another
-        document."""
+        """Returns whether operators would decide anything at these greatest times without a new document."""
         return self._operators.is_due(greatest)
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Tells whether what the step wrote is there."""
+        """Ends the batch. If it was not committed, discards what the step wrote."""
         self._operators.finish_batch(committed=committed)
         if committed:
-            self._spending.saved()
+            self._usage.committed()
         else:
-            self._spending.dropped()
+            self._usage.rolled_back()
 
     # ------------------------------------------------------------ backfills
 
     def backfill(
-        self, subscriptions: list[Subscription], fresh: Callable[[list[Record]], list[Record]], cuts: Cuts
+        self, subscriptions: list[Subscription], fresh: Callable[[list[Record]], list[Record]], cutoffs: Cutoffs
     ) -> tuple[list[Draft], list[Pause]]:
-        """The outputs of new queries over the documents that are kept, and the queries that are paused for them: those
-        of `cuts`. `fresh` leaves of published documents those that the store does not have.
+        """Returns the outputs of new queries over the stored documents, and the queries to pause: those with `cutoffs`.
 
-        Raises Passed if others pass a bound.
+        `fresh` filters published documents down to those that the store does not have. Raises QuotaExceeded if other
+        queries exceed their quotas.
         """
         hidden = {stream for s in subscriptions for stream in self._registry.inner_joins(s)}
         owners: set[Owner] = {*subscriptions, *hidden}
         known = set(known_tuples(self._store, {stream.stream for stream in hidden}))
-        # What is kept is counted by itself: only new queries go on from there.
-        accounts = Accounts(self._registry, self._allowance, cuts, {}, self._spending.block, new=subscriptions)
+        # Stored documents are counted apart. Only new queries start from that count.
+        accounts = Accounts(self._registry, self._quota, cutoffs, {}, self._usage.block, new=subscriptions)
         last = self._ledger.next_docid - 1
-        expansion = self._expansion(Scope(accounts, owners, known))
+        expansion = self._expansion(StepContext(accounts, owners, known))
         drafts: list[Draft] = []
         records: list[Record] = []
         self._arrivals = Arrivals(self._ledger.arrivals)
@@ -158,25 +161,25 @@ class Answering:
         records = fresh(records)
         if records:
             accounts.serve_all()
-            drafts += self._rounds(self._expansion(Scope(accounts)), records, self._published(records))
-        if passed := accounts.passed():
-            raise Passed({query.qid: cut for query, cut in passed.items()})
+            drafts += self._rounds(self._expansion(StepContext(accounts)), records, self._published(records))
+        if exceeded := accounts.exceeded():
+            raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
         new = {s.qid for s in subscriptions}
         pauses = []
-        for qid, cut in cuts.items():
-            arrived = self._ledger.docid_of_arrival(cut.arrival)
-            reason = cut.reason(self._allowance, "that is gone" if arrived is None else self._records[arrived].id)
+        for qid, cutoff in cutoffs.items():
+            arrived = self._ledger.docid_of_arrival(cutoff.arrival)
+            reason = cutoff.reason(self._quota, "that is gone" if arrived is None else self._records[arrived].id)
             docid = arrived - 1 if arrived is not None and qid in new else last
             pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
         self._operators.save()
         if self._ledger.next_arrival:
-            self._spending.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch, cuts)
+            self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch, cutoffs)
         return drafts, pauses
 
     # ------------------------------------------------------------ rounds
 
     def _enter(self, records: list[Record]) -> None:
-        """Takes in documents that enter together."""
+        """Numbers documents that enter together and makes them available."""
         ledger = self._ledger
         for record in records:
             record.number(ledger.next_docid, ledger.next_arrival)
@@ -186,21 +189,21 @@ class Answering:
             self._records.add(record)
             self._arrivals.add(record.docid, record.arrival)
 
-    def _witnesses(self, records: list[Record], found: Evaluated | None) -> Witnesses:
-        """What stage 1 finds in documents that have entered."""
+    def _witnesses(self, records: list[Record], found: WitnessSource | None) -> Witnesses:
+        """Returns the witnesses of documents that have entered."""
         if found is None or not records:
             return self._stage1.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
-        # Of an entry of a feed it is settled only now when it was.
+        # The time of a feed's entry is final only now.
         times = {name: [getattr(record, name) for record in records] for name in R_DOCTS.names}
         return replace(found(records[0].docid), r_docts=pa.table(times, R_DOCTS))
 
-    def _expansion(self, scope: Scope) -> Expansion:
-        return Expansion(self._registry, self._records, self._operators, scope)
+    def _expansion(self, context: StepContext) -> Expansion:
+        return Expansion(self._registry, self._records, self._operators, context)
 
-    def _decided(self, scope: Scope, expansion: Expansion, greatest: Mapping[str, int]) -> list[Draft]:
-        """What operators decide once streams have come to these times, and what follows from what they publish."""
+    def _decided(self, context: StepContext, expansion: Expansion, greatest: Mapping[str, int]) -> list[Draft]:
+        """Returns what operators decide at these greatest times, and what follows from the documents they publish."""
         drafts: list[Draft] = []
-        while found := list(self._operators.on_watermark(scope, greatest)):
+        while found := list(self._operators.on_watermark(context, greatest)):
             drafts += _new_drafts(found)
             records = [item.document for item in found if item.document is not None]
             if records:
@@ -208,7 +211,7 @@ class Answering:
         return drafts
 
     def _rounds(self, expansion: Expansion, records: list[Record], witnesses: Witnesses) -> list[Draft]:
-        """What documents complete that have entered, and those that are published on the way."""
+        """Returns the outputs that entered documents complete, and those of documents published on the way."""
         drafts: list[Draft] = []
         while records:
             matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
@@ -218,13 +221,13 @@ class Answering:
         return drafts
 
     def _published(self, records: list[Record]) -> Witnesses:
-        """Takes in documents that were published in this step; what stage 1 finds in them."""
+        """Enters documents that were published in this step. Returns their witnesses."""
         self._state.recall(records)
         self._enter(records)
         return self._witnesses(records, None)
 
     def _expand(self, expansion: Expansion, matches: Matches, drafts: list[Draft]) -> list[Record]:
-        """Expands matches: appends to `drafts`, writes the matches, and returns the documents that are published."""
+        """Expands matches: appends to `drafts`, writes the matches, returns the published documents."""
         published: list[Record] = []
         for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
             closed = expansion.closed(chunk["qid"].unique().to_pylist())
@@ -234,7 +237,7 @@ class Answering:
         return published
 
     def _expand_chunk(self, expansion: Expansion, chunk: pa.RecordBatch, drafts: list[Draft]) -> list[Record]:
-        """The same for some of them."""
+        """Does the same for one chunk of matches."""
         matches = [Match(m["qid"], m["docid1"], m["docid2"], m["nodes"]) for m in chunk.to_pylist()]
         self._records.load(docid for match in matches for docid in match.docids)
         published: list[Record] = []
@@ -255,7 +258,7 @@ class Answering:
         return published
 
     def _match_row(self, match: Match) -> tuple[object, ...]:
-        """A match as the columns of the table `match_rows` behind its number."""
+        """Returns a match as a row of the table `match_rows`, without its number."""
         inputs = [self._records[docid] for docid in match.docids]
         template = self._registry.template_of(match.row)
         t0, t1 = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
@@ -263,4 +266,4 @@ class Answering:
 
 
 def _new_drafts(found: Iterable[Expanded]) -> list[Draft]:
-    return [item.draft for item in found if item.draft is not None and not item.again]
+    return [item.draft for item in found if item.draft is not None and not item.duplicate]

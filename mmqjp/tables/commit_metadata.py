@@ -1,4 +1,4 @@
-"""What a service has committed along with a batch, so that neither stands without the other."""
+"""Metadata that is committed with a batch, so that both are stored or neither."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from feeds.offsets import Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
-    """How far sources are read with the batch, settings by their keys, and answers by the ids of the commands that the
-    batch does."""
+class CommitMetadata:
+    """Offsets up to which sources are read with the batch, settings by key, and answers by id of the command."""
 
     offsets: Sequence[Offset] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
 
 
-NOTHING = Notes()
-"""No notes."""
+NO_METADATA = CommitMetadata()
+"""Empty metadata."""

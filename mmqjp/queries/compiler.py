@@ -1,0 +1,81 @@
+"""Compiles queries: canonical text and normal form, computed once and cached."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from join_stage.store.protocol import StoreError
+from xscl import Query, Script, XsclErrors, parse_script, to_xscl
+from xscl.algebra.normal import Conjunct, Hidden, NormalQuery
+from xscl.lower import normalize
+
+MAX_COMPILED = 20_000
+"""The cache is cleared when it has this many queries."""
+
+Namespaces = tuple[tuple[str, str], ...]
+"""Pairs of a prefix and its URI."""
+
+
+class CompiledQuery:
+    """A query of a script, with the script's namespaces."""
+
+    def __init__(self, query: Query, namespaces: Namespaces) -> None:
+        self._script = Script((query,), namespaces)
+        self.normal = normalize(query, dict(namespaces))
+        self.publish = query.publish
+
+    @cached_property
+    def text(self) -> str:
+        """The query as a script of its own."""
+        return to_xscl(self._script)
+
+
+class StoredQuery:
+    """A query of a store. Its text is parsed when its normal form is first used."""
+
+    def __init__(self, text: str, compiler: Compiler) -> None:
+        self._text, self._compiler = text, compiler
+
+    @cached_property
+    def normal(self) -> NormalQuery:
+        """The normal form. Raises StoreError if this version cannot parse the text."""
+        return self._compiler.compile_text(self._text).normal
+
+
+class Compiler:
+    """Compiles queries. The parser returns the same tree for the same text, so cached queries are found by identity."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, str | None, Namespaces], CompiledQuery] = {}
+
+    def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
+        """Compiles a query of a script."""
+        key = (id(query.source), id(query.select), query.publish, namespaces)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MAX_COMPILED:
+                self._known.clear()
+            # The cached query keeps its syntax trees alive, so that no others can have their identities.
+            found = self._known[key] = CompiledQuery(query, namespaces)
+        return found
+
+    def compile_text(self, text: str) -> CompiledQuery:
+        """Compiles a stored query, which is a script of its own. Raises StoreError if it cannot be parsed."""
+        try:
+            script = parse_script(text)
+        except XsclErrors as error:
+            raise StoreError(f"the store has a query that this version cannot read: {error}") from error
+        return self.compile(script.queries[0], script.namespaces)
+
+
+def inner_join(normal: NormalQuery, stream: str) -> Hidden:
+    """Returns the inner join of a query that makes the hidden stream of this name. Raises StoreError if there is
+    none."""
+    waiting: list[Conjunct] = list(normal.conjuncts)
+    while waiting:
+        for side in waiting.pop().sides():
+            if side.hidden is not None:
+                if side.stream == stream:
+                    return side.hidden
+                waiting += side.hidden.conjuncts
+    raise StoreError(f"the store's tables do not agree: no inner join of the query makes {stream}")
