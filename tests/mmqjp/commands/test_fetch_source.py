@@ -267,7 +267,7 @@ def test_a_stream_removes_what_it_has_read(call, server, tmp_path):
 def test_notes_that_later_ones_supersede_are_dropped(command, call, server, tmp_path, monkeypatch):
     monkeypatch.setattr("mmqjp.service.loop.PRUNE_INTERVAL", 4)
     monkeypatch.setattr("mmqjp.commands.run.PRUNE_INTERVAL", 4)
-    monkeypatch.setattr("mmqjp.state.retention.SUPERSEDED", 0)
+    monkeypatch.setattr("mmqjp.state.retention.OFFSETS_COMPACTED_AFTER", 0)
     counts = []
     for number in range(8):
         server.serve("/a", rss(str(number)))

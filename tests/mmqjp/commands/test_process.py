@@ -76,7 +76,7 @@ def test_the_help_has_each_command_with_a_line_of_its_own():
 LEFT_BEHIND = """
 import sys, threading, duckdb
 import mmqjp.cli
-from mmqjp.loading import QUESTION
+from mmqjp.loading import QUESTION_THREAD
 
 def ask():
     connection = duckdb.connect()
@@ -84,7 +84,7 @@ def ask():
     connection.execute("SELECT count(*) FROM range(60000000) a(x), range(20) b(y) WHERE x * y % 7 = 3").fetchall()
 
 def answer():
-    threading.Thread(target=ask, name=QUESTION, daemon=True).start()
+    threading.Thread(target=ask, name=QUESTION_THREAD, daemon=True).start()
     begun.wait()
     print("answered")
     sys.exit(3)

@@ -313,7 +313,7 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
 
 def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mmqjp.service.loop.PRUNE_INTERVAL", 3)
-    monkeypatch.setattr("mmqjp.state.retention.SUPERSEDED", 0)
+    monkeypatch.setattr("mmqjp.state.retention.OFFSETS_COMPACTED_AFTER", 0)
     place = Directory(tmp_path)
     with Session("duckdb", state=place.state, lateness=SECOND) as engine:
         engine.subscribe(PAIRS)
