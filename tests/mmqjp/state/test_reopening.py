@@ -163,7 +163,10 @@ def test_a_store_whose_tables_do_not_agree_is_refused(damage: str, message: str,
 def test_a_query_whose_text_is_not_what_stands_for_it_is_told(tmp_path: Path):
     with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe("S//a PUBLISH one")
-    for text, message in (("S//b PUBLISH one", "the stored row of a query belongs to another one"), ("S//", "cannot read")):
+    for text, message in (
+        ("S//b PUBLISH one", "the stored row of a query belongs to another one"),
+        ("S//", "cannot read"),
+    ):
         with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
             connection.execute("UPDATE added_queries SET text = ?", [text])
         with Session("duckdb", state=tmp_path) as engine, pytest.raises(StoreError, match=message):
