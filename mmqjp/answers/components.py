@@ -18,7 +18,7 @@ from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import Timing, Watermarks, greatest_times, is_bounded
 from mmqjp.garbage import gc_paused_then_frozen
 from mmqjp.queries.changes import QueryChanges
-from mmqjp.queries.compiler import Compiler
+from mmqjp.queries.compile import Compiler
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import Eviction

@@ -11,7 +11,7 @@ from common.errors import InputError
 from feeds.document import Clock
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
-from mmqjp.queries.compiler import Compiler
+from mmqjp.queries.compile import Compiler
 from mmqjp.queries.model import UNNAMED, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries

@@ -211,7 +211,7 @@ class Target:
         return found
 
 
-def width(op: JoinOp | None, window: int | None) -> int:
+def width_of(op: JoinOp | None, window: int | None) -> int:
     """Returns the window of a conjunctive query in microseconds: 0 for a filter, INFINITE for a join without a
     window."""
     return INFINITE if window is None and op is not None else window or 0

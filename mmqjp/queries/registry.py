@@ -8,8 +8,8 @@ from typing import Any
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
-from mmqjp.queries.compiler import inner_join
-from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target, width
+from mmqjp.queries.compile import inner_join, place
+from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target
 from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp
@@ -224,15 +224,11 @@ class Registry:
     def _add_targets(
         self, owner: Owner, conjuncts: tuple[Conjunct, ...], op: JoinOp | None, window: int | None, since: int
     ) -> None:
-        widest = width(op, window)
-        for disjunct, conjunct in enumerate(conjuncts):
-            placement, change = self.catalog.add(conjunct, widest, op == "FOLLOWED BY")
+        for target, change in place(owner, self.catalog, conjuncts, op, window):
             self.stage1.add(change)
-            streams = tuple(side.stream for side in conjunct.sides())
-            target = Target(owner, self.catalog, disjunct, placement.row, placement.template, op, widest, streams)
             self._add_target(target)
             self._queue_rows(change.rows)
-            for side in conjunct.sides():
+            for side in target.conjunct.sides():
                 if side.hidden is not None:
                     self._attach_inner(side.hidden, since)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import StoreError
-from mmqjp.queries.compiler import Compiler, StoredQuery
-from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width
+from mmqjp.queries.compile import Compiler, StoredQuery
+from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width_of
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.queries import added_at
 from mmqjp.tables.table_rows import TableRows
@@ -211,4 +211,6 @@ def _read(
     window: Any,
     streams: list[str],
 ) -> StoredTarget:
-    return StoredTarget(disjunct, numbers[template, tuple(variables)], template, op, width(op, window), tuple(streams))
+    return StoredTarget(
+        disjunct, numbers[template, tuple(variables)], template, op, width_of(op, window), tuple(streams)
+    )

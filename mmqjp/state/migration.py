@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.documents.records import Records, kept_documents
-from mmqjp.queries.compiler import Compiler
+from mmqjp.queries.compile import Compiler
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.tables.ledger import Ledger

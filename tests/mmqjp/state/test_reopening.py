@@ -129,7 +129,7 @@ def test_texts_are_parsed_when_something_is_delivered(
         parsed.append(text)
         return parse_script(text)
 
-    monkeypatch.setattr("mmqjp.queries.compiler.parse_script", parse)
+    monkeypatch.setattr("mmqjp.queries.compile.parse_script", parse)
     with Session(backend, state=tmp_path) as again:  # type: ignore[arg-type]
         assert again.process([Document("other", "<z/>", "S", 3_000_000)]) == [] and parsed == []
         assert again.process([doc(4, "n")]) == [] and parsed == []

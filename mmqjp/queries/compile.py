@@ -1,12 +1,22 @@
-"""Compiles queries: canonical text and normal form, computed once and cached."""
+"""Compiles queries, from text to rows of R_T.
+
+1. `xscl.parse_script`: text to syntax, checked.
+2. `xscl.lower.normalize`: syntax to algebra, the value-join normal form: conjunctive queries over tree patterns.
+3. `place`: each conjunctive query to a row of R_T of its template, through the catalog, which queries share.
+
+`Compiler` does the first two, once for equal queries. The registry does the third when a query is registered.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from join_stage.store.protocol import StoreError
+from mmqjp.queries.model import Owner, Target, width_of
+from templates.catalog import Catalog, Change
 from xscl import Query, Script, XsclErrors, parse_script, to_xscl
-from xscl.algebra.normal import Conjunct, Hidden, NormalQuery
+from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.lower import normalize
 
 MAX_COMPILED = 20_000
@@ -66,6 +76,18 @@ class Compiler:
         except XsclErrors as error:
             raise StoreError(f"the store has a query that this version cannot read: {error}") from error
         return self.compile(script.queries[0], script.namespaces)
+
+
+def place(
+    owner: Owner, catalog: Catalog, conjuncts: Sequence[Conjunct], op: JoinOp | None, window: int | None
+) -> Iterator[tuple[Target, Change]]:
+    """Places conjunctive queries of a plan node in the catalog, in their order. Yields for each its target, and what
+    the stages must take up for it. Raises TooManyChains."""
+    width = width_of(op, window)
+    for disjunct, conjunct in enumerate(conjuncts):
+        placement, change = catalog.add(conjunct, width, op == "FOLLOWED BY")
+        streams = tuple(side.stream for side in conjunct.sides())
+        yield Target(owner, catalog, disjunct, placement.row, placement.template, op, width, streams), change
 
 
 def inner_join(normal: NormalQuery, stream: str) -> Hidden:
