@@ -8,7 +8,6 @@ superseded manifest is kept as long as it is the last.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections import deque
@@ -21,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.lock import lock
-from common.private import make_inside, make_lock, make_state, open_like_directory
+from common.private import make_inside, make_state, open_like_directory
 from common.whole_file import drafts, sync_directory, sync_file
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.store.schema import StoreSchema
@@ -55,7 +53,8 @@ GRACE = 600 * 1_000_000
 class ParquetStore:
     """Tables in a directory, or in a temporary one that `close` removes. Appended rows are in memory until `commit`.
 
-    `now` is the clock, in microseconds. Raises StoreError if the store cannot be opened or is in use.
+    The directory must be the process's own meanwhile (see `mmqjp.state.ownership`): what no manifest names is removed.
+    `now` is the clock, in microseconds. Raises StoreError if the store cannot be opened.
     """
 
     def __init__(
@@ -80,28 +79,23 @@ class ParquetStore:
                 )
             make_state(self.directory)
             make_inside(self.directory, SPARK_MANIFESTS)
-            self._lock = _locked(self.directory / "lock")
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
-        try:
-            kept = {batch: read_manifest(self._manifest(batch), self._tables) for batch in sorted(self._batches())}
-            self._batch = max(kept, default=0)
-            self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
-            self.files: Files = self._committed
-            """The files of each table as the running batch sees them."""
-            self._superseded: deque[tuple[int, list[Path]]] = deque()
-            self._drafts: list[Path] = []
-            for name in self._tables:
-                make_inside(self.directory, name)
-                for file in self.files[name]:
-                    self._find(self.directory / name / file.name, file)
-            for older, newer in pairwise(kept):
-                self._supersede(older, kept[older].files, kept[newer])
-            self._remove_unnamed(manifest.files for manifest in kept.values())
-            self._sweep()
-        except BaseException:
-            os.close(self._lock)
-            raise
+        kept = {batch: read_manifest(self._manifest(batch), self._tables) for batch in sorted(self._batches())}
+        self._batch = max(kept, default=0)
+        self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
+        self.files: Files = self._committed
+        """The files of each table as the running batch sees them."""
+        self._superseded: deque[tuple[int, list[Path]]] = deque()
+        self._drafts: list[Path] = []
+        for name in self._tables:
+            make_inside(self.directory, name)
+            for file in self.files[name]:
+                self._find(self.directory / name / file.name, file)
+        for older, newer in pairwise(kept):
+            self._supersede(older, kept[older].files, kept[newer])
+        self._remove_unnamed(manifest.files for manifest in kept.values())
+        self._sweep()
 
     def append(self, table: str, rows: pa.Table) -> None:
         """Appends rows to a table in the running batch."""
@@ -228,8 +222,7 @@ class ParquetStore:
                 self._sweep()
 
     def close(self) -> None:
-        """Unlocks the store."""
-        os.close(self._lock)
+        """Removes a temporary directory."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -311,14 +304,3 @@ class ParquetStore:
 
     def _batches(self) -> Iterable[int]:
         return (int(path.stem) for path in (self.directory / SPARK_MANIFESTS).glob("*.json"))
-
-
-def _locked(path: Path) -> int:
-    handle = make_lock(path.parent, path.name)
-    try:
-        if not lock(handle):
-            raise StoreError(f"the store in {path.parent} is in use by another process")
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle

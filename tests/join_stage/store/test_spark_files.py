@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,9 @@ from tests.oracle.cases import docs
 from tests.support.agreement import Delivery, assert_agrees, run
 from tests.support.stores import TABLES, parquet_store
 from xscl import parse_script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def settings(*batches: int) -> pa.Table:
@@ -221,12 +225,10 @@ def test_a_missing_file_is_named(tmp_path: Path):
         parquet_store(tmp_path)
 
 
-def test_a_store_is_opened_by_one_at_a_time(tmp_path: Path):
-    store = parquet_store(tmp_path)
-    with pytest.raises(StoreError, match="in use"):
-        parquet_store(tmp_path)
-    store.close()
-    parquet_store(tmp_path).close()
+def test_a_store_is_opened_by_one_at_a_time(spark: SparkSession, tmp_path: Path):
+    with Session(spark, state=tmp_path), pytest.raises(StoreError, match="in use"):
+        Session(spark, state=tmp_path)
+    Session(spark, state=tmp_path).close()
 
 
 def test_a_file_in_the_way_of_the_directory_is_an_error_of_the_store(tmp_path: Path):
