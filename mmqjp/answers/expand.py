@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mmqjp.answers.joint import JointBindings
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.quota import NEVER, Account, OutOfSteps, Steps
-from mmqjp.documents.records import Record, Records
+from mmqjp.documents.records import Inputs, Records
 from mmqjp.queries.model import Target
 from mmqjp.queries.registry import Registry
 
@@ -35,11 +35,11 @@ class Expansion:
         self._registry, self._records, self._operators, self._context = registry, records, operators, context
         self._bindings = JointBindings()
 
-    def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Match, list[Expanded]]]:
-        """Yields each match with the results that it gives."""
+    def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Match, Inputs, list[Expanded]]]:
+        """Yields each match with its documents and the results that it gives."""
         for match in matches:
-            inputs = [self._records[docid] for docid in match.docids]
-            arrival = max(record.arrival for record in inputs)
+            inputs = Inputs(self._records[docid] for docid in match.docids)
+            arrival = inputs.arrival
             found: list[Expanded] = []
             for target in self._registry.of_row(match.row):
                 if self._context.serves(target.owner) and _in_time(target, inputs):
@@ -48,7 +48,7 @@ class Expansion:
                     )
                     if accounts:
                         found += self._within_quota(target, match, inputs, arrival, accounts)
-            yield match, found
+            yield match, inputs, found
 
     def closed(self, rows: Iterable[int]) -> dict[int, int]:
         """Maps rows of R_T to the arrival from which on nobody wants their matches. Rows without one are left out."""
@@ -62,7 +62,7 @@ class Expansion:
         return self._operators.of(target.owner).cutoff(target.owner, self._context)
 
     def _within_quota(
-        self, target: Target, match: Match, inputs: list[Record], arrival: int, accounts: list[Account]
+        self, target: Target, match: Match, inputs: Inputs, arrival: int, accounts: list[Account]
     ) -> list[Expanded]:
         """Returns what a match gives a target, up to where all accounts have exceeded their quota."""
         found: list[Expanded] = []
@@ -87,10 +87,10 @@ class Expansion:
         return found
 
 
-def _in_time(target: Target, inputs: list[Record]) -> bool:
+def _in_time(target: Target, inputs: Inputs) -> bool:
     if len(inputs) == 1:
         return True
     left, right = inputs
     if target.op == "FOLLOWED BY" and not left.t1 < right.t0:
         return False
-    return max(left.t1, right.t1) - min(left.t0, right.t0) <= target.window
+    return inputs.t1 - inputs.t0 <= target.window

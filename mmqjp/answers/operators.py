@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from lxml import etree
@@ -14,7 +14,7 @@ from mmqjp.answers.joint import JointBinding
 from mmqjp.answers.output import Draft, Identity, Output
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, NEVER, Account, Steps
 from mmqjp.answers.usage import Accounts
-from mmqjp.documents.records import Record, Records, published_record, tuple_record
+from mmqjp.documents.records import Inputs, Record, Records, published_record, tuple_record
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import HiddenStream, Owner, Subscription
 from mmqjp.queries.registry import Registry
@@ -22,8 +22,7 @@ from mmqjp.tables.ledger import Ledger
 from xscl.algebra.normal import Term
 
 
-@dataclass(frozen=True, slots=True)
-class Expanded:
+class Expanded(NamedTuple):
     """What one joint binding gives one plan node: an output of a query, a document for readers of a stream, or both.
 
     With `duplicate`, the output was already given by another row of R_T. If all fields are empty, there is nothing new.
@@ -58,14 +57,14 @@ class Operator(Protocol):
     """The behaviour of one kind of plan node. An operator with state reads it when it is created and writes it in
     `save`."""
 
-    def accounts_for(self, node: Any, context: StepContext, inputs: Sequence[Record], arrival: int) -> list[Account]:
+    def accounts_for(self, node: Any, context: StepContext, inputs: Inputs, arrival: int) -> list[Account]:
         """Returns the accounts to charge for a match of these documents. If there are none, nobody wants the match."""
 
     def cutoff(self, node: Any, context: StepContext) -> int:
         """Returns the arrival from which on a node gets nothing, or NEVER."""
 
     def on_match(
-        self, node: Any, context: StepContext, row: int, inputs: Sequence[Record], binding: JointBinding, steps: Steps
+        self, node: Any, context: StepContext, row: int, inputs: Inputs, binding: JointBinding, steps: Steps
     ) -> Expanded | None:
         """Returns what a joint binding of a match gives a node; None if this row of R_T gave it before."""
 
@@ -111,9 +110,7 @@ class QueryOperator(StatelessOperator):
         self._registry, self._records = registry, records
         self._identities: WeakKeyDictionary[Subscription, Identity] = WeakKeyDictionary()
 
-    def accounts_for(
-        self, node: Subscription, context: StepContext, inputs: Sequence[Record], arrival: int
-    ) -> list[Account]:
+    def accounts_for(self, node: Subscription, context: StepContext, inputs: Inputs, arrival: int) -> list[Account]:
         """Returns the query's account, if it sees the documents and is within its quota."""
         account = context.accounts.of(node)
         if arrival >= account.cutoff or not all(node.sees(record.appeared) for record in inputs):
@@ -129,7 +126,7 @@ class QueryOperator(StatelessOperator):
         node: Subscription,
         context: StepContext,
         row: int,
-        inputs: Sequence[Record],
+        inputs: Inputs,
         binding: JointBinding,
         steps: Steps,
     ) -> Expanded | None:
@@ -141,26 +138,22 @@ class QueryOperator(StatelessOperator):
         normal = node.normal
         values = {entry.key: value(entry.value) for entry in normal.entries}
         chosen = {key: v for key, v in values.items() if isinstance(v, Value)}
-        parts = tuple(part for record in inputs for part in record.parts)
-        key = node.qid, parts, tuple((v.record.docid, v.node) for v in chosen.values())
+        key = node.qid, inputs.parts, tuple((v.record.docid, v.node) for v in chosen.values())
         if (emitted := context.emitted.get(key)) is not None:
             draft, rows = emitted
             if row in rows:
                 return None
             rows.add(row)
             return Expanded(draft, node, duplicate=True)
-        t0, t1 = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
-        root = construct(normal, node.name, t0, t1, values, [value(hole) for hole in normal.holes])
+        root = construct(normal, node.name, inputs.t0, inputs.t1, values, [value(hole) for hole in normal.holes])
         xml = etree.tostring(root, encoding="unicode")
         steps.take(len(xml) // CHARACTERS_PER_STEP)
         nodes = {key: v.json_id() for key, v in chosen.items()}
         identity = self._identities.get(node)
         if identity is None:
             identity = self._identities[node] = Identity(node.name, node.text, node.occurrence)
-        id = identity.id((part for record in inputs for part in record.part_ids), nodes.values())
-        sources = [source for record in inputs for source in record.sources]
-        documents, streams = tuple(source[0] for source in sources), tuple(source[1] for source in sources)
-        draft = Draft(Output(node.name, t0, t1, documents, streams, nodes, xml, id))
+        id = identity.id(inputs.part_ids_json, nodes.values())
+        draft = Draft(Output(node.name, inputs.t0, inputs.t1, inputs.documents, inputs.streams, nodes, xml, id))
         context.emitted[key] = draft, {row}
         document = None
         if node.publishes and self._registry.has_readers(node.name):
@@ -174,9 +167,7 @@ class InnerJoinOperator(StatelessOperator):
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def accounts_for(
-        self, node: HiddenStream, context: StepContext, inputs: Sequence[Record], arrival: int
-    ) -> list[Account]:
+    def accounts_for(self, node: HiddenStream, context: StepContext, inputs: Inputs, arrival: int) -> list[Account]:
         """Returns the accounts of the queries that read the stream and see the documents."""
         return [one.account for one in context.accounts.readers(node) if one.want(inputs, arrival)]
 
@@ -189,15 +180,14 @@ class InnerJoinOperator(StatelessOperator):
         node: HiddenStream,
         context: StepContext,
         row: int,
-        inputs: Sequence[Record],
+        inputs: Inputs,
         binding: JointBinding,
         steps: Steps,
     ) -> Expanded | None:
         """Returns the tuple, unless it was emitted before."""
         values = [_value(self._records, binding, Term(var)) for var in node.hidden.variables]
-        parts = tuple(part for record in inputs for part in record.parts)
         bound = tuple((value.record.docid, value.node) for value in values)
-        key = node.stream, parts, bound
+        key = node.stream, inputs.parts, bound
         if key in context.emitted:
             return None
         context.emitted[key] = None

@@ -20,7 +20,7 @@ from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.output import Draft
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, StoredUsage
-from mmqjp.documents.records import Record, Records
+from mmqjp.documents.records import Inputs, Record, Records
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState
@@ -243,7 +243,7 @@ class Pipeline:
         published: list[Record] = []
         rows: list[tuple[object, ...]] = []
         users: list[tuple[object, ...]] = []
-        for match, found in expansion.expand(matches):
+        for match, inputs, found in expansion.expand(matches):
             drafts += _new_drafts(found)
             published += [item.document for item in found if item.document is not None]
             queries = {query.qid: query for item in found if (query := item.query) is not None}
@@ -252,17 +252,15 @@ class Pipeline:
                 for item in found:
                     if item.draft is not None:
                         item.draft.matches.append(number)
-                rows.append((number, *self._match_row(match)))
+                rows.append((number, *self._match_row(match, inputs)))
                 users += [(number, query.name, query.qid) for query in queries.values()]
         self._outbox.save_matches(rows, users)
         return published
 
-    def _match_row(self, match: Match) -> tuple[object, ...]:
+    def _match_row(self, match: Match, inputs: Inputs) -> tuple[object, ...]:
         """Returns a match as a row of the table `match_rows`, without its number."""
-        inputs = [self._records[docid] for docid in match.docids]
         template = self._registry.template_of(match.row)
-        t0, t1 = min(r.t0 for r in inputs), max(r.t1 for r in inputs)
-        return template, match.docid1, match.docid2, t0, t1, [node & PLAIN for node in match.nodes]
+        return template, match.docid1, match.docid2, inputs.t0, inputs.t1, [node & PLAIN for node in match.nodes]
 
 
 def _new_drafts(found: Iterable[Expanded]) -> list[Draft]:

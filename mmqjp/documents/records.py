@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from json.encoder import encode_basestring as json_text
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -72,7 +73,57 @@ def own_part_id(stream: str, document_id: str) -> str:
     return json.dumps([stream, document_id], ensure_ascii=False)
 
 
-def published_record(stream: str, inputs: Sequence[Record], xml: str, id: str, *, within: bool) -> Record:
+class Inputs(tuple[Record, ...]):
+    """The documents of a match, in the query's order, and what everybody who gets the match needs of them: computed
+    once for all subscribers."""
+
+    @cached_property
+    def t0(self) -> int:
+        """The earliest start, in microseconds."""
+        return min(record.t0 for record in self)
+
+    @cached_property
+    def t1(self) -> int:
+        """The latest end, in microseconds."""
+        return max(record.t1 for record in self)
+
+    @cached_property
+    def arrival(self) -> int:
+        """The latest arrival."""
+        return max(record.arrival for record in self)
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """The docids of all parts."""
+        return tuple(part for record in self for part in record.parts)
+
+    @cached_property
+    def part_ids(self) -> tuple[str, ...]:
+        """The ids of all parts: one for each of `parts`."""
+        return tuple(part for record in self for part in record.part_ids)
+
+    @cached_property
+    def part_ids_json(self) -> str:
+        """The ids of all parts as a JSON list."""
+        return f"[{', '.join(map(json_text, self.part_ids))}]"
+
+    @cached_property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """The external documents, as pairs of id and stream."""
+        return tuple(source for record in self for source in record.sources)
+
+    @cached_property
+    def documents(self) -> tuple[str, ...]:
+        """The ids of the external documents: one for each of `sources`."""
+        return tuple(source[0] for source in self.sources)
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """The streams of the external documents: one for each of `sources`."""
+        return tuple(source[1] for source in self.sources)
+
+
+def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: bool) -> Record:
     """Returns an output over some documents as a document of a stream, without a docid.
 
     With `within`, it appears when the latest of these documents did; otherwise it appears now.
@@ -81,17 +132,15 @@ def published_record(stream: str, inputs: Sequence[Record], xml: str, id: str, *
     return _record_over(inputs, id, stream, xml, "published", (), (own_part_id(stream, id),), (), appeared)
 
 
-def tuple_record(stream: str, inputs: Sequence[Record], xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
+def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
     """Returns a tuple over some documents as a document of a hidden stream, without a docid. `bound` has the (docid,
     node) of each variable."""
-    parts = tuple(part for record in inputs for part in record.parts)
-    part_ids = tuple(part for record in inputs for part in record.part_ids)
     appeared = tuple(at for record in inputs for at in record.appeared)
-    return _record_over(inputs, "", stream, xml, "hidden", parts, part_ids, bound, appeared)
+    return _record_over(inputs, "", stream, xml, "hidden", inputs.parts, inputs.part_ids, bound, appeared)
 
 
 def _record_over(
-    inputs: Sequence[Record],
+    inputs: Inputs,
     id: str,
     stream: str,
     xml: str,
@@ -105,15 +154,15 @@ def _record_over(
         -1,
         id,
         stream,
-        min(r.t0 for r in inputs),
-        max(r.t1 for r in inputs),
+        inputs.t0,
+        inputs.t1,
         xml,
         kind,
         parts,
         part_ids,
-        tuple(source for r in inputs for source in r.sources),
+        inputs.sources,
         bound,
-        max(r.arrival for r in inputs),
+        inputs.arrival,
         appeared,
     )
 

@@ -17,7 +17,7 @@ from mmqjp.answers.joint import JointBinding
 from mmqjp.answers.operators import Expanded, InnerJoinOperator, Operators, QueryOperator, StepContext
 from mmqjp.answers.output import Draft, Output
 from mmqjp.answers.quota import Steps
-from mmqjp.documents.records import Record, Records
+from mmqjp.documents.records import Inputs, Record, Records
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
@@ -57,7 +57,7 @@ class Held(QueryOperator):
         node: Subscription,
         context: StepContext,
         row: int,
-        inputs: Sequence[Record],
+        inputs: Inputs,
         binding: JointBinding,
         steps: Steps,
     ) -> Expanded | None:
