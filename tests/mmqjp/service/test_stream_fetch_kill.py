@@ -47,8 +47,11 @@ def streamed(directory: Path, trigger: str, start: int, number: int, kill: tuple
 
 
 def outcome(directory: Path) -> tuple[Counter[str], list[tuple[str, int, str]], int]:
-    """The output lines, the documents, and how many dead letters there are."""
-    lines = Counter((directory / "out.jsonl").read_text().splitlines())
+    """The output lines without their numbers, the documents, and how many dead letters there are."""
+    numbered = [json.loads(line) for line in (directory / "out.jsonl").read_text().splitlines()]
+    assert [line["seq"] for line in numbered] == list(range(len(numbered)))
+    # Outputs are numbered batch by batch, and batches end where processes do.
+    lines = Counter(json.dumps({**line, "seq": None}) for line in numbered)
     with Engine("duckdb", state=directory / "state") as engine:
         found = engine.sql("SELECT id, t0, xml FROM documents WHERE kind = 'external' ORDER BY id").to_pylist()
         return lines, [(row["id"], row["t0"], row["xml"]) for row in found], len(list(engine.dead_letters()))

@@ -130,4 +130,4 @@ def test_misuse_is_told_in_one_line(place: Directory, options: list[str], messag
     result = mmqjp("stream", "--source", place.drops, "--state", place.state, *options)
     assert result.exit_code == 2 and result.stderr.count("\n") == 1 and message in result.stderr
     neither = mmqjp("stream", "--engine", "duckdb", "--warehouse", place.state)
-    assert neither.exit_code == 2 and "say what is read" in neither.stderr
+    assert neither.exit_code == 2 and "name what to read" in neither.stderr
