@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +32,7 @@ from rich.table import Table
 import feeds.entries
 import feeds.feed
 from bench.command import file, shown, with_progress
+from bench.feeds_measurement import Measurement
 from bench.feeds_workload import FORMATS, feed_files
 from bench.timing import clocked
 from feeds.bad_input import SourceError
@@ -61,28 +62,6 @@ class Case:
     format: str
     entries: int
     content: int
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One line of `--json`: `rows` documents in `seconds` (a median), on one core; the share of each in it.
-
-    On Spark it is all cores, and `speedup` is over the `baseline`, the same in this process.
-    """
-
-    bench: str
-    case: dict[str, str | int]
-    seconds: float
-    rows: int
-    rows_a_second: float
-    shares: dict[str, float] = field(default_factory=dict)
-    floor: float | None = None
-    over_floor: float | None = None
-    engine: str | None = None
-    plan: None = None
-    baseline: str | None = None
-    speedup: float | None = None
-    extrapolated: bool = False
 
 
 def measure(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Measurement:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from bench.feeds import Measurement
+from bench.feeds_measurement import Measurement
 from bench.timing import clocked
 from bench.workload import START
 from feeds import read_documents

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import click
+import grimp
 import pytest
 
 from tests.support.places import ROOT
@@ -40,6 +41,29 @@ def test_every_package_of_ours_is_listed_and_only_tests_is_not_installed():
 def test_every_module_says_its_job_in_its_first_line():
     silent = [path for package in [*PACKAGES, "tests"] for path in modules(package) if not opens_with_a_docstring(path)]
     assert silent == []
+
+
+LONGEST = 350, 400
+"""The most lines of a module of the product, and of the tests."""
+
+
+def test_no_module_is_long():
+    lengths = [
+        (path, len(path.read_text("utf-8").splitlines()), most)
+        for packages, most in zip((PACKAGES, ["tests"]), LONGEST, strict=True)
+        for package in packages
+        for path in modules(package)
+    ]
+    assert [(str(path), length) for path, length, most in lengths if length > most] == []
+
+
+def test_no_module_imports_itself_in_a_circle():
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    while leaves := {module for module, imported in imports.items() if not imported & imports.keys()}:
+        for leaf in leaves:
+            del imports[leaf]
+    assert sorted(imports) == [], "these are in circles, or import what is"
 
 
 def opens_with_a_docstring(path: Path) -> bool:
