@@ -1,4 +1,4 @@
-"""Random operations of live use, the same ones for a seed."""
+"""Random operations of live use, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SILENT = ("bounded", "silent")
 
 
 def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Operation]:
-    """Some operations, the first of which opens the store."""
+    """Some operations. The first opens the store."""
     script, documents = _case(rng, length)
     queries = list(script.queries)
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]
@@ -76,7 +76,7 @@ def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Ope
 
 
 def _case(rng: Random, length: int) -> tuple[Script, list[Doc]]:
-    """Queries, and documents that they match, in the order in which they arrive."""
+    """Queries, and documents that they match, in the order of arrival."""
     if chance(rng, 40):
         script, samples = random_case(rng.randrange(1 << 32), 6, length, 8)
         documents = [Doc(d.id, d.stream, d.t0, d.t1, _text(d.xml)) for d in samples]
@@ -106,7 +106,7 @@ def _document(rng: Random, number: int, spread: int) -> Doc:
 
 
 def _query(rng: Random) -> str:
-    """A query in text, which may PUBLISH, or read what an earlier name's queries PUBLISH."""
+    """The text of a query, which may PUBLISH, or read what the queries of an earlier name PUBLISH."""
     level = rng.randrange(4)
     readable = ["S", "S", "T", *PUBLISHED[:level], *PUBLISHED[:level]]
     joins = rng.choice(JOINS)
@@ -149,7 +149,7 @@ def _subscribe(rng: Random, texts: Sequence[str], count: int | None = None) -> S
 
 
 def script_of(texts: Sequence[str]) -> str:
-    """One script of scripts, whose prefixes stand for the same."""
+    """Joins scripts, whose prefixes have the same meaning, into one."""
     scripts = [parse_script(text) for text in texts]
     namespaces = dict(pair for script in scripts for pair in script.namespaces)
     queries: list[Query] = [query for script in scripts for query in script.queries]

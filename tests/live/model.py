@@ -1,8 +1,8 @@
-"""A model of live use: what an engine must answer to each operation, by brute force over what each query may see.
+"""A model of live use: what an engine must answer to each operation, computed by brute force over what each query sees.
 
-It follows section 7 of the language's definition and knows nothing of how an engine works: all that each query may see
-is evaluated again at each step by the oracle, and what was given before is left out. Nothing is ever evicted, and what
-was dropped for good is remembered: what could have met it must be late.
+It follows section 7 of the language's definition and knows nothing of how an engine works. At each step, the oracle
+evaluates all that each query sees again, and earlier outputs are left out. The model evicts nothing. It remembers what
+was dropped for good: a document that could have matched it must be late.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INFINITE = None
 
 @dataclass(frozen=True)
 class Expected:
-    """What an operation gives: outputs, dead letters as (stream, id, kind), names."""
+    """The result of an operation: outputs, dead letters as (stream, id, kind), and names."""
 
     outputs: list[OutputRow] = field(default_factory=list)
     dead_letters: list[tuple[str, str, str]] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Expected:
 
 
 class LiveModel:
-    """The state of a store, and of the engine that has it open. `now` is the clock, in microseconds."""
+    """The state of a store, and of the engine that has opened it. `now` is the clock, in microseconds."""
 
     def __init__(self, now: int, opened: Reopen) -> None:
         self.now = now
@@ -59,8 +59,8 @@ class LiveModel:
     # ------------------------------------------------------------ operations
 
     def change(self, change: Change, late: Collection[tuple[str, str]] = ()) -> Expected:
-        """What a change gives that is committed. Raises Refused. Where a document need not be late, but may be, it is
-        if it is among those that are said to be `late`."""
+        """The result of a change that is committed. Raises Refused. A document that may be late, but need not be, is
+        late if it is in `late`."""
         match change:
             case Batch():
                 return self._batch(change.documents, late)
@@ -76,7 +76,7 @@ class LiveModel:
                 return self._prune(change)
 
     def reopen(self, opened: Reopen) -> None:
-        """The store is opened by another process."""
+        """Another process opens the store."""
         self._opened = opened
         self._opened_at = self.now
         self._arrived: dict[str, int] = {}
@@ -88,18 +88,18 @@ class LiveModel:
                     _raise(self.greatest, document.stream, document.stored.t1)
 
     def pass_time(self, by: int) -> None:
-        """The clock goes on, and silent streams with it."""
+        """Advances the clock, and silent streams with it."""
         self.now += by
         if self._opened.idle_after is not None and self._bounded:
             self._go_on(self.greatest, ())
 
     def noted(self) -> None:
-        """The greatest times are written down."""
+        """Stores the greatest times."""
         if self._bounded:
             self._noted = dict(self.greatest)
 
     def delivered(self) -> None:
-        """All outputs so far have reached their reader."""
+        """Notes that all outputs so far have reached their reader."""
         self.undelivered.clear()
 
     def _subscribe(self, change: Subscribe) -> Expected:
@@ -202,8 +202,8 @@ class LiveModel:
     # ------------------------------------------------------------ answers
 
     def _settle(self, backfilled: list[Standing] | None) -> list[OutputRow]:
-        """The outputs of all queries that were not given before, publishers before readers. A backfill does not publish
-        again what is there."""
+        """The new outputs of all queries, publishers before readers. A backfill does not publish again what is
+        there."""
         outputs: list[OutputRow] = []
         known = {(d.stream, d.identity) for d in self.documents} if backfilled is not None else set()
         read = self._streams()
@@ -240,7 +240,7 @@ class LiveModel:
         return any(late is not None for late in (lateness.values() if isinstance(lateness, Mapping) else (lateness,)))
 
     def watermark(self, streams: Iterable[str]) -> int | None:
-        """The least watermark of the streams from outside behind some streams; None if one has none."""
+        """The least watermark of the external streams that some streams derive from; None if one has none."""
         times = []
         for source in {source for stream in streams for source in self._sources(stream)}:
             lateness = self._opened.lateness
@@ -257,7 +257,7 @@ class LiveModel:
         return {s for maker in makers for read in streams_of(maker.query.source) for s in self._sources(read)}
 
     def _go_on(self, greatest: dict[str, int], arrived: Iterable[str]) -> None:
-        """Has the streams that are silent go on with the clock."""
+        """Advances the silent streams with the clock."""
         assert self._opened.idle_after is not None
         waited_for = {source for stream in self._streams() for source in self._sources(stream)}
         for stream in (greatest.keys() | waited_for) - set(arrived):
@@ -280,7 +280,7 @@ class LiveModel:
         return None
 
     def _misses(self, document: Doc) -> bool:
-        """Whether a query could have joined a document with one that was there when it was, and was dropped."""
+        """Whether a query could have joined a document with one that was dropped after the query was registered."""
         for query in self.queries:
             windows = list(windows_of(query.query.source))
             reads = streams_of(query.query.source)
@@ -293,7 +293,7 @@ class LiveModel:
         return False
 
     def _behind(self, streams: Iterable[str]) -> set[str]:
-        """Some streams, and all that these are made of."""
+        """Some streams, and all streams that they derive from."""
         found, waiting = set[str](), list(streams)
         while waiting:
             stream = waiting.pop()

@@ -1,4 +1,4 @@
-"""What can happen to an engine in live use, as values that print as the Python that makes them."""
+"""The operations on an engine in live use, as values whose `repr` is the Python that creates them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Lateness = int | None | Mapping[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Doc:
-    """A document that arrives; times in microseconds."""
+    """A document that arrives. Times are in microseconds."""
 
     id: str
     stream: str
@@ -25,20 +25,21 @@ class Doc:
     xml: str
 
     def document(self) -> Document:
-        """What an engine takes."""
+        """The document as an engine takes it."""
         return Document(self.id, self.xml, self.stream, (self.t0, self.t1))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Documents are processed."""
+    """Processes documents."""
 
     documents: tuple[Doc, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A script is subscribed: its queries replace those of their names, join them, or are there anyhow (`ensure`)."""
+    """Subscribes a script. By `how`, its queries replace those of the same names, are added to them, or are added
+    unless they are there already (`ensure`)."""
 
     text: str
     how: How = "replace"
@@ -47,28 +48,28 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """The queries of a name go."""
+    """Removes the queries of a name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The queries of a name rest."""
+    """Pauses the queries of a name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The queries of a name go on."""
+    """Resumes the queries of a name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """All outputs are marked as delivered, and what is old goes; microseconds."""
+    """Marks all outputs as delivered, and drops what is old. Times are in microseconds."""
 
     keep: int | None
     keep_ids: int | None
@@ -76,19 +77,19 @@ class Prune:
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """The clock goes on by so much, and silent streams with it."""
+    """Advances the clock by so many microseconds, and silent streams with it."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """All outputs are marked as delivered."""
+    """Marks all outputs as delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """The engine is closed, and its store opened again, as if by another process. Times in microseconds."""
+    """Closes the engine, and opens its store again as another process would. Times are in microseconds."""
 
     plan: str = "signature"
     lateness: Lateness = None
@@ -102,8 +103,8 @@ Change = Batch | Subscribe | Unsubscribe | Pause | Resume | Prune
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A change during which the n-th call of the store, counted from 1, fails, before it has done anything or after it
-    has done all. Either the process dies of it, and another one opens the store, or it goes on."""
+    """A change during which the n-th call of the store, counted from 1, fails: before it has done anything, or after it
+    has done everything. Then either the process dies and another one opens the store, or it goes on."""
 
     change: Change
     call: int

@@ -1,4 +1,4 @@
-"""Runs operations on an engine and on the model of live use, and says where they part."""
+"""Runs operations on an engine and on the model of live use, and reports where they differ."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Parted(AssertionError):
 
 
 class Live:
-    """An engine in use, and the model beside it. Its store is in a directory below `place`; each process that dies
-    leaves a copy of what was there when it did."""
+    """An engine in use, next to the model. Its store is in a directory below `place`. Each process that dies leaves a
+    copy of the state at that moment."""
 
     def __init__(self, engine: str | SparkSession, place: Path, now: int) -> None:
         self._kind, self._place, self._now = engine, place, now
@@ -60,7 +60,7 @@ class Live:
         self.outputs = self.letters = self.broken = 0
 
     def run(self, operations: Sequence[Operation]) -> None:
-        """Does all operations; the first one opens the store. Raises Parted."""
+        """Runs all operations. The first one opens the store. Raises Parted."""
         first = operations[0]
         assert isinstance(first, Reopen)
         self._model = LiveModel(self._now, first)
@@ -130,7 +130,7 @@ class Live:
         self._compare(change, got, expected)
 
     def _said_late(self) -> set[tuple[str, str]]:
-        """The documents that the engine has found late since the model was last asked."""
+        """The documents that the engine has rejected as late since the model last processed any."""
         letters = Counter(map(_letter, self._engine.dead_letters()))
         letters -= Counter(letter for _, letter in self._model.dead_letters)
         return {(stream, id) for stream, id, kind in letters if kind == "late"}
@@ -158,7 +158,7 @@ class Live:
         return Expected()
 
     def _break(self, broken: Broken) -> None:
-        """A change that fails in the store. If it was committed all the same, the process dies in any case."""
+        """Makes a change that fails in the store. If it was committed anyway, the process dies in any case."""
         change = broken.change
         if isinstance(change, Prune):
             self._deliver()
@@ -204,7 +204,7 @@ class Live:
         self._model.delivered()
 
     def _copied(self) -> None:
-        """Keeps what a process leaves behind that dies now."""
+        """Keeps the state that a process leaves if it dies now."""
         self._dead = self._place / str(next(self._numbers))
         shutil.copytree(self._state, self._dead)
 
@@ -236,7 +236,8 @@ class Live:
         _same("queries", got, kept_texts(self._model.queries))
 
     def _compare_kept(self) -> None:
-        """All that is kept: what nobody has got yet, queries, which of them rest, dead letters, documents."""
+        """Compares all that is kept: undelivered outputs, queries, which of them are paused, dead letters,
+        documents."""
         self._compare_undelivered()
         self._compare_queries()
         paused = Counter(s.name for s in self._engine.registry.subscriptions.values() if s.paused is not None)
@@ -254,7 +255,7 @@ class Live:
 
 
 class Breaking:
-    """Calls for a store, one of which fails."""
+    """The writing calls of a store, one of which fails."""
 
     def __init__(self, store: FaultyStore, call: int, after: bool, dying: Callable[[], object]) -> None:
         self._left, self._after, self._dying = call, after, dying
@@ -283,7 +284,7 @@ class Breaking:
 
 
 def forget_process() -> None:
-    """Forgets what this process has met: what modules keep between calls, as if it were a new one."""
+    """Clears what modules keep between calls, as if this were a new process."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in OURS:
             for key, value in vars(module).items():

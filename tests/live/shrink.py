@@ -1,4 +1,4 @@
-"""Makes operations that fail fewer and shorter, by leaving out what is not needed to fail."""
+"""Shrinks operations that fail: leaves out whatever the failure does not need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from xscl import Script, parse_script, to_xscl
 def shrunk(
     operations: Sequence[Operation], fails: Callable[[Sequence[Operation]], bool], most: int = 150
 ) -> list[Operation]:
-    """Operations that fail still, after at most so many trials. The first, which opens the store, always stays."""
+    """Fewer and shorter operations that still fail, found in at most so many trials. The first, which opens the store,
+    stays."""
     best, trials = list(operations), 0
     better = True
     while better:
@@ -29,7 +30,7 @@ def shrunk(
 
 
 def _smaller(operations: list[Operation]) -> Iterator[list[Operation]]:
-    """Operations with something left out: much at first."""
+    """Operations with something left out, largest parts first."""
     count = len(operations)
     size = count // 2
     while size:
@@ -59,5 +60,5 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
 
 
 def printed(operations: Sequence[Operation]) -> str:
-    """Operations as Python that makes them."""
+    """Operations as the Python that creates them."""
     return "[\n" + "".join(f"    {operation!r},\n" for operation in operations) + "]"

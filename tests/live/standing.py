@@ -1,4 +1,4 @@
-"""What the model keeps: documents that queries may read, and queries that stand, with the order that they answer in."""
+"""What the model keeps: the documents that queries may read, and the registered queries in the order of evaluation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from xscl.syntax import Block, Input, Join, SubQuery
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A document that queries may read: from outside, or an output of a query for the readers of its name.
+    """A document that queries may read: an external one, or an output of a query for the readers of its name.
 
-    `identity` is its id, or what tells it from the other outputs of its name. `arrived` counts operations.
+    `identity` is its id, or what distinguishes it from the other outputs of its name. `arrived` is the step of its
+    arrival.
     """
 
     stored: Stored
@@ -28,8 +29,8 @@ class Kept:
 
 @dataclass(eq=False)
 class Standing:
-    """A query registered at a step; it sees the documents that arrived after the step `since`, but for those of the
-    `gaps`, each from behind one step to another, when it was paused."""
+    """A query registered at a step. It sees the documents that arrived after the step `since`, except in its `gaps`,
+    when it was paused: after the first step of a gap, and up to the second."""
 
     name: str
     query: Query
@@ -44,11 +45,11 @@ class Standing:
 
     @property
     def key(self) -> object:
-        """What makes two queries the same one."""
+        """What two equal queries have in common."""
         return self.query.publish, self.query.source, self.query.select, self.namespaces
 
     def sees(self, document: Kept) -> bool:
-        """Whether a document is among those that it is answered for."""
+        """Whether the query is answered for a document."""
         at = document.arrived
         resting = self.paused is not None and at > self.paused
         return at > self.since and not resting and not any(low < at <= high for low, high in self.gaps)
@@ -63,7 +64,7 @@ class Refused(Exception):
 
 
 def parts_of(answer: Answer, by_stored: Mapping[Stored, Kept]) -> tuple[object, ...]:
-    """What an answer is made of: the stream and the identity of each document that its blocks read."""
+    """The stream and the identity of each document that an answer was made from."""
     documents = [by_stored[stored] for stored in answer.inputs]
     return tuple((document.stream, document.identity) for document in documents)
 
@@ -80,7 +81,7 @@ def streams_of(source: Input) -> set[str]:
 
 
 def windows_of(source: Input) -> Iterator[int | None]:
-    """The windows of an input's joins, None for one without end."""
+    """The windows of an input's joins; None for an infinite one."""
     match source:
         case Join():
             yield source.window.us
@@ -91,7 +92,7 @@ def windows_of(source: Input) -> Iterator[int | None]:
 
 
 def in_order(queries: list[Standing]) -> list[Standing]:
-    """The queries, those that PUBLISH before those that read it. Raises Refused if there is no such order."""
+    """The queries, each after those whose outputs it reads. Raises Refused if there is no such order."""
     ordered: list[Standing] = []
     waiting = list(queries)
     while waiting:

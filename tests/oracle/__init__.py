@@ -1,1 +1,1 @@
-"""What queries answer, by brute force, without any code of the product's; and the oracle's own tests."""
+"""Computes what queries answer, by brute force, with none of the product's code; and the oracle's own tests."""

@@ -39,7 +39,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a name stands for: a node of a document, with a derived text or without; or a constant text alone."""
+    """What a name stands for: a node of a document, perhaps with a derived text; or just a constant text."""
 
     document: Stored | None
     node: Node | None
@@ -79,7 +79,7 @@ class Match:
         return max(document.t1 for document in self.inputs)
 
     def star(self) -> list[tuple[str, Value]]:
-        """The names and values that `SELECT *` means."""
+        """The names and values that `SELECT *` stands for."""
         short = ("left", "right")
         count = len(self.inputs)
         return [(r.name or (short[r.block] if count <= 2 else f"b{r.block + 1}"), r.value) for r in self.roots]
@@ -87,8 +87,8 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One output: its row, the document that it is for the readers of its stream, and what tells it from the query's
-    others: the documents that its blocks read, left to right, and its nodes."""
+    """One output: its row, the document that readers of its stream get, and what distinguishes it from the query's
+    other outputs: the documents that its blocks read, left to right, and its nodes."""
 
     row: OutputRow
     stored: Stored

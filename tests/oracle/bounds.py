@@ -1,6 +1,6 @@
-"""What queries give within bounds, by brute force: documents arrive one by one, and all is counted anew for each.
+"""The outputs of queries with bounds, by brute force: everything is counted anew for each document that arrives.
 
-A query sees what appeared outside its gaps; what another publishes appears with the latest document behind it.
+A query sees what arrived outside its gaps. What another query publishes arrives with the latest document behind it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Gap = tuple[int, int | None]
 
 @dataclass
 class Watched:
-    """A query, what its inner join alone would be, if it has one, and what was counted of it."""
+    """A query, its inner join as a query of its own, if it has one, and what was counted for it."""
 
     name: str
     text: str
@@ -41,7 +41,7 @@ class Watched:
 
 
 class _Seen(Evaluation):
-    """The outputs of queries each of which sees what is outside its gaps."""
+    """The outputs of queries that each see what arrived outside their gaps."""
 
     def __init__(self, texts: Sequence[str], gaps: Sequence[Sequence[Gap]], documents: Sequence[Document]) -> None:
         super().__init__(parse_script("; ".join(texts)), documents)
@@ -68,11 +68,12 @@ def _within(arrival: int, gaps: Sequence[Gap]) -> bool:
 
 
 class Model:
-    """Queries within bounds: for an arrival at most `matches` outputs, and tuples of an inner join, and at most
-    `in_all` for `block` arrivals."""
+    """Queries with bounds: at most `matches` outputs, and tuples of an inner join, for an arrival, and at most `in_all`
+    for `block` arrivals."""
 
     def __init__(self, matches: int, in_all: int, block: int, upstream: Mapping[str, Collection[str]]) -> None:
-        """`upstream` has the names of those whose outputs the query of a name reads, also through others."""
+        """`upstream` has, for the name of a query, the names of those whose outputs it reads, directly or through
+        others."""
         self._matches, self._in_all, self._block, self._upstream = matches, in_all, block, upstream
         self.queries: list[Watched] = []
         self._documents: list[Document] = []
@@ -100,7 +101,7 @@ class Model:
             query.tuples += tuples[query.name, arrival]
 
     def backfill(self, query: Watched) -> None:
-        """A query comes whose outputs nobody reads, and sees all that came."""
+        """Adds a query whose outputs nobody reads, and shows it all earlier documents."""
         self.queries.append(query)
         arrivals = range(len(self._documents))
         outputs, tuples = self._counted(arrivals)
@@ -137,7 +138,7 @@ class Model:
     def _counted(
         self, arrivals: Collection[int]
     ) -> tuple[dict[tuple[str, int], list[OutputRow]], dict[tuple[str, int], int]]:
-        """For each query and arrival the outputs, and how many tuples of its inner join."""
+        """The outputs, and the number of tuples of the inner join, for each query and arrival."""
         texts = [query.text for query in self.queries] + [query.inner for query in self.queries if query.inner]
         owners = [*self.queries, *(query for query in self.queries if query.inner)]
         seen = _Seen(texts, [query.gaps for query in owners], self._documents)

@@ -1,4 +1,4 @@
-"""Small hand-written cases for the oracle and the engines: documents in short, rows in short."""
+"""Small hand-written cases for the oracle and the engines: documents and rows in a short notation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xscl import parse_script
 
 
 def docs(text: str) -> list[Document]:
-    """Documents written `[stream:]id@seconds[-seconds] <xml/>` and separated by ` | `."""
+    """The documents of a text like `[stream:]id@seconds[-seconds] <xml/> | ...`."""
     return [_doc(part) for part in text.split(" | ")]
 
 
@@ -25,7 +25,7 @@ def _doc(text: str) -> Document:
 
 
 def run(script: str, documents: str) -> list[OutputRow]:
-    """The oracle's rows for a script's text and documents as `docs` reads them."""
+    """The oracle's rows for a script and documents, which are written as for `docs`."""
     return evaluate(parse_script(script), docs(documents))
 
 
@@ -38,5 +38,5 @@ def brief(rows: list[OutputRow]) -> list[str]:
 
 
 def answers(script: str, documents: str) -> list[str]:
-    """The rows of a script of one unnamed query, in short, without the query's name."""
+    """The rows of a script with one unnamed query, in the short notation, without the name of the query."""
     return [line.removeprefix("q1: ") for line in brief(run(script, documents))]

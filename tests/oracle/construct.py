@@ -1,4 +1,4 @@
-"""The oracle's output documents: elements that are put together from values."""
+"""The oracle's output documents: elements built from values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from xscl.algebra.expressions import ElementConstructor, Hole, VarPath
 
 
 def hole_key(hole: Hole) -> str:
-    """A hole's key in `nodes`: the variable, else the text inside the braces; constants have one too, but no node."""
+    """The key of a hole in `nodes`: the variable, else the text inside the braces. A constant has a key too, but no
+    node."""
     operand = hole.operand
     return operand.var if isinstance(operand, VarPath) and not operand.steps else hole.text
 
 
 def holes_of(constructor: ElementConstructor) -> Iterator[Hole]:
-    """The holes of a constructor, in attributes and in content, from outside to inside."""
+    """The holes of a constructor, first in its attributes, then in its content."""
     for _, parts in constructor.attributes:
         yield from (part for part in parts if isinstance(part, Hole))
     for child in constructor.children:
@@ -29,7 +30,7 @@ def holes_of(constructor: ElementConstructor) -> Iterator[Hole]:
 
 
 def as_element(value: Value) -> etree._Element:
-    """A copy of an element, or an element of an attribute's name with its text."""
+    """A copy of an element; for an attribute, an element of its name with its text."""
     assert value.document is not None and value.node is not None
     tree, node = value.document.tree, value.node
     if node.attribute is not None:
@@ -42,7 +43,7 @@ def as_element(value: Value) -> etree._Element:
 
 
 def append(parent: etree._Element, value: Value) -> None:
-    """Adds a copy of an element, or the text of anything else."""
+    """Appends a copy of an element, or the text of anything else."""
     if value.derived is None and value.node is not None and value.node.attribute is None:
         parent.append(as_element(value))
     else:
@@ -59,7 +60,7 @@ def _append_text(parent: etree._Element, text: str) -> None:
 def construct(
     constructor: ElementConstructor, values: Mapping[str, Value], namespaces: Mapping[str, str]
 ) -> etree._Element:
-    """The element of a constructor, its holes filled with these values, by key."""
+    """The element of a constructor. `values` fills its holes, by key."""
     element = etree.Element(_clark(constructor.name, namespaces))
     for name, parts in constructor.attributes:
         texts = (part if isinstance(part, str) else values[hole_key(part)].text for part in parts)

@@ -1,6 +1,6 @@
-"""Brute-force oracle: what a script's queries answer, straight from xscl.md sections 1, 3 and 4, by nested loops.
+"""Brute-force oracle: what a script's queries answer, by nested loops, straight from xscl.md, sections 1, 3 and 4.
 
-It shares the syntax tree with the engine and nothing else: its values are its own (`tests.oracle.values`).
+It shares the syntax tree with the engine and nothing else. Its values are its own (`tests.oracle.values`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOTS = "*"
 
 
 class Doc(Protocol):
-    """An input document; times in microseconds."""
+    """An input document. Times are in microseconds."""
 
     @property
     def id(self) -> str: ...
@@ -40,16 +40,16 @@ class Doc(Protocol):
 
 
 def evaluate(script: Script, documents: Sequence[Doc]) -> list[OutputRow]:
-    """Every output of every query, sorted; equal rows of different queries or over different inputs all stay."""
+    """Every output of every query, sorted. Equal rows of different queries or from different inputs are all kept."""
     evaluation = Evaluation(script, documents)
     rows = [output.row for index in range(len(script.queries)) for output in evaluation.outputs(index)]
     return sorted(rows, key=lambda row: (row.t1, row.query, row.documents, repr(row.nodes), row.xml))
 
 
 def comparable(rows: Iterable[OutputRow]) -> list[tuple[object, ...]]:
-    """Rows as a sorted list of plain tuples that is equal for equal multisets: canonical XML, `nodes` by name.
+    """Rows as a sorted list of plain tuples: canonical XML, `nodes` by name. Equal multisets give equal lists.
 
-    `nodes` may be a mapping too, so that an engine's output objects can be compared with the oracle's rows.
+    `nodes` may also be a mapping, so that the output objects of an engine can be compared with the oracle's rows.
     """
     plain = []
     for row in rows:
@@ -72,7 +72,7 @@ class Evaluation:
             self._external.setdefault(key, Stored(doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),)))
 
     def outputs(self, index: int) -> list[Answer]:
-        """The outputs of one query; those of its publishers are found first, by recursion."""
+        """The outputs of one query. Those of its publishers are found first, recursively."""
         if index not in self._outputs:
             query, name = self._script.queries[index], self._names[index]
             select = query.select or SelectStar()
@@ -133,7 +133,7 @@ class Evaluation:
                         yield Match(left.inputs + right.inputs, both, (*left.roots, *shifted))
 
     def _holds(self, pred: Expr, visible: Mapping[str, Value]) -> bool:
-        """Whether a join predicate holds under a joint binding; each path in it may choose its own node."""
+        """Whether a join predicate holds for a joint binding. Each path in it may choose its own node."""
         match pred:
             case And():
                 return all(self._holds(arm, visible) for arm in pred.args)
@@ -154,7 +154,7 @@ class Evaluation:
         return [value.text for value in self._values(operand, visible)]
 
     def _values(self, operand: Expr, visible: Mapping[str, Value]) -> list[Value]:
-        """The values that an operand may choose: one, or as many as its path finds nodes."""
+        """The values that an operand may take: one, or as many as its path finds nodes."""
         match operand:
             case VarPath():
                 value = visible[operand.var]
@@ -175,7 +175,7 @@ class Evaluation:
     # ------------------------------------------------------------ SELECT and output documents
 
     def _selections(self, select: Select, match: Match) -> Iterator[dict[str, Value]]:
-        """The values of the SELECT variables by name: one choice for each combination of nodes of their paths."""
+        """The values of the SELECT variables by name, once for each combination of the nodes of their paths."""
         if isinstance(select, SelectStar):
             yield dict(match.star())
             return
@@ -211,7 +211,7 @@ class Evaluation:
 
 
 class QueryAnswers(Evaluation):
-    """What one query answers over streams whose documents the caller chooses, again and again as these change."""
+    """The answers of one query over streams whose documents the caller chooses, for repeated use as these change."""
 
     def __init__(self, query: Query, name: str, namespaces: tuple[tuple[str, str], ...]) -> None:
         super().__init__(Script((query,), namespaces), ())
@@ -236,7 +236,7 @@ class QueryAnswers(Evaluation):
 
 
 def _needed(part: object) -> Iterator[str]:
-    """The variables that a part of a query mentions, and ROOTS where it says or means `SELECT *`."""
+    """The variables that a part of a query mentions; also ROOTS if it says or means `SELECT *`."""
     if (isinstance(part, Query) and part.select is None) or isinstance(part, SelectStar):
         yield ROOTS
     if isinstance(part, VarPath):
@@ -250,7 +250,7 @@ def _needed(part: object) -> Iterator[str]:
 
 
 def _in_time(join: Join, left: Match, right: Match) -> bool:
-    """The window and the order; for inner joins these are tests on the intervals of hidden documents."""
+    """Checks the window and the order. For inner joins, these apply to the intervals of hidden documents."""
     if join.op == "FOLLOWED BY":
         ordered, distance = left.t1 < right.t0, right.t1 - left.t0
     else:

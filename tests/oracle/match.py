@@ -1,4 +1,4 @@
-"""Oracle, part 1: documents as numbered trees, and all homomorphisms of a pattern into one (xscl.md, sections 1, 3)."""
+"""The oracle's matching: numbered trees, and all homomorphisms of a pattern into one (xscl.md, sections 1 and 3)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ FilterValue = list["Node"] | str | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An element by its number in document order (the root is 0), or one of its attributes by Clark name as well."""
+    """An element, by its number in document order (the root is 0), or one of its attributes, by its Clark name as
+    well."""
 
     element: int
     attribute: str | None = None
 
     def label(self) -> int | str:
-        """The node as an output line writes it: `3`, `"3/@k"`, `"3/@{uri}k"`."""
+        """The node as an output line shows it: `3`, `"3/@k"`, `"3/@{uri}k"`."""
         return self.element if self.attribute is None else f"{self.element}/@{self.attribute}"
 
 
 class Tree:
-    """A parsed document whose nodes are found by axis and read by string value."""
+    """A parsed document. Nodes are found by axis and read by string value."""
 
     def __init__(self, xml: bytes | str) -> None:
         # Text is decoded already: the parser is told so, whatever an encoding declaration inside says.
@@ -62,7 +63,8 @@ class Tree:
         return str(self.elements[node.element].tag) if node.attribute is None else node.attribute
 
     def reach(self, start: Node | None, axis: Axis, kind: str) -> list[Node]:
-        """The elements or attributes one step from `start`, in document order; None is the document, above its root."""
+        """The elements or attributes one step from `start`, in document order. A `start` of None is the document, above
+        its root."""
         if start is not None and start.attribute is not None:
             return []
         if kind == "element":
@@ -78,7 +80,7 @@ class Tree:
 
 
 def accepts(test: NameTest, name: str, namespaces: Mapping[str, str]) -> bool:
-    """Whether a name test accepts an element's or attribute's Clark name."""
+    """Whether a name test accepts the Clark name of an element or attribute."""
     uri, local = etree.QName(name).namespace or "", etree.QName(name).localname
     if test.local not in ("*", local):
         return False
@@ -89,7 +91,8 @@ def accepts(test: NameTest, name: str, namespaces: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """Matches paths and filters in one document, binding only the variables in `keep` (the others exist, no more)."""
+    """Matches paths and filters in one document. It binds only the variables in `keep`; for the others it only checks
+    that a node exists."""
 
     tree: Tree
     namespaces: Mapping[str, str]
@@ -124,7 +127,7 @@ class Matcher:
                     yield node, tuple(chain(own, *parts))
 
     def _filter(self, node: Node, expr: Expr) -> list[Bindings]:
-        """The ways in which a filter holds: its distinct bindings, `[()]` where it binds nothing and holds."""
+        """The distinct bindings with which a filter holds; `[()]` if it holds and binds nothing."""
         match expr:
             case Rel():
                 return list(dict.fromkeys(bound for _, bound in self.embeddings(node, expr.steps)))
@@ -181,7 +184,7 @@ class Matcher:
         raise TypeError(f"not a function of filters: {call.name}")
 
     def _atoms(self, value: FilterValue) -> list[str | float]:
-        """What a comparison ranges over: each node's string value, or the one string or number."""
+        """The values that a comparison tries: the string value of each node, or the one string or number."""
         return [self.tree.text(node) for node in value] if isinstance(value, list) else [value]
 
     def _string(self, value: FilterValue) -> str:

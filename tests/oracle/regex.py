@@ -1,7 +1,7 @@
-r"""Regular expressions of XPath 2.0 for the oracle, by the definition: what a part can match is a set of ends.
+r"""XPath 2.0's regular expressions for the oracle, by the definition: what a part can match is a set of ends.
 
-Written from XML Schema, part 2, appendix F, and from 7.6.1 of XPath's functions; for valid patterns only. It takes
-time that grows fast with the text: texts of tests are short.
+Written from XML Schema, part 2, appendix F, and from 7.6.1 of XPath's functions, for valid patterns only. The time
+grows fast with the length of the text, but the texts of tests are short.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _whole(pattern: str) -> Part:
 
 
 class _Reader:
-    """Takes the tokens of a pattern one by one, the first at the list's end."""
+    """Takes the tokens of a pattern one by one. The first is at the end of the list."""
 
     def __init__(self, pattern: str) -> None:
         self.tokens = _TOKEN.findall(pattern)[::-1]
@@ -150,7 +150,7 @@ class _Reader:
         return ends
 
     def _inside(self) -> str:
-        """A token inside brackets: what is one outside, such as `{2}` or `(?:`, is single characters there."""
+        """A token inside brackets. What is one token outside, such as `{2}` or `(?:`, is single characters there."""
         token: str = self.tokens.pop()
         if token[0] != "\\":
             self.tokens += token[:0:-1]
@@ -158,7 +158,7 @@ class _Reader:
         return token
 
     def _brackets(self) -> Test:
-        """The rest of brackets whose first is taken."""
+        """The rest of an expression in brackets, after the first bracket."""
         negative = self._peek() == "^"
         if negative:
             self.tokens.pop()
@@ -178,7 +178,7 @@ class _Reader:
 
 
 def _one(token: str) -> str:
-    """The single character that a token stands for, "" if for a set."""
+    """The single character that a token stands for; "" if it stands for a set."""
     if token[0] != "\\":
         return token
     if token[1] in "pPsSdDwWiIcC":
@@ -187,7 +187,7 @@ def _one(token: str) -> str:
 
 
 def _test(token: str) -> Test:
-    """Whether a character is one that the token stands for."""
+    """Whether a token stands for a character."""
     one = _one(token)
     if one:
         return lambda char: char == one

@@ -120,7 +120,7 @@ def test_numbers_as_xpath_writes_them(value: float, text: str) -> None:
 
 
 def _unbound(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The same path without its bindings, which is then XPath 1.0."""
+    """The same path without its bindings, so that it is XPath 1.0."""
     return tuple(replace(s, var=None, filters=tuple(map(_unbound_filter, s.filters))) for s in steps)
 
 
@@ -135,7 +135,7 @@ def _unbound_filter(expr: Expr) -> Expr:
 
 @st.composite
 def xpath_blocks(draw: st.DrawFn) -> tuple[Block, list[bytes]]:
-    """A block that is XPath 1.0, the document that it was grown from, and another document."""
+    """A block that is XPath 1.0, the document from which it was derived, and another document."""
     rng = draw(st.randoms(use_true_random=False))
     samples = [document_xml(rng), document_xml(rng)]
     block, _ = BlockMaker(rng, namespaced=True).block("S", samples[0])
@@ -158,7 +158,7 @@ def test_matching_agrees_with_libxml2(case: tuple[Block, list[bytes]]) -> None:
 
 
 def _node(selected: Any, numbers: dict[etree._Element, int]) -> Node:
-    """What lxml's XPath selects: an element, or an attribute's value that knows its owner."""
+    """What lxml's XPath selects: an element, or the value of an attribute with its owner."""
     if isinstance(selected, etree._Element):
         return Node(numbers[selected])
     return Node(numbers[selected.getparent()], selected.attrname)

@@ -1,6 +1,6 @@
-"""Values for the oracle, written from their definitions: numbers, comparisons, tests of strings, derived values.
+"""Values for the oracle, written from their definitions: numbers, comparisons, string tests, derived values.
 
-It shares nothing with `xscl`, whose values it judges; Saxon judges both (test_values_saxon.py).
+It shares nothing with `xscl`, whose values it checks. Saxon checks both (test_values_saxon.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DIGITS = frozenset("0123456789")
 
 
 def number(text: str) -> float:
-    """XPath 1.0's number(): the double nearest to the number that the text writes, NaN if it writes none."""
+    """XPath 1.0's number(): the double nearest to the number that the text writes, NaN if it is not a number."""
     written = text.strip(" \t\r\n")
     whole, _, rest = written.removeprefix("-").partition(".")
     if not whole + rest or not _DIGITS.issuperset(whole + rest):
@@ -53,7 +53,7 @@ def number_text(value: float) -> str:
 
 
 def compare(op: str, left: str | float, right: str | float) -> bool:
-    """A comparison by section 4 of the language's definition."""
+    """A comparison as section 4 of the language's definition has it."""
     if isinstance(left, str) and isinstance(right, str) and op in ("=", "!="):
         return ([*map(ord, left)] == [*map(ord, right)]) == (op == "=")
     one, other = (number(value) if isinstance(value, str) else value for value in (left, right))
@@ -73,18 +73,19 @@ STRING_TESTS: dict[str, Callable[[str, str], bool]] = {
 
 
 def normalize_space(text: str) -> str:
-    """XPath's normalize-space(): white space is XML's four characters."""
+    """XPath's normalize-space(). White space is XML's four characters."""
     return " ".join(word for word in re.split("[\x20\x09\x0d\x0a]", text) if word)
 
 
 def upper_case(text: str) -> str:
-    """Each character's full mapping; none of them depends on its neighbours."""
+    """The full mapping of each character. None depends on its neighbours."""
     return "".join(char.upper() for char in text)
 
 
 def lower_case(text: str) -> str:
-    """Each character's full mapping, with the one that depends on its neighbours and on no language: a sigma is final
-    after a cased letter and not before one, those that are ignored between them left out (Unicode, table 3-17)."""
+    """The full mapping of each character. Only one depends on its neighbours but not on a language: a sigma is final
+    after a cased letter and not before one, where ignorable characters between them do not count (Unicode, table
+    3-17)."""
     return "".join(
         "ς" if char == "Σ" and _cased(text[:at][::-1]) and not _cased(text[at + 1 :]) else char.lower()
         for at, char in enumerate(text)
@@ -92,7 +93,7 @@ def lower_case(text: str) -> str:
 
 
 def _cased(text: str) -> bool:
-    """Whether the first character that is not ignored is cased."""
+    """Whether the first character that is not ignorable is cased."""
     for char in text:
         if unicodedata.category(char) in ("Mn", "Me", "Cf", "Lm", "Sk") or char in _MIDDLE:
             continue
@@ -111,7 +112,7 @@ _PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 
 
 def canonical_url(text: str) -> str:
-    """The canonical spelling of a web address, for those that a browser would take without changing their path."""
+    """The canonical spelling of a web address, for addresses whose path a browser would not change."""
     text = text.strip()
     found = _ADDRESS.fullmatch(text)
     assert found
@@ -128,7 +129,7 @@ def canonical_url(text: str) -> str:
 
 
 def host(text: str) -> str:
-    """The host of an address, "" if it has none."""
+    """The host of an address; "" if it has none."""
     if not ada_url.check_url(text.strip()):
         return ""
     return ada_url.URL(text.strip()).hostname.strip("[]").rstrip(".").removeprefix("www.")

@@ -1,4 +1,4 @@
-"""Holding an engine against the oracle: the same script over the same documents, row by row."""
+"""Compares an engine with the oracle: the same script over the same documents, row by row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from xscl import Script
 
 @dataclass(frozen=True)
 class Delivery:
-    """How documents arrive: `order` seeds a shuffle (None: as given), `batch` is the number in a batch."""
+    """How documents arrive: `order` is the seed of a shuffle (None: as given), `batch` the number of documents in a
+    batch."""
 
     order: int | None
     batch: int
@@ -29,7 +30,7 @@ def as_row(output: Output) -> OutputRow:
 
 
 def arranged(documents: Sequence[Document], delivery: Delivery) -> list[list[Document]]:
-    """The documents in batches. Of documents with one id the first stays first: which is kept depends on it."""
+    """The documents in batches. The first of several documents with one id stays first, because that one is kept."""
     first: dict[tuple[str, str], Document] = {}
     for document in documents:
         first.setdefault((document.stream, document.id), document)
@@ -46,7 +47,7 @@ def run(engine: Session, script: Script, batches: Sequence[Sequence[Document]]) 
 
 
 def assert_agrees(engine: Session, script: Script, documents: Sequence[Document], delivery: Delivery) -> int:
-    """Asserts that the engine gives the oracle's rows; returns how many there were."""
+    """Asserts that the engine gives the oracle's rows. Returns how many there are."""
     expected = comparable(evaluate(script, documents))
     got = comparable(run(engine, script, arranged(documents, delivery)))
     assert got == expected

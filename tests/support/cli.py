@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a way to call it, and the documents of a small story."""
+"""Helpers for tests of the command line: a way to call it, and the documents of a small story."""
 
 import json
 import sys

@@ -9,7 +9,7 @@ from xscl.syntax import Script
 
 
 def conjuncts_of(script: Script) -> list[Conjunct]:
-    """The conjunctive queries of a script, those of its hidden streams included."""
+    """The conjunctive queries of a script, including those of its hidden streams."""
     found: list[Conjunct] = []
 
     def collect(conjuncts: tuple[Conjunct, ...]) -> None:
@@ -25,6 +25,6 @@ def conjuncts_of(script: Script) -> list[Conjunct]:
 
 
 def conjunct(query: str) -> Conjunct:
-    """The one conjunctive query of a text."""
+    """The only conjunctive query of a text."""
     (found,) = conjuncts_of(parse_script(query))
     return found

@@ -1,4 +1,4 @@
-"""Runs a program that may take so much of the processor's time and no more, however busy the machine is."""
+"""Runs a program with a limit on its processor time, however busy the machine is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 20
 
 
 def printed(program: str, seconds: int = SECONDS) -> str:
-    """What a program of Python prints; an assertion fails if it needs more than its time or fails."""
+    """What a Python program prints. An assertion fails if it exceeds its time or fails."""
     limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (seconds, seconds))
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit, timeout=600)

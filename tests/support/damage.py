@@ -9,8 +9,8 @@ from random import Random
 
 
 def damaged(rng: Random, whole: Path, copy: Path, chosen: Callable[[Path], bool] = lambda path: True) -> str:
-    """Makes a copy of a directory with damage to one of the chosen files: a bit is another, the end is cut off, or a
-    stretch is all zeros. What was done, in words."""
+    """Copies a directory and damages one of the chosen files: flips a bit, cuts off the end, or writes zeros over a
+    stretch. Returns what it did, in words."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(whole, copy)
     files = sorted(path for path in copy.rglob("*") if path.is_file() and path.stat().st_size and chosen(path))

@@ -1,4 +1,4 @@
-"""A reader of outputs in the place of the sink of `--output`: its position is kept with the state."""
+"""A reader of outputs in place of the sink of `--output`. Its position is kept with the state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmqjp.tables.commit_metadata import CommitMetadata
 
 
 def undelivered(engine: Session) -> list[Output]:
-    """The outputs that the reader does not have, in the order of output lines."""
+    """The outputs that the reader does not have yet, in the order of output lines."""
     return sorted_outputs(engine.outputs(engine.position(OUTPUT_SINK).acked))
 
 

@@ -1,4 +1,4 @@
-"""Faults as an input: calls that fail, or that the process does not outlive, at a named point and a counted call."""
+"""Faults as an input: calls that fail, or that end the process, at a named point and at the n-th call."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Point = tuple[Any, str]
 
 
 class Injected(Exception):
-    """What fails because a test has it fail."""
+    """The failure that a test injects."""
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: nothing catches it."""
+    """Stands for the end of the process. Nothing catches it."""
 
 
 def fail(*given: object) -> NoReturn:
-    """Raises Injected, whatever it is given."""
+    """Raises Injected, whatever the arguments."""
     raise Injected
 
 
@@ -47,7 +47,7 @@ def killed() -> NoReturn:
 
 
 def wrap(point: Point, before: Callable[[], object], after: Callable[[], object]) -> None:
-    """Has each call at a point come with something that is done before it and something after it has ended well."""
+    """Makes each call at a point run `before` first, and `after` once it has succeeded."""
     owner, name = point
     method: Callable[..., Any] = getattr(owner, name)
 
@@ -68,7 +68,7 @@ def wrap(point: Point, before: Callable[[], object], after: Callable[[], object]
 
 
 def arm(point: Point, strike: Callable[[], object], calls: int = 1, *, after: bool = False) -> None:
-    """Has `strike` run at the call of this number: before anything is done, or after all is."""
+    """Makes `strike` run at the n-th call: before it does anything, or after it has succeeded."""
     count, struck = 0, False
 
     def counted() -> None:
@@ -88,7 +88,7 @@ def arm(point: Point, strike: Callable[[], object], calls: int = 1, *, after: bo
 
 @contextmanager
 def armed(point: Point, strike: Callable[[], object], calls: int = 1, *, after: bool = False) -> Iterator[None]:
-    """A block in which a point is armed (see `arm`)."""
+    """Arms a point within a block (see `arm`)."""
     owner, name = point
     own = vars(owner).get(name)
     arm(point, strike, calls, after=after)
@@ -105,7 +105,7 @@ def armed(point: Point, strike: Callable[[], object], calls: int = 1, *, after: 
 
 
 class FaultyStore:
-    """A store that does what another does, but for the calls that a test has put others in the place of."""
+    """A store that passes all calls on to another one, except those that a test has replaced."""
 
     def __init__(self, store: JoinEngine) -> None:
         self._store = store
@@ -116,7 +116,7 @@ class FaultyStore:
 
     @contextmanager
     def instead(self, **calls: Callable[..., Any]) -> Iterator[None]:
-        """A block in which these are called in the place of the store's own."""
+        """Replaces calls of the store within a block."""
         kept, self._instead = self._instead, {**self._instead, **calls}
         try:
             yield
@@ -125,13 +125,13 @@ class FaultyStore:
 
     @contextmanager
     def failing(self, *names: str, call: Callable[..., Any] = fail) -> Iterator[None]:
-        """A block in which calls of these names fail."""
+        """Makes calls of these names fail within a block."""
         with self.instead(**dict.fromkeys(names, call)):
             yield
 
 
 class FaultySession(Session):
-    """A session whose store fails where it is told to."""
+    """A session whose store fails where a test wants it to."""
 
     store: FaultyStore
 

@@ -27,7 +27,7 @@ Headers = Mapping[str, str]
 
 @dataclass
 class Request:
-    """What the server saw of a request, and the socket's file to answer on, byte by byte if one likes."""
+    """What the server saw of a request, and the socket's file, to answer on byte by byte."""
 
     path: str
     host: str
@@ -35,14 +35,14 @@ class Request:
     write: Callable[[bytes], object] = field(repr=False)
 
     def answer(self, status: int, body: bytes = b"", **headers: str | int) -> None:
-        """An answer as it should be; headers have `_` for `-`."""
+        """Sends a correct answer. Names of headers have `_` for `-`."""
         fields = {"Content_Length": len(body), "Connection": "close"} | headers
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
         self.write("\r\n".join([f"HTTP/1.1 {status} Status", *lines, "", ""]).encode() + body)
 
 
 class FeedServer:
-    """Answers each path with the function that `routes` has for it, else with 404. `log` has all requests, in order."""
+    """Answers each path with its function in `routes`, and others with 404. `log` has all requests, in order."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -55,13 +55,13 @@ class FeedServer:
         return f"http://{host}:{self.port}{path}"
 
     def serve(self, path: str, body: bytes | str, status: int = 200, **headers: str | int) -> str:
-        """Always the same answer; returns the address."""
+        """Always gives the same answer. Returns the address."""
         data = body.encode() if isinstance(body, str) else body
         self.routes[path] = lambda request: request.answer(status, data, **headers)
         return self.url(path)
 
     def validated(self, path: str, body: str, etag: str) -> str:
-        """A feed with a validator, as well-kept servers have it."""
+        """Serves a feed with a validator, as well-kept servers do."""
 
         def answer(request: Request) -> None:
             if request.headers.get("If-None-Match") == etag:
@@ -78,7 +78,7 @@ class FeedServer:
 
 @contextmanager
 def running_server() -> Iterator[FeedServer]:
-    """A server, until the end of the block."""
+    """A server that runs until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -119,7 +119,7 @@ def running_server() -> Iterator[FeedServer]:
 
 
 class Hours:
-    """A clock that jumps to whatever is waited for."""
+    """A clock that jumps to whatever time is waited for."""
 
     def __init__(self, start: int = START) -> None:
         self.time = start
@@ -145,7 +145,7 @@ QUICK = Limits(body=100_000, read=0.2, total=0.4, hops=5)
 
 @dataclass
 class Fetching:
-    """A directory that is fetched into, again and again, as `mmqjp fetch` would; each run takes over what is there."""
+    """A directory to fetch into repeatedly, as `mmqjp fetch` would. Each run continues from the one before."""
 
     directory: Path
     clock: Hours = field(default_factory=Hours)
@@ -191,7 +191,7 @@ class Fetching:
 
 
 def rss(*titles: str, extra: str = "", guid: str = "") -> str:
-    """A feed with an entry for each title; the guids are the titles, but for a prefix."""
+    """A feed with an entry for each title. A guid is the title after the prefix `guid`."""
     entries = "".join(
         f"<item><title>{title}</title><guid isPermaLink='false'>{guid}{title}</guid>"
         f"<link>https://site.example/{title}</link><pubDate>Wed, 06 May 2026 10:00:00 GMT</pubDate></item>"
@@ -211,12 +211,12 @@ def closed_port() -> int:
 
 
 def outcomes(report: Report) -> dict[str, int]:
-    """How many visits had which outcome, by its name."""
+    """The number of visits with each outcome, by its name."""
     return {outcome.value: count for outcome, count in report.counts.items()}
 
 
 def failure(fetching: Fetching, url: str) -> str:
-    """Fetches a feed, which must fail, and returns its last error."""
+    """Fetches a feed that must fail, and returns its last error."""
     assert outcomes(fetching.run(url)) == {"failed": 1}
     assert fetching.bodies(url) == []
     return fetching.feed(url).last_error

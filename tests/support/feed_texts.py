@@ -1,4 +1,4 @@
-"""Feeds in short, and what their entries say."""
+"""Short feeds, and what their entries contain."""
 
 import json
 
@@ -19,7 +19,7 @@ def read(feed, origin=HERE, form="item"):
 
 
 def leaves(document):
-    """The item's children as (name, text), a link as (link, rel href)."""
+    """The item's children as (name, text); a link as (link, rel href)."""
     assert isinstance(document, Document), document
     root = etree.fromstring(document.xml)
     assert root.tag == "item"

@@ -1,4 +1,4 @@
-"""Files to read documents from: lines, an archive, and what they hold."""
+"""Files to read documents from: lines, an archive, and their content."""
 
 import io
 import os
@@ -29,12 +29,12 @@ DOCUMENTS = [
 
 
 def read(*paths, **options):
-    """What the files and directories hold, read at 99 µs."""
+    """The content of files and directories, read at 99 µs."""
     return list(read_documents(paths, now=lambda: 99, **options))
 
 
 def write(path: Path, content: str | bytes, mtime: int = 1_000) -> Path:
-    """Writes a file, and says that it was written at `mtime`, in seconds."""
+    """Writes a file, and sets its `mtime`, in seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     os.utime(path, (mtime, mtime))
@@ -42,7 +42,7 @@ def write(path: Path, content: str | bytes, mtime: int = 1_000) -> Path:
 
 
 def warc(path: Path, gzipped: bool) -> Path:
-    """An archive of a feed, two documents, and what is neither."""
+    """An archive of a feed, two documents, and records that are neither."""
     out = io.BytesIO()
     writer = WARCWriter(out, gzip=gzipped)
 

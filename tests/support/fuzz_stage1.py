@@ -1,6 +1,6 @@
-"""Fuzzing stage 1: mutated XML, held to expat and exact matching.
+"""Fuzzes stage 1 with mutated XML, and compares it with expat and exact matching.
 
-`python -m tests.support.fuzz_stage1` goes on for hours.
+`python -m tests.support.fuzz_stage1 --seconds N` goes on for as long as you like.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ Mutation = Callable[[Random, bytes], bytes]
 
 
 def mutated(rng: Random) -> bytes:
-    """A document that was well-formed and has suffered, or not."""
+    """A document that was well-formed, with some mutations, or none."""
     xml = document_xml(rng, 12) if rng.randrange(3) == 0 else rng.choice(SEEDS)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
         xml = rng.choice(MUTATIONS)(rng, xml)
@@ -101,7 +101,7 @@ def mutated(rng: Random) -> bytes:
 
 
 def _place(rng: Random, xml: bytes) -> int:
-    """A place in the document: anywhere, or beside markup."""
+    """A place in the document: anywhere, or next to markup."""
     places = [found.start() for found in re.finditer(rb"[<>&;='\"/ ]", xml)] if rng.randrange(2) else []
     return rng.choice(places) + rng.randrange(2) if places else rng.randrange(len(xml) + 1)
 
@@ -124,7 +124,7 @@ def insert(rng: Random, xml: bytes) -> bytes:
 
 
 def wrap(rng: Random, xml: bytes) -> bytes:
-    """Puts a chunk into a section, a comment, an instruction or an element."""
+    """Puts a chunk into a CDATA section, a comment, a processing instruction or an element."""
     start, end = _chunk(rng, xml)
     before, after = rng.choice(((b"<![CDATA[", b"]]>"), (b"<!--", b"-->"), (b"<?p ", b"?>"), (b"<a k='1'>", b"</a>")))
     return xml[:start] + before + xml[start:end] + after + xml[end:]
@@ -152,7 +152,7 @@ def splice(rng: Random, xml: bytes) -> bytes:
 
 
 def declare(rng: Random, xml: bytes) -> bytes:
-    """Puts a DOCTYPE before the root element, mostly, and a reference to an entity somewhere."""
+    """Puts a DOCTYPE, mostly before the root element, and a reference to an entity somewhere."""
     subset = "".join(rng.choice(DECLARATIONS) for _ in range(rng.randrange(4)))
     outside = rng.choice(("", "", "", " SYSTEM 'x'", " PUBLIC '-//x' 'x'"))
     root = re.search(rb"<[A-Za-z]", xml)
@@ -168,7 +168,7 @@ def nest(rng: Random, xml: bytes) -> bytes:
 
 
 def swell(rng: Random, xml: bytes) -> bytes:
-    """Makes a value, a name or white space long, or attributes many."""
+    """Inserts a long value, name or white space, or many attributes."""
     place = _place(rng, xml)
     long = rng.choice((b"1" * 1000, b" " * 1000, b" k='" + b"x" * 1000 + b"'"))
     many = b"".join(b" k%d='%d'" % (number, number % 3) for number in range(100))
@@ -176,12 +176,12 @@ def swell(rng: Random, xml: bytes) -> bytes:
 
 
 def revalue(rng: Random, xml: bytes) -> bytes:
-    """Gives some values others of a few: the document has the shape that it had, and that others have."""
+    """Replaces some values by a few common ones. The document keeps its shape, which it shares with others."""
     return re.sub(rb"(?<=[>'\"])\w{1,2}(?=[<'\"])", lambda found: rng.choice((found[0], b"1", b"2", b"10")), xml)
 
 
 def recode(rng: Random, xml: bytes) -> bytes:
-    """Writes the document in another encoding, which it may declare, wrongly at times."""
+    """Writes the document in another encoding, which it may declare, sometimes wrongly."""
     text = xml.decode("utf-8", "replace")
     encoding = rng.choice(ENCODINGS)
     if rng.randrange(3):
@@ -202,8 +202,8 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 @dataclass
 class Read:
-    """Name and attributes of each element, in document order, the text of the root element, and the names of the
-    external entities that were declared."""
+    """The name and attributes of each element, in document order, the text of the root element, and the names of the
+    declared external entities."""
 
     elements: list[tuple[str, list[tuple[str, str]]]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -226,13 +226,13 @@ class Read:
         return self.elements, "".join(self.texts)
 
     def blurred(self) -> object:
-        """The content without namespaces, a carriage return as a line feed."""
+        """The content without namespaces, and with line feeds for carriage returns."""
         local = [(tag.split("}")[-1], [(k.split("}")[-1], v) for k, v in pairs]) for tag, pairs in self.elements]
         return local, "".join(self.texts).replace("\r", "\n")
 
 
 def reference(text: str, *, namespaces: bool = True) -> Read:
-    """What expat makes of a document, with attributes by default. Raises ExpatError."""
+    """What expat makes of a document, including default attributes. Raises ExpatError."""
     reader, parser = Read(), expat.ParserCreate("utf-8", "\n" if namespaces else None)
     parser.ordered_attributes = True
     parser.StartElementHandler = reader.start
@@ -274,7 +274,7 @@ _DECLARED = re.compile(rb"<\?xml\s[^>]*?encoding\s*=\s*['\"]([-\w.]+)", re.ASCII
 
 
 def decoded(xml: bytes) -> str:
-    """The text of a document: expat lacks most encodings. Raises UnicodeDecodeError or LookupError."""
+    """The text of a document, because expat lacks most encodings. Raises UnicodeDecodeError or LookupError."""
     declared = _DECLARED.match(xml)
     encoding = next((name for start, name in _STARTS if xml.startswith(start)), declared and declared[1].decode())
     return xml.decode(encoding or "utf-8").lstrip("\ufeff")
@@ -284,7 +284,7 @@ def decoded(xml: bytes) -> str:
 
 
 def parsed(xml: bytes) -> ParsedDocument | None:
-    """The document, None if it was refused; nothing else may come of it, and nothing that expat refuses."""
+    """The document; None if it was refused. Fails if anything else happens, or if expat refuses it."""
     try:
         document = parse_document(xml)
     except DocumentError:
@@ -294,7 +294,7 @@ def parsed(xml: bytes) -> ParsedDocument | None:
 
 
 def compare(document: ParsedDocument, text: str) -> None:
-    """Holds a document to what expat makes of its text, but for where libxml2 is known to be wrong."""
+    """Compares a document with what expat makes of its text, except where libxml2 is known to be wrong."""
     try:
         expected = reference(text)
     except expat.ExpatError:
@@ -347,7 +347,7 @@ QUERIES = [conjuncts_of(parse_script(script)) for script in (PLAIN, PLAIN + ";" 
 
 
 def check(documents: Sequence[bytes]) -> int:
-    """Holds stage 1 to expat and to exact matching in documents; how many of them could be read."""
+    """Compares stage 1 with expat and exact matching on documents. Returns how many of them could be read."""
     trees = [tree for xml in documents if (tree := parsed(xml)) is not None]
     batch = [StreamDocument(number, "S", 0, 0, tree) for number, tree in enumerate(trees)]
     for conjuncts in QUERIES:
@@ -387,7 +387,7 @@ def main() -> None:
 
 
 def guilty(documents: Sequence[bytes]) -> Sequence[bytes]:
-    """The first of the documents to fail alone, all of them if none does."""
+    """The first document that fails alone; all of them if none does."""
     for xml in documents:
         try:
             check([xml])

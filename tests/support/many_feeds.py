@@ -1,4 +1,4 @@
-"""Many feeds on a few hosts, for a fetch that is killed again and again; and what politeness demands of the log."""
+"""Many feeds on a few hosts, for a fetch that is killed repeatedly, and a check that it was polite to the hosts."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ def path_of(number: int) -> str:
 
 
 def titles(number: int, version: int) -> list[str]:
-    """The entries of a feed: some are its own, some are its neighbour's too; every fifth feed changes."""
+    """The entries of a feed: some are its own, some its neighbour has too. Every fifth feed changes."""
     return [f"own-{number}", f"shared-{number // 4}", *(["late"] if version and number % 5 == 0 else [])]
 
 
 @dataclass
 class ManyFeeds:
-    """So many feeds on so many hosts of a server, listed in an OPML file, in folders."""
+    """So many feeds on so many hosts of a server, listed in an OPML file with folders."""
 
     server: FeedServer
     opml: Path
@@ -42,7 +42,7 @@ class ManyFeeds:
         self.opml.write_bytes(write_opml(listed))
 
     def publish(self, version: int) -> None:
-        """Has the server serve a version of each feed."""
+        """Makes the server serve a version of each feed."""
         for number in range(self.feeds):
             entries = titles(number, version)
             self.server.validated(path_of(number), rss(*entries, guid=f"{number}/"), f'"{number}-{len(entries)}"')
@@ -52,7 +52,7 @@ class ManyFeeds:
 
 
 def committed(state: Path, start: int) -> set[str]:
-    """The paths of the feeds that have been fetched since a time, as the state of a fetch says."""
+    """The paths of the feeds that were fetched since a time, according to the fetcher's state."""
     if not state.exists():
         return set()
     with FetchStore(state) as store:
@@ -60,7 +60,7 @@ def committed(state: Path, start: int) -> set[str]:
 
 
 def read_trail(path: Path) -> list[tuple[int, str]]:
-    """When each request began, by the clock of the test, and to which host."""
+    """When each request began, by the test's clock, and to which host."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(moment), host) for moment, host in map(str.split, lines)]
 
@@ -76,7 +76,8 @@ class Run:
 
 
 def assert_polite(many: ManyFeeds, trail: Path, runs: list[Run]) -> None:
-    """Each process asked for what had not been fetched, once; what is spaced is so across processes too."""
+    """Asserts that each process requested, once, what had not been fetched, and that requests are spaced across
+    processes too."""
     for run in runs:
         # Who was killed may have requests on the way that the server never read, but it lacks no answer.
         log = [request for request in many.server.log if request.headers["User-Agent"] == run.agent]

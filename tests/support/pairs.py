@@ -1,4 +1,4 @@
-"""One query that pairs documents of equal text, documents for it, and the pairs that it finds."""
+"""A query that pairs documents of equal text, documents for it, and the pairs that it finds."""
 
 from feeds.document import Document
 from mmqjp.answers.output import Output

@@ -1,4 +1,4 @@
-"""Where the project is, and the files that tests read."""
+"""The directory of the project, and the files that tests read."""
 
 from __future__ import annotations
 

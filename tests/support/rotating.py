@@ -1,4 +1,4 @@
-"""A program that writes lines to files and has them rotated, in every way that is usual; what it wrote is known."""
+"""Writes lines to files and rotates them in every usual way, and knows what it wrote."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 class Rotating:
-    """Writes unique lines to `x.jsonl` in a directory, has the file moved or copied and cut, and still writes to moved
-    files. `look` is called before what nobody could read any more is lost: a file is removed, or moved out of the
-    source's sight without ever having been seen. `kinds` says whether the source reads all `*.jsonl`."""
+    """Writes unique lines to `x.jsonl` in a directory, moves the file or copies and truncates it, and goes on writing
+    to moved files. Before it loses what nobody could read afterwards, it calls `look`: before it removes a file, or
+    moves an unseen file out of the source's sight. `kinds` says whether the source reads all `*.jsonl`."""
 
     def __init__(
         self, directory: Path, rng: random.Random, look: Callable[[], object], *, long: bool, kinds: bool = True
@@ -26,17 +26,18 @@ class Rotating:
         self._number = 0
 
     def act(self) -> None:
-        """Does something."""
+        """Does something at random."""
         write, move, cut = self.write, self.move, self.copy_and_cut
         self._rng.choice([write, write, write, self.write_to_moved, move, cut, self.anew, self.date])()
 
     def act_unseen(self) -> None:
-        """Does something before which nobody has to look."""
+        """Does something for which nobody needs to look first."""
         actions = [self.write, self.write, self.write_to_moved, self.date, self._move_to_new, self._copy_to_new]
         self._rng.choice(actions if self._kinds else actions[:4])()
 
     def write(self, path: Path | None = None) -> None:
-        """Some lines; every third is malformed. All begin alike, and may fill what is looked at of a beginning."""
+        """Writes some lines. Every third is malformed. All begin alike; long ones fill the part of a file that
+        identifies it."""
         text = ""
         for _ in range(self._rng.randint(1, 4)):
             number = len(self.lines)
@@ -48,13 +49,13 @@ class Rotating:
             file.write(text)
 
     def write_to_moved(self) -> None:
-        """As one does who has the file open that was moved."""
+        """Writes to a moved file, like a program that still has it open."""
         there = [path for path in self._moved if path.exists()]
         if there:
             self.write(there[-1])
 
     def move(self) -> None:
-        """The file goes under another name, of the source's kind or not; those that went before go on."""
+        """Renames the file, to a name that the source reads or not. Files renamed earlier move up."""
         if self._kinds and self._rng.random() < 0.4:
             self._move_to_new()
         elif self.path.exists() and self.path.stat().st_size:  # an empty one has nothing to be known by
@@ -62,7 +63,7 @@ class Rotating:
             self._move(self._shifted() if self._rng.random() < 0.7 else self.directory / f"old-{len(self.lines)}")
 
     def copy_and_cut(self) -> None:
-        """The file is copied and cut to nothing."""
+        """Copies the file and truncates it."""
         if self._kinds and self._rng.random() < 0.4:
             self._copy_to_new()
         elif self.path.exists():
@@ -70,17 +71,17 @@ class Rotating:
             self._copy(self._shifted())
 
     def to_shut(self) -> list[Path]:
-        """Files that may be shut for a while: no copies, of which nothing but what is in them tells what they are."""
+        """Files that may be unreadable for a while. They exclude copies, which only their content identifies."""
         return [path for path in self.directory.iterdir() if path not in self.copies and self._rng.random() < 0.3]
 
     def anew(self) -> None:
-        """The file is removed and made again, often with the same inode."""
+        """Removes the file and creates it again, often with the same inode."""
         self._look()
         self.path.unlink(missing_ok=True)
         self.write()
 
     def date(self) -> None:
-        """Files get any times."""
+        """Gives files arbitrary times."""
         for path in self.directory.iterdir():
             moment = self._rng.randint(0, 2_000_000_000)
             os.utime(path, (moment, moment))
@@ -108,7 +109,7 @@ class Rotating:
         return self.directory / f"x-{self._number}.jsonl"
 
     def _shifted(self) -> Path:
-        """`x.jsonl.1`, after what has this name is the second one, and so on."""
+        """`x.jsonl.1`, after the file of that name has become `x.jsonl.2`, and so on."""
         last = 1
         while (self.directory / f"x.jsonl.{last}").exists():
             last += 1

@@ -1,4 +1,4 @@
-"""Saxon as a reference: an implementation of XPath that shares nothing with ours, asked for many values at once."""
+"""Saxon as a reference: an implementation of XPath that shares nothing with ours, called for many values at once."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ declare function local:atom($item as item()) { if ($item instance of node()) the
 
 
 def saxon(expression: str, cases: Sequence[Sequence[Value]]) -> list[str]:
-    """The string value of an XPath expression for each case, whose values are `$c(1)`, `$c(2)`, ...; what cannot be
-    evaluated gives "error" and the error's code."""
+    """The string value of an XPath expression for each case, whose values are `$c(1)`, `$c(2)`, ... What cannot be
+    evaluated gives "error" and the code of the error."""
     body = (
         f"for $c in parse-json($json)?* return try {{ string({expression}) }} "
         f"catch * {{ 'error ' || local-name-from-QName($err:code) }}"
@@ -57,7 +57,7 @@ def saxon(expression: str, cases: Sequence[Sequence[Value]]) -> list[str]:
 
 
 def saxon_of_document(expressions: Sequence[str], xml: str) -> list[str]:
-    """The string value of each expression, in which `$r` is the root element of the document."""
+    """The string value of each expression. `$r` is the root element of the document."""
     body = ", ".join(f"string({expression})" for expression in expressions)
     return _run(f"let $r := parse-xml($json)/* return ({body})", xml)
 

@@ -1,4 +1,4 @@
-"""What the tests of the service share: a service over a state directory whose every step the test takes."""
+"""Helpers for tests of the service: a service over a state directory that takes each step when the test says so."""
 
 import json
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
 
 
 class Events(list[tuple[str, dict[str, object]]]):
-    """A log that keeps what it is told."""
+    """A log that keeps its events."""
 
     def event(self, name: str, /, **fields: object) -> None:
         self.append((name, fields))
@@ -31,7 +31,7 @@ class Events(list[tuple[str, dict[str, object]]]):
 
 
 class StopAfter:
-    """A stop that is set after it was asked so often, and never waits."""
+    """A stop that is set after it was asked so many times. It never waits."""
 
     def __init__(self, often: int) -> None:
         self.left = often
@@ -54,7 +54,7 @@ class Directory:
         self.spool = Spool(self.state)
 
     def drop(self, name: str, ids: Iterable[int], text: str = "v") -> None:
-        """Drops a file with a document for each number, which is its time in seconds too."""
+        """Writes a file with a document for each number, which is also its time in seconds."""
         documents = ({"id": f"d{n}", "time": n * 1_000_000, "xml": f"<a>{text}</a>"} for n in ids)
         (self.drops / name).write_text("".join(json.dumps(document) + "\n" for document in documents))
 

@@ -1,4 +1,4 @@
-"""Stores of files, and their tables, as the engine on Spark opens them."""
+"""Parquet stores and their tables, opened as the engine on Spark opens them."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ TABLES = (FLAT_STORE | SCHEMA).tables
 
 
 def parquet_store(directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000) -> ParquetStore:
-    """A store of files in a directory, or in a temporary one."""
+    """A Parquet store in a directory, or in a temporary one."""
     return ParquetStore(FLAT_STORE | SCHEMA, directory, now)

@@ -1,4 +1,4 @@
-"""Runs the command line, or some code, as somebody who may not write: permissions mean nothing to root."""
+"""Runs the command line, or some code, as a user who may not write. Root may write regardless of permissions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.processes import nursery
 
 
 def as_nobody(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs code, with arguments in `sys.argv[1:]`, as nobody, if that is not who we are."""
+    """Runs code as the user nobody, if this process is root. `sys.argv[1:]` has the arguments."""
     return nursery.run("tests.processes.nobody", code, *arguments)
 
 
 def command_as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Calls the command line as nobody."""
+    """Runs the command line as the user nobody."""
     return as_nobody("mmqjp.cli.main(sys.argv[1:])", *arguments)
 
 
 @contextmanager
 def open_directory() -> Iterator[Path]:
-    """A temporary directory that everybody may enter, which those of pytest are not."""
+    """A temporary directory that everybody may enter, unlike those of pytest."""
     with TemporaryDirectory() as directory:
         path = Path(directory)
         path.chmod(0o755)
@@ -32,12 +32,12 @@ def open_directory() -> Iterator[Path]:
 
 
 def give_to_all(path: Path) -> None:
-    """Lets everybody read a directory and all in it, and nobody but root write it."""
+    """Lets everybody read a directory and everything in it. Only root may write."""
     for found in [path, *path.rglob("*")]:
         found.chmod(0o555 if found.is_dir() else 0o444)
 
 
 def take_back(path: Path) -> None:
-    """Lets its owner write a directory and all in it again."""
+    """Lets the owner write a directory and everything in it again."""
     for found in [path, *path.rglob("*")]:
         found.chmod(0o755 if found.is_dir() else 0o644)

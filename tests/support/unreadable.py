@@ -1,4 +1,4 @@
-"""Files that the system refuses to open, or to read beyond a byte: also for the user root, whom no permissions bind."""
+"""Files that cannot be opened, or not read beyond some byte, even by root, whom permissions do not stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPEN, _SCAN = Path.open, os.scandir
 
 
 class Broken(io.BufferedReader):
-    """A file with a bad sector behind its first so many bytes."""
+    """A file with a bad sector after so many bytes."""
 
     def __init__(self, file: Any, after: int) -> None:
         super().__init__(file)
@@ -35,7 +35,7 @@ class Broken(io.BufferedReader):
 
 @contextmanager
 def opened_by(how: Any) -> Iterator[None]:
-    """Has `how(path, file)` replace what `Path.open` gives, or raise."""
+    """Replaces what `Path.open` returns by the result of `how(path, file)`, which may also raise."""
 
     def opening(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
         if mode != "rb":
@@ -48,7 +48,7 @@ def opened_by(how: Any) -> Iterator[None]:
 
 @contextmanager
 def shut(*paths: Path) -> Iterator[None]:
-    """Files that nobody may open, and directories that nobody may list, for a while."""
+    """Makes files impossible to open, and directories impossible to list, within a block."""
     closed = set(paths)
 
     def refused(path: Path) -> bool:
@@ -70,7 +70,7 @@ def shut(*paths: Path) -> Iterator[None]:
 
 @contextmanager
 def failing(path: Path, after: int) -> Iterator[None]:
-    """A file that cannot be read beyond so many bytes, for a while."""
+    """Makes a file impossible to read beyond so many bytes, within a block."""
 
     def opening(found: Path, otherwise: Any) -> Any:
         if found != path:

@@ -1,4 +1,4 @@
-"""Holding stage 1 against exact matching: joining its witnesses over the minors of the registered patterns."""
+"""Compares stage 1 with exact matching, by joining its witnesses over the minors of the registered patterns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xscl.algebra.normal import Conjunct
 
 
 class Stage:
-    """Stage 1 and the catalog that feeds it, with the conjunctive queries that stand."""
+    """Stage 1 and the catalog that feeds it, with the registered conjunctive queries."""
 
     def __init__(self, stage: XPathStage | None = None) -> None:
         self.catalog, self.stage = Catalog(), stage or XPathStage()
@@ -34,14 +34,14 @@ class Stage:
         return Witnessed(self.stage.evaluate(documents), self.groups)
 
     def definition(self, variable: int) -> str:
-        """A variable's definition, that of no other, whatever the ids."""
+        """The definition of a variable, which no other variable has, whatever the ids."""
         step = self.catalog.steps[variable]
         above = f"{step.stream}:" if step.parent is None else self.definition(step.parent) + " "
         return above + str(step.node)
 
     def named(self, found: Witnessed) -> object:
-        """The witnesses with variables by definition and nodes with their functions, to compare stages with different
-        ids."""
+        """The witnesses with variables by definition and nodes with their functions, to compare stages whose ids
+        differ."""
         functions_of = {number: functions for functions, number in self.catalog.chains.items()}
 
         def named(node: int) -> tuple[object, ...]:
@@ -54,7 +54,7 @@ class Stage:
         return edges, {(docid, named(node)): value for (docid, node), value in found.values.items()}
 
     def check(self, documents: Sequence[StreamDocument]) -> int:
-        """Compares all standing patterns' matches in the documents; how many there were."""
+        """Compares the matches of all registered patterns in the documents. Returns how many there are."""
         found = self.evaluate(documents)
         count = 0
         for conjunct, placement in self.standing:
