@@ -35,11 +35,11 @@ HOWS: tuple[How, ...] = ("replace", "replace", "add", "ensure")
 
 Timing = tuple[str, ...]
 FREE = ()
-"""No document is late, and nothing is let go of."""
+"""No document is late, and nothing is dropped."""
 BOUNDED = ("bounded",)
 """Documents may be late."""
 SILENT = ("bounded", "silent")
-"""Streams may go on with the clock, too."""
+"""Silent streams may advance with the clock, too."""
 
 
 def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Operation]:

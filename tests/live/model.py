@@ -22,10 +22,10 @@ from tests.oracle.match import Tree
 from xscl import parse_script
 
 parsed = cache(parse_script)
-"""A script. What the engine's process forgets, the tests need not parse again."""
+"""A parsed script, cached: unlike the engine's caches, this one outlives simulated processes."""
 
 INFINITE = None
-"""A window without end."""
+"""An infinite window."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class LiveModel:
         self.undelivered: list[OutputRow] = []
         self.dead_letters: list[tuple[int, tuple[str, str, str]]] = []
         self._floors: list[int] = []
-        """Documents that end before these times could have met some that were dropped."""
+        """A document that ends before one of these times could have matched one that was dropped."""
         self._gone: list[tuple[Kept, int]] = []
-        """The documents that were dropped, with the steps at which they were."""
+        """The documents that were dropped, each with the step of that."""
         self._step = 0
         self._highest = 0
         self._noted: dict[str, int] = {}

@@ -9,7 +9,7 @@ from typing import Literal
 from feeds.document import Document
 
 How = Literal["replace", "add", "ensure"]
-"""What becomes of queries that are there under the names of a script."""
+"""What happens to existing queries that have a name of the script."""
 
 Lateness = int | None | Mapping[str, int | None]
 
@@ -98,7 +98,7 @@ class Reopen:
 
 
 Change = Batch | Subscribe | Unsubscribe | Pause | Resume | Prune
-"""What writes to the store, in a batch of its own."""
+"""The operations that write to the store, each in its own batch."""
 
 
 @dataclass(frozen=True, slots=True)

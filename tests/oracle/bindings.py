@@ -30,7 +30,7 @@ class Stored:
     t1: int
     xml: bytes | str
     externals: tuple[tuple[str, str], ...]
-    """(id, stream) of the external documents it comes from, left to right."""
+    """The (id, stream) of each external document that it derives from, left to right."""
 
     @cached_property
     def tree(self) -> Tree:

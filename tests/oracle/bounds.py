@@ -14,7 +14,7 @@ from tests.oracle.evaluation import Evaluation
 from xscl import parse_script
 
 Gap = tuple[int, int | None]
-"""The first arrival that is not seen, and the first that is again."""
+"""The first arrival that is not seen, and the next one that is; None if there is none yet."""
 
 
 @dataclass

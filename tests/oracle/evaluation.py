@@ -21,7 +21,7 @@ from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItems, 
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 ROOTS = "*"
-"""Stands for the block roots in a set of variable names that somebody needs."""
+"""Stands for the roots of blocks in a set of names of needed variables."""
 
 
 class Doc(Protocol):

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 Captured = frozenset[tuple[int, str]]
-"""The text of each group that captured one, by its number."""
+"""The number and the text of each group that has captured some."""
 
 State = tuple[int, Captured]
 Part = Callable[[str, int, Captured], Iterable[State]]
-"""The ends that a part has in a text from a place on."""
+"""The ends of a part's matches that begin at a place in a text."""
 
 Test = Callable[[str], bool]
 

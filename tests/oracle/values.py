@@ -66,7 +66,7 @@ STRING_TESTS: dict[str, Callable[[str, str], bool]] = {
     "ends-with": lambda text, part: len(part) <= len(text) and text[len(text) - len(part) :] == part,
     "matches": oracle_regex.matches,
 }
-"""The tests of two strings."""
+"""The tests on two strings."""
 
 
 # ---------------------------------------------------------------- derived values
@@ -102,7 +102,7 @@ def _cased(text: str) -> bool:
 
 
 _MIDDLE = "'.:·\u0387\u055f\u05f4‘’\u2024\u2027\ufe13\ufe52\ufe55\uff07\uff0e\uff1a"
-"""The punctuation that may stand inside a word."""
+"""The punctuation that may be inside a word."""
 
 # Addresses: RFC 3986, appendix B, with the hosts that browsers make.
 

@@ -41,7 +41,7 @@ LINES = [
 """What `run` writes for QUERIES over DOCUMENTS."""
 
 PROGRAM = [sys.executable, "-c", "from mmqjp.cli import main; main(prog_name='mmqjp')"]
-"""The command line as a process; arguments follow."""
+"""The command that runs the command line as a process; arguments follow."""
 
 
 def mmqjp(*arguments: str | Path) -> Result:

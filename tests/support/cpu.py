@@ -10,7 +10,7 @@ from functools import partial
 from tests.support.places import ROOT
 
 SECONDS = 20
-"""What a program gets for inputs that took minutes or more when their reading was not linear."""
+"""The time for inputs that took minutes or more when they were not read in linear time."""
 
 
 def printed(program: str, seconds: int = SECONDS) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Point = tuple[Any, str]
-"""A class, module or object, and the name of what it can be called by."""
+"""A class, module or object, and the name of one of its functions."""
 
 
 class Injected(Exception):

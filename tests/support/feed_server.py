@@ -49,7 +49,7 @@ class FeedServer:
         self.routes: dict[str, Callable[[Request], object]] = {}
         self.log: list[Request] = []
         self.released = threading.Event()
-        """Set when the test is over: whoever keeps a client waiting waits for this."""
+        """Set when the test is over. A route that keeps a client waiting waits for this."""
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"
@@ -138,9 +138,9 @@ async def to_loopback(host: str, port: int) -> list[str]:
 
 
 SMALL = Limits(body=100_000, hops=5)
-"""Limits that are reached by little."""
+"""Limits that little data reaches."""
 QUICK = Limits(body=100_000, read=0.2, total=0.4, hops=5)
-"""And in no time, for those who dawdle."""
+"""The same, with short times for slow servers."""
 
 
 @dataclass

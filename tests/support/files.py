@@ -25,7 +25,7 @@ DOCUMENTS = [
     Document("d2", LATIN, "S", (1, 2)),
     Document("d3", "<c/>", "S", 99),
 ]
-"""What LINES are, read at 99 µs."""
+"""The documents of LINES, read at 99 µs."""
 
 
 def read(*paths, **options):

@@ -22,10 +22,10 @@ from xpath_stage.parse import DocumentError, ParsedDocument, StreamDocument, par
 from xscl import parse_script
 
 ROUND = 40
-"""Documents that are matched together."""
+"""The number of documents that are matched together."""
 
 MAX_BYTES = 4_000
-"""Largest document; the exact matching of larger ones takes long."""
+"""The largest document. Exact matching of larger ones takes long."""
 
 # ---------------------------------------------------------------- the mutator
 
@@ -38,7 +38,7 @@ SEEDS = (
     b"<a>" * 30 + b"1<b>HTTP://EX.org:80/P?b=2&amp;a=1#t</b>" + b"</a>" * 30,
     "<a><b>\u00e9\u0130\u01c5\ufb01</b><\u00e9\u0131 \u00fc='\U0001f600'/><b>\u2028\u0085\u00a01</b></a>".encode(),
 )
-"""Well-formed documents of the names that the queries ask for."""
+"""Well-formed documents with the names that the queries use."""
 
 DECLARATIONS = (
     "<!ENTITY e '1'>",
@@ -268,7 +268,7 @@ _STARTS = (
     (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"), (b"<\0\0\0", "utf-32-le"), (b"\0\0\0<", "utf-32-be"),
     (b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"),
 )  # fmt: skip
-"""How a document starts that tells its encoding, whatever it declares."""
+"""The first bytes that determine a document's encoding, whatever it declares."""
 
 _DECLARED = re.compile(rb"<\?xml\s[^>]*?encoding\s*=\s*['\"]([-\w.]+)", re.ASCII)
 
@@ -333,7 +333,7 @@ DECLARE NAMESPACE p = "u:x"; DECLARE NAMESPACE y = "u:y";
 //a->r[./*->x][.//@*->y] JOIN {x = y' AND y = x' AND r = r', 1} //a->r'[./*->x'][.//@*->y'];
 //é->x JOIN {upper-case(x) = y, 1} //*[./@ü]->y
 """
-"""Queries whose answers the shape cache may keep."""
+"""Queries whose results the shape cache may keep."""
 
 OTHERS = """
 //a[@k = '1']/b->x JOIN {x = y, 1} //@k[. != '1']->y;

@@ -11,7 +11,7 @@ from join_stage.store.spark.parquet_store import ParquetStore
 from mmqjp.tables.schema import SCHEMA
 
 TABLES = (FLAT_STORE | SCHEMA).tables
-"""The tables of a store, those of the join state included."""
+"""The tables of a store, including those of the join state."""
 
 
 def parquet_store(directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000) -> ParquetStore:
