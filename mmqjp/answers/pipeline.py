@@ -119,10 +119,15 @@ class Pipeline:
             docid = (first if record is None else record.docid) - 1
             pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
-        self._operators.save()
-        if records:
-            self._usage.save(accounts, records[-1].arrival, self._ledger.batch, cutoffs)
+        self._save(accounts, cutoffs)
         return drafts, pauses
+
+    def _save(self, accounts: Accounts, cutoffs: Cutoffs) -> None:
+        """Writes, within the batch, the state of operators and what queries have used of their quotas up to the last
+        arrival, also if what was decided needed no new document."""
+        self._operators.save()
+        if self._ledger.next_arrival:
+            self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch, cutoffs)
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Returns whether operators would decide anything at these greatest times without a new document."""
@@ -171,9 +176,7 @@ class Pipeline:
             reason = cutoff.reason(self._quota, "that is gone" if arrived is None else self._records[arrived].id)
             docid = arrived - 1 if arrived is not None and qid in new else last
             pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
-        self._operators.save()
-        if self._ledger.next_arrival:
-            self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch, cutoffs)
+        self._save(accounts, cutoffs)
         return drafts, pauses
 
     # ------------------------------------------------------------ rounds

@@ -178,3 +178,41 @@ def test_silence_moves_the_watermark_and_what_waits_comes(tmp_path: Path):
         assert engine.pass_time()
         assert [(o.query, o.seq) for o in engine.outputs()] == [("pairs", 0), ("readers", 1)]
         assert engine.counters().outputs == 2 and not engine.pass_time()
+
+
+class Charged(Held):
+    """Charges queries for what it held back when it gives it, to the first arrival."""
+
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+        for item in super().on_watermark(context, greatest):
+            assert item.query is not None
+            if context.accounts.of(item.query).take_output(0):
+                yield item
+
+
+class Charging(FaultySession):
+    @staticmethod
+    def _make_operators(registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> Operators:
+        held = Charged(registry, records, ledger, watermarks)
+        return Operators({Subscription: held, HiddenStream: InnerJoinOperator(records)})
+
+
+@pytest.mark.parametrize(("max_outputs", "paused", "used"), [(10, False, 4), (3, True, 0)])
+def test_what_silence_decides_counts_against_quotas(max_outputs: int, paused: bool, used: int, tmp_path: Path):
+    now = START
+
+    def opened() -> Charging:
+        state = tmp_path / "state"
+        return Charging(
+            "duckdb", state=state, lateness=LATENESS, idle_after=IDLE, now=lambda: now, max_outputs=max_outputs
+        )
+
+    with opened() as engine:
+        engine.subscribe("S//a PUBLISH everything")
+        engine.process([Document(f"d{n}", "<a/>", time=START) for n in range(2)])  # each match is charged, too
+    with opened() as engine:
+        now += IDLE + 600 * SECOND
+        assert engine.pass_time()
+        assert (engine.registry.named("everything")[0].paused is not None) == paused
+        assert len(list(engine.outputs())) == (0 if paused else 2)
+        assert engine.sql("SELECT sum(outputs) AS n FROM spent", trusted=True)["n"].to_pylist() == [used]
