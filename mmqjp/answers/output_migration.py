@@ -14,6 +14,7 @@ import pyarrow as pa
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.outbox import SINK_PREFIX, Position, output_of, output_row
 from mmqjp.answers.output import Output, digest, sorted_outputs
+from mmqjp.tables import answers
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.table_rows import TableRows
@@ -28,9 +29,7 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
     The id is the digest of the output's line. The position of `--output`, which was stored as a batch, becomes a
     number.
     """
-    rows = store.read(
-        "outputs", [*["query", "t0", "t1", "documents", "streams", "nodes", "xml", "batch", "seq", "id"]]
-    ).sort_by("batch")
+    rows = store.read("outputs", answers.TABLES["outputs"].names).sort_by("batch")
     if len(rows):
         store.drop_before("outputs", "batch", rows["batch"][-1].as_py() + 1)
     delivered, acked = int(ledger.setting(_DELIVERED) or -1), -1

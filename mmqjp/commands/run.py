@@ -221,7 +221,7 @@ def run(
 def fetched(intake: Intake) -> Iterator[Batch]:
     """The batches of what was fetched and not yet read."""
     for batch in intake.batches():
-        yield batch.items, intake.notes(batch, {})
+        yield batch.items, intake.metadata(batch, {})
         intake.committed(batch)
 
 

@@ -79,7 +79,7 @@ def _joint(conjunct: Conjunct, parts: Sequence[Record]) -> Iterator[tuple[JointB
             if _text(binding, left) == _text(binding, right)
         ]
         if len(joined) == len(conjunct.joins) and all(
-            holds(expr, lambda var, binding=binding: Value(*binding[var]).text())  # type: ignore[misc]
+            holds(expr, lambda var, binding=binding: Value(*binding[var]).text())  # type: ignore[misc]  # mypy infers no lambda with a default
             for expr in conjunct.residual
         ):
             inner = [value for _, values in choice for value in values]

@@ -185,9 +185,9 @@ class Registry:
                 for stream in filter(is_hidden, one.streams):
                     self._attach(
                         stream,
-                        lambda stream=stream: inner_join(query.normal, stream),  # type: ignore[misc]
+                        lambda stream=stream: inner_join(query.normal, stream),  # type: ignore[misc]  # no inference with a default
                         query.since,
-                        lambda made, stream=stream: add_targets(made, inner[stream]),  # type: ignore[misc]
+                        lambda made, stream=stream: add_targets(made, inner[stream]),  # type: ignore[misc]  # no inference with a default
                     )
 
         add_targets(query, own)

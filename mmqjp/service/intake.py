@@ -47,8 +47,8 @@ def _size(read: ReadItem[Document | Reject]) -> int | None:
 class Intake:
     """The sources of an engine. Reading resumes at the offsets that the store has committed.
 
-    `history` is shared by all sources and is loaded here. Each batch must be committed with its `notes` before the next
-    one is read.
+    `history` is shared by all sources and is loaded here. Each batch must be committed with its `metadata` before
+    the next one is read.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Intake:
         offset = self._positions.get((source, file))
         return 0 if offset is None else offset.position
 
-    def notes(self, batch: ReadBatch, settings: Mapping[str, str]) -> CommitMetadata:
+    def metadata(self, batch: ReadBatch, settings: Mapping[str, str]) -> CommitMetadata:
         """What to commit with the batch that was just read, including `settings`."""
         known = {HISTORY + feed: text for feed, text in self._history.changed().items()}
         return CommitMetadata(tuple(batch.offsets.values()), {**settings, **known})

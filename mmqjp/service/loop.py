@@ -198,13 +198,13 @@ class Service:
 
     def _answer(self, read: ReadBatch) -> list[Output]:
         """Commits a batch and returns its outputs. If memory runs out, questions are ended and the batch is retried."""
-        notes = self._intake.notes(read, self._settings)
+        metadata = self._intake.metadata(read, self._settings)
         try:
-            return self._engine.process(read.items, notes, read.evaluated)
+            return self._engine.process(read.items, metadata, read.evaluated)
         except OutOfMemory:
             if not self._options.free_memory():
                 raise
-        return self._engine.process(read.items, notes, read.evaluated)
+        return self._engine.process(read.items, metadata, read.evaluated)
 
     def _note_delivered(self) -> None:
         """Notes, to be committed with the next batch, that all outputs so far are written."""
