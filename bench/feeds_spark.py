@@ -18,7 +18,7 @@ from feeds.document import Document
 from feeds.drop_directory import drop_stem
 from feeds.kinds import FEED_SUFFIX, SIDECAR_SUFFIX
 from feeds.spark.drops import FILES, entries
-from join_stage.store.spark.session import spark_session
+from join_stage.store.spark.start import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,7 +19,7 @@ from bench.stage2_rows import CHUNK
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import PLANS, RESULT, JoinEngine, Scope
 from join_stage.store.protocol import whole_batch
-from mmqjp.tables.schema import SCHEMA
+from mmqjp.tables.store_schema import SCHEMA
 from templates.catalog import INFINITE
 from templates.witness import Witnesses
 
@@ -45,7 +45,7 @@ def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEn
 
 def session() -> SparkSession:
     """The Spark session of this process, started with the settings of mmqjp if there is none."""
-    from join_stage.store.spark.session import spark_session
+    from join_stage.store.spark.start import spark_session
 
     return spark_session()
 

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from bench.workload import items, queries
 from feeds.document import Document
+from join_stage.joiner import DEFAULT_PLAN
 from mmqjp import Output
 from mmqjp.session import Session
 from xscl import Script, parse_script, to_xscl
@@ -90,7 +91,7 @@ def measure(case: Case, engine: str) -> Measurement:
         "whole-path",
         {"queries": case.queries, "items": case.items},
         engine,
-        "basic",
+        DEFAULT_PLAN,
         seconds,
         len(outputs),
         "sequential",

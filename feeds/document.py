@@ -3,77 +3,14 @@
 from __future__ import annotations
 
 import re
-import time as clock
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from common.errors import InvalidValue
-from feeds.dates import from_datetime, iso_utc, parse_iso
+from feeds.times import INT64, Now, TimeValue, now_us, parse_time
 
 DEFAULT_STREAM = "S"
 
-TimePoint = str | int | datetime
-TimeValue = TimePoint | tuple[TimePoint, TimePoint] | list[TimePoint]
-Clock = Callable[[], int]
-
-_INT64 = range(-(2**63), 2**63)
 _DECLARED_ENCODING = re.compile(r"""(\A\ufeff?<\?xml\s[^>]*?)\sencoding\s*=\s*(?:"[^">]*"|'[^'>]*')""")
-
-
-def now_us() -> int:
-    """The system's clock in microseconds of UTC."""
-    return clock.time_ns() // 1000
-
-
-def parse_time(value: TimeValue) -> tuple[int, int]:
-    """The interval `(t0, t1)` in microseconds of UTC that `value` stands for. Raises InvalidValue if it is no time.
-
-    A point (ISO-8601 text, integer microseconds, a datetime; no zone means UTC) is an interval that begins and ends
-    there. A pair of points is an interval in that order.
-    """
-    if isinstance(value, (tuple, list)):
-        if len(value) != 2:
-            raise InvalidValue(f"a time interval has two ends, not {len(value)}")
-        t0, t1 = _point(value[0]), _point(value[1])
-        if t0 > t1:
-            raise InvalidValue(f"a time interval must not end before it starts: {value[0]!r} > {value[1]!r}")
-        return t0, t1
-    point = _point(value)
-    return point, point
-
-
-def _point(value: object) -> int:
-    if isinstance(value, str):
-        return parse_iso(value)
-    if isinstance(value, datetime):
-        return from_datetime(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value not in _INT64:
-            raise InvalidValue("a time in microseconds must fit in 64 bits")
-        return value
-    raise InvalidValue(f"a time is ISO-8601 text, integer microseconds or a datetime, not {value!r:.80}")
-
-
-_UNIX = {"seconds": 1_000_000, "milliseconds": 1_000}
-_SINCE, _UNTIL = 1_000_000_000, 2_200_000_000
-"""2001 and 2039 in Unix seconds; as microseconds, both are within an hour of 1970."""
-
-
-def unix_time_refusal(value: object) -> str | None:
-    """Why a number in a file is refused as a time: it can only be meant as Unix seconds or milliseconds of 2001 to
-    2039. None for all other numbers, small ones too: they are microseconds."""
-    if isinstance(value, (tuple, list)):
-        return next(filter(None, map(unix_time_refusal, value)), None)
-    if not isinstance(value, (int, float)):
-        return None
-    for unit, microseconds in _UNIX.items():
-        second = 1_000_000 // microseconds
-        if _SINCE * second <= value < _UNTIL * second:
-            meant = round(value * microseconds)
-            cause = f"{value} looks like Unix {unit}, and numbers are microseconds"
-            return f'{cause}: write {meant}, or "{iso_utc(meant)}"'
-    return None
 
 
 def is_text(value: str) -> bool:
@@ -107,7 +44,7 @@ class Document:
         stream: str = DEFAULT_STREAM,
         time: TimeValue | None = None,
         *,
-        now: Clock = now_us,
+        now: Now = now_us,
     ) -> None:
         for name, value in (("id", id), ("stream", stream)):
             if not isinstance(value, str) or not value or not is_text(value):
@@ -149,5 +86,5 @@ class Reject:
             text: str = getattr(self, name)
             if not is_text(text):
                 object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode())
-        if self.time is not None and self.time not in _INT64:
+        if self.time is not None and self.time not in INT64:
             object.__setattr__(self, "time", None)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.sightings import EndOfFetch, Fetch, Item, Sighting
+from feeds.times import change_time, first_time
 
 Versions = Literal["keep", "ignore"]
 """Whether a changed entry is a document again."""
@@ -136,9 +137,9 @@ class History:
             return self._without_end(seen, feed, "it changes" if changes else "its guid changes")
         if met is None:
             archive = None if self._lateness is None or feed.listed is not None else fetch.time - self._lateness
-            time = _first_time(date, fetch, archive)
+            time = first_time(date, fetch.fetched, fetch.modified, archive)
         else:
-            time = _changed(seen, met.time)
+            time = change_time((seen.updated, seen.date), met.time, fetch.time)
         feed.add(key, version, time)
         self._note(fetch)
         if fetch.fetched is not None and date is not None and date > fetch.fetched:
@@ -182,17 +183,3 @@ class History:
                 met.missing = fetch.time
             elif self._keep is not None and met.missing < fetch.time - self._keep:
                 feed.drop(key)
-
-
-def _first_time(date: int | None, fetch: Fetch, archive: int | None) -> int:
-    """The entry's date, but no later than the fetch; the time of the fetch if it has none, or one before `archive`:
-    then the entry was old when its feed was first read."""
-    if date is None or (archive is not None and date < archive):
-        return fetch.time
-    return date if fetch.fetched is None else min(date, fetch.fetched)
-
-
-def _changed(seen: Sighting, before: int) -> int:
-    """When an entry changed, given the time of its last version."""
-    dates, fetch = (seen.updated, seen.date), seen.fetch
-    return max((date for date in dates if date is not None and before < date <= fetch.time), default=fetch.time)

@@ -10,16 +10,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from feeds.document import DEFAULT_STREAM, Clock, Document, Reject, unix_time_refusal
+from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.files import MAX_BYTES, RAW_KEPT, TooLargeError, printable
 from feeds.fingerprints import Fingerprinter, has_fingerprint
 from feeds.kinds import is_compressed
+from feeds.times import Now, unix_time_refusal
 from feeds.unreadable import ReplacedError, is_unreadable
 
 _BLOCK = 1024 * 1024
 
 
-def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Document | Reject]:
+def read_jsonl(path: Path, now: Now, max_line: int = MAX_BYTES) -> Iterator[Document | Reject]:
     """The documents of a `.jsonl` or `.jsonl.gz` file, in its order; blank lines are skipped. Raises OSError if it
     cannot be read."""
     name = printable(str(path))
@@ -42,7 +43,7 @@ def read_jsonl(path: Path, now: Clock, max_line: int = MAX_BYTES) -> Iterator[Do
 def follow_jsonl(
     path: Path,
     start: int,
-    now: Clock,
+    now: Now,
     max_line: int = MAX_BYTES,
     stop: int | None = None,
     fingerprint: str = "",
@@ -119,7 +120,7 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
             line = file.readline(_BLOCK)
 
 
-def read_line(line: bytes, where: str, now: Clock) -> Document | Reject:
+def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
     """The document in a line. `where` names the line in words, and is the id of a reject that has none."""
     found: dict[str, Any] = {}
     try:

@@ -18,7 +18,7 @@ COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _UNFINISHED_SUFFIXES = (".tmp", ".part")
 
 
-class Kind(Enum):
+class FileKind(Enum):
     """What a file holds."""
 
     JSON_LINES = "JSON lines"
@@ -31,26 +31,26 @@ class Kind(Enum):
 
 
 _KINDS = {
-    ".jsonl": Kind.JSON_LINES,
-    ".jsonl.gz": Kind.COMPRESSED_JSON_LINES,
-    ".warc": Kind.WARC,
-    WARC_SUFFIX: Kind.WARC,
-    ".xml": Kind.XML,
+    ".jsonl": FileKind.JSON_LINES,
+    ".jsonl.gz": FileKind.COMPRESSED_JSON_LINES,
+    ".warc": FileKind.WARC,
+    WARC_SUFFIX: FileKind.WARC,
+    ".xml": FileKind.XML,
 }
 
 EXPECTED = "documents are .jsonl, .jsonl.gz, .xml, .warc or .warc.gz files, directories of them, or feeds with --feeds"
 """The kinds in words, for error messages."""
 
 
-def kind_of_file(name: str, *, feeds: bool) -> Kind | None:
+def kind_of_file(name: str, *, feeds: bool) -> FileKind | None:
     """The kind of a file with this name; None if it is of no known kind. With `feeds`, an `.xml` holds a feed.
 
     >>> kind_of_file("a.WARC.gz", feeds=True), kind_of_file("a.xml", feeds=True), kind_of_file("a.rss", feeds=False)
-    (<Kind.WARC: 'warc'>, <Kind.FEED: 'feed'>, None)
+    (<FileKind.WARC: 'warc'>, <FileKind.FEED: 'feed'>, None)
     """
     lower = name.lower()
     if feeds and is_named_as_feed(lower):
-        return Kind.FEED
+        return FileKind.FEED
     return next((kind for suffix, kind in _KINDS.items() if lower.endswith(suffix)), None)
 
 

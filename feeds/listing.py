@@ -9,7 +9,7 @@ from pathlib import Path
 
 from feeds.drop_directory import read_sidecar, read_stem
 from feeds.files import files_below, name_below, printable
-from feeds.kinds import SIDECAR_SUFFIX, Kind, is_unfinished, kind_of_file
+from feeds.kinds import SIDECAR_SUFFIX, FileKind, is_unfinished, kind_of_file
 from feeds.order import fetch_time
 
 
@@ -19,7 +19,7 @@ class SourceFile:
 
     path: Path
     name: str
-    kind: Kind | None
+    kind: FileKind | None
 
     def fetched(self) -> int:
         """When its content was fetched (see `feeds.order`); 0 for a directory, so that it is reported first."""

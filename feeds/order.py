@@ -7,7 +7,7 @@ from pathlib import Path
 
 from feeds.drop_directory import read_stem, sidecar_of
 from feeds.files import modified_us
-from feeds.kinds import Kind, kind_of_file
+from feeds.kinds import FileKind, kind_of_file
 from feeds.warc import first_date
 
 
@@ -18,7 +18,7 @@ def fetch_time(path: Path) -> int:
     if named is not None:
         return named[0]
     with suppress(ValueError, OSError):  # whoever reads the file says what is wrong with it
-        if kind_of_file(path.name, feeds=False) is Kind.WARC and (first := first_date(path)) is not None:
+        if kind_of_file(path.name, feeds=False) is FileKind.WARC and (first := first_date(path)) is not None:
             return first
         if (sidecar := sidecar_of(path)) is not None and sidecar.fetched is not None:
             return sidecar.fetched

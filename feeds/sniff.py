@@ -6,7 +6,7 @@ import codecs
 import re
 from typing import Literal
 
-Kind = Literal["feed", "page", "other"]
+BodyKind = Literal["feed", "page", "other"]
 
 _HEAD = 64 * 1024
 # What may stand before the first element, and that element's name. Atomic groups: nothing is tried twice.
@@ -21,11 +21,13 @@ _PAGE = frozenset({b"html", b"head", b"body", b"title", b"meta", b"link", b"scri
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def kind_of(body: bytes) -> Kind:
+def kind_of_body(body: bytes) -> BodyKind:
     """The kind of a body, or of its beginning: the first element decides, else the first sign of a feed.
 
-    >>> kind_of(b"<?xml version='1.0'?><!-- made --><rss version='2.0'/>"), kind_of(b"<!DOCTYPE html><title>Hi</title>")
-    ('feed', 'page')
+    >>> kind_of_body(b"<?xml version='1.0'?><!-- made --><rss version='2.0'/>")
+    'feed'
+    >>> kind_of_body(b"<!DOCTYPE html><title>Hi</title>")
+    'page'
     """
     head = body[:_HEAD]
     if head.startswith(_WIDE):

@@ -8,15 +8,15 @@ from itertools import chain
 from pathlib import Path
 
 from feeds.bad_input import SourceError
-from feeds.document import Clock, Document, Reject, now_us
+from feeds.document import Document, Reject
 from feeds.entries import EntryForm
 from feeds.files import printable
 from feeds.history import History
 from feeds.kinds import FEED_SUFFIXES
 from feeds.sightings import Item
 from feeds.tail import Tail
+from feeds.times import Now, now_us, time_reader
 from feeds.unreadable import or_reject
-from feeds.xml_files import time_reader
 
 
 def read_documents(
@@ -24,7 +24,7 @@ def read_documents(
     *,
     feeds: EntryForm | None = None,
     time_xpath: str | None = None,
-    now: Clock = now_us,
+    now: Now = now_us,
     history: History | None = None,
 ) -> Iterator[Document | Reject]:
     """The documents of all paths, path by path, and a Reject for each thing that could not be made one.

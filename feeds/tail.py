@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from feeds.bad_input import SourceError
-from feeds.document import DEFAULT_STREAM, Clock, now_us
+from feeds.document import DEFAULT_STREAM
 from feeds.entries import EntryForm
 from feeds.feed_files import read_feed_file
 from feeds.files import printable
 from feeds.jsonl import follow_jsonl, read_jsonl
-from feeds.kinds import EXPECTED, Kind, is_named_as_feed, kind_of_file
+from feeds.kinds import EXPECTED, FileKind, is_named_as_feed, kind_of_file
 from feeds.listing import Listing, SourceFile, in_order
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.order import feed_address, fetch_time
 from feeds.rotation import Rotation
 from feeds.sightings import Item
+from feeds.times import Now, TimeReader, now_us, time_reader
 from feeds.unreadable import ReplacedError
 from feeds.warc import read_warc
-from feeds.xml_files import TimeReader, read_xml_file, time_reader
+from feeds.xml_files import read_xml_file
 
 _ItemT = TypeVar("_ItemT", bound=Item, covariant=True)
 
@@ -87,7 +88,7 @@ class Tail:
         time_xpath: str | None = None,
         name: str = "",
         relative: bool = False,
-        now: Clock = now_us,
+        now: Now = now_us,
     ) -> None:
         """`name` is the source's name in offsets, by default its absolute path. Rejects name a file by its absolute
         path; with `relative` they name it as `path` does."""
@@ -113,7 +114,7 @@ class Tail:
         """The files that have something to read behind their positions, in no particular order."""
         lines: dict[str, Path] = {}
         for file in self._listing.files():
-            if file.kind is Kind.JSON_LINES:
+            if file.kind is FileKind.JSON_LINES:
                 lines[file.name] = file.path
                 continue
             known = positions.get((self.name, file.name))
@@ -183,14 +184,14 @@ class Tail:
             case None:
                 os.scandir(file.path).close()
                 raise ReplacedError(f"{file.name} can be listed again")
-            case Kind.JSON_LINES | Kind.COMPRESSED_JSON_LINES:
+            case FileKind.JSON_LINES | FileKind.COMPRESSED_JSON_LINES:
                 yield from read_jsonl(file.path, self._now)
-            case Kind.WARC:
+            case FileKind.WARC:
                 yield from read_warc(file.path, self._feeds)
-            case Kind.FEED:
+            case FileKind.FEED:
                 assert self._feeds is not None, "without feeds no file is of that kind"
                 yield from read_feed_file(file.path, file.name, self._feeds)
-            case Kind.XML:
+            case FileKind.XML:
                 stream = file.name.partition("/")[0] if "/" in file.name else DEFAULT_STREAM
                 yield read_xml_file(file.path, file.name, stream, self._time)
 

@@ -16,7 +16,7 @@ from feeds.entries import EntryForm, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
 from feeds.item import Origin
 from feeds.sightings import Item
-from feeds.sniff import kind_of
+from feeds.sniff import kind_of_body
 from feeds.text import one_line
 from feeds.unreadable import is_unreadable
 
@@ -79,7 +79,7 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
             continue
         body = record.content_stream()
         head = body.read(_HEAD)
-        if not (kind_of(head) == "feed" if feeds else _is_xml(record, head)):
+        if not (kind_of_body(head) == "feed" if feeds else _is_xml(record, head)):
             continue
         data = head + body.read(max(0, max_bytes + 1 - len(head)))
         if len(data) <= max_bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 
 from join_stage.joiner import Batch, Matches
-from join_stage.signature.plan import SignaturePlan, StoredState
+from join_stage.signature.signature_plan import SignaturePlan, StoredState
 from join_stage.state_tables import BOUND_STATE
 from templates.witness import R_GROUP, Witnesses
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from common.private import share
-from feeds.document import Clock, Document, Reject, now_us
+from feeds.document import Document, Reject
+from feeds.times import Now, now_us
 from join_stage.joiner import DEFAULT_PLAN, PLANS, JoinEngine, UnknownPlan
 from join_stage.state_tables import groups
 from join_stage.store.protocol import Outdated
@@ -102,7 +103,7 @@ class Engine:
         master: str | None = None,
         limits: Limits = DEFAULT,
         quiet: bool = False,
-        now: Clock = now_us,
+        now: Now = now_us,
         read_only: bool = False,
         shared: bool = False,
     ) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """Returns the text without line breaks and other control characters."""
     return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
 

@@ -20,7 +20,7 @@ from templates.witness import MOST_CHAINS
 from xscl.algebra.normal import Conjunct
 from xscl.algebra.pattern import PatternNode
 
-__all__ = ["INFINITE", "Catalog", "Change", "Edge", "Placement", "Row", "Step"]
+__all__ = ["INFINITE", "Catalog", "Change", "Edge", "Placement", "Row", "SharedStep"]
 
 MAX_PLACED = 20_000
 """The largest number of conjunctive queries whose placements are cached; past it the cache is cleared."""
@@ -38,7 +38,7 @@ class TooManyChains(OperationalError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SharedStep:
     """A shared variable, which is a step of a definition. `parent` is the step above it, None for a step from the
     document. `node` has axis, test, conditions and functions, and as children the branches that must exist. `chain` is
     the number of its chain of functions, 0 if it has none."""
@@ -58,7 +58,7 @@ class Step:
 class Change:
     """What stages 1 and 2 must add or drop: steps, edges, variables whose values are needed; and rows of R_T."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[SharedStep, ...] = ()
     edges: tuple[Edge, ...] = ()
     values: tuple[int, ...] = ()
     rows: tuple[Row, ...] = ()
@@ -90,15 +90,15 @@ class _Uses:
 class Catalog:
     """Shared variables, templates and rows, and the numbers of chains of functions.
 
-    `known_steps` (Step.key to id), `known_templates` and `known_chains` restore the ids of an earlier run. New steps
-    are numbered from `next_step`.
+    `known_steps` (SharedStep.key to id), `known_templates` and `known_chains` restore the ids of an earlier run. New
+    steps are numbered from `next_step`.
     """
 
     known_steps: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
     next_step: int = 0
     known_templates: Sequence[Shape] = ()
     known_chains: Sequence[Functions] = ()
-    steps: dict[int, Step] = field(default_factory=dict, init=False)
+    steps: dict[int, SharedStep] = field(default_factory=dict, init=False)
     templates: list[Shape] = field(default_factory=list, init=False)
     chains: dict[Functions, int] = field(default_factory=dict, init=False)
     _step_ids: dict[tuple[str, int | None, str], int] = field(default_factory=dict, init=False)
@@ -143,7 +143,9 @@ class Catalog:
         """The placement of a conjunctive query that is registered."""
         return self._place(conjunct)[0]
 
-    def restore(self, steps: Iterable[tuple[str, Step]], rows: Iterable[RowKey]) -> tuple[dict[RowKey, int], Change]:
+    def restore(
+        self, steps: Iterable[tuple[str, SharedStep]], rows: Iterable[RowKey]
+    ) -> tuple[dict[RowKey, int], Change]:
         """Restores rows of an earlier run, before anything is added. Returns their ids and what they need of stage 1.
 
         `steps` are the steps that the rows need, each with the text of its node, parents before children. The rows have
@@ -177,7 +179,7 @@ class Catalog:
             self.chain(term.functions)  # fails, if it does, before anything is changed
         minors = tuple(minor(side.pattern, terms[i]) for i, side in enumerate(conjunct.sides()))
         shape = shape_of(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
-        fresh: list[Step] = []
+        fresh: list[SharedStep] = []
         variables: list[int] = []
         for side, reduced in zip(conjunct.sides(), minors, strict=True):
             for node in reduced.nodes:
@@ -195,7 +197,7 @@ class Catalog:
         self._placed[id(conjunct)] = conjunct, placement
         return placement, self._acquire(found.row, tuple(fresh)) if found.is_new else Change()
 
-    def _acquire(self, shared: SharedRow, fresh: tuple[Step, ...]) -> Change:
+    def _acquire(self, shared: SharedRow, fresh: tuple[SharedStep, ...]) -> Change:
         """Counts what a new row needs, and returns what no other row needed before."""
         uses = self._uses
         edges, leaves = self._needs(shared.template, shared.variables)
@@ -274,7 +276,7 @@ class Catalog:
             steps += reversed(above)
         return steps
 
-    def _variable(self, stream: str, definition: tuple[PatternNode, ...], fresh: list[Step]) -> int:
+    def _variable(self, stream: str, definition: tuple[PatternNode, ...], fresh: list[SharedStep]) -> int:
         """The id of the last step of a definition. Appends the steps that are new to `fresh`."""
         last: int | None = None
         for node in definition:
@@ -286,7 +288,7 @@ class Catalog:
                     found = self.next_step
                     self.next_step += 1
                 self._step_ids[key] = found
-                self.steps[found] = Step(found, stream, last, node, self.chain(node.functions))
+                self.steps[found] = SharedStep(found, stream, last, node, self.chain(node.functions))
             if found not in self._uses.steps and all(step.id != found for step in fresh):
                 fresh.append(self.steps[found])
             last = found

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from templates.catalog import Change, Edge, Step
+from templates.catalog import Change, Edge, SharedStep
 from templates.witness import node_id
 from xpath_stage.classes import Classes, NodeClass, Tests
 from xpath_stage.columns import Columns
@@ -92,7 +92,7 @@ class Automaton:
                 self._filters.release(step.node)
         self.reset()
 
-    def _note_filters(self, step: Step, required: Bits) -> None:
+    def _note_filters(self, step: SharedStep, required: Bits) -> None:
         """Notes the value filters on which a match of a step, or of a step above it, depends."""
         above = () if step.parent is None else self._selects.get(step.parent, ())
         own = self._filters.selective.intersection(required)

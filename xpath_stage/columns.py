@@ -131,7 +131,7 @@ class Columns:
                     owners.append(len(tags))
                     places.append(place)
                     names.append(name)  # type: ignore[arg-type]  # only names of our own making could be bytes
-                    values.append(value)  # type: ignore[arg-type]
+                    values.append(value)  # type: ignore[arg-type]  # as above
             children = len(element)
             if children and valued[tag]:
                 left = self._add_value(element, left)

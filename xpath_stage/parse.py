@@ -78,7 +78,7 @@ class ParsedDocument:
     def parent(self) -> list[int | None]:
         """For each element, the number of its parent; None for the root element."""
         numbers = self.number
-        return [None, *(numbers[element.getparent()] for element in self.elements[1:])]  # type: ignore[index]
+        return [None, *(numbers[element.getparent()] for element in self.elements[1:])]  # type: ignore[index]  # only the root has no parent
 
     def attribute(self, element: int, place: int) -> tuple[str, str]:
         """The name and the value of the attribute of an element at a position from 1."""

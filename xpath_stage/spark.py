@@ -15,7 +15,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from templates.catalog import Change, Edge, Step
+from templates.catalog import Change, Edge, SharedStep
 from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -172,7 +172,7 @@ class _Registered:
 
     def __init__(self, context: SparkContext, limits: Limits) -> None:
         self._context, self._stage, self._limits = context, uuid4().hex, limits
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, SharedStep] = {}
         self._edges: set[Edge] = set()
         self._values: set[int] = set()
         self._broadcast: Broadcast[Patterns] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from templates.catalog import Step
+from templates.catalog import SharedStep
 from xpath_stage.masks import Bits, MaskIndex
 from xpath_stage.names import decrease, owner_test, split_name
 from xscl.algebra.expressions import NodeKind
@@ -28,16 +28,16 @@ class StepIndex:
     """
 
     def __init__(self) -> None:
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, SharedStep] = {}
         self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
         self._on_self: dict[int, set[int]] = {}
         self._attributes: Counter[StepKey] = Counter()
         self.selective: set[int] = set()
 
-    def __getitem__(self, step_id: int) -> Step:
+    def __getitem__(self, step_id: int) -> SharedStep:
         return self._steps[step_id]
 
-    def add(self, step: Step, required: Bits, selective: set[int]) -> None:
+    def add(self, step: SharedStep, required: Bits, selective: set[int]) -> None:
         """Adds a step, whose parent is known. A node must satisfy the filters `required`; `selective` are all filters
         that depend on values."""
         self._steps[step.id] = step
@@ -55,7 +55,7 @@ class StepIndex:
         if step.node.test.kind == "attribute":
             self._attributes[_way(step)] += 1
 
-    def remove(self, step: Step) -> None:
+    def remove(self, step: SharedStep) -> None:
         """Removes a step that is not the parent of another."""
         del self._steps[step.id]
         if step.node.axis == ".":
@@ -93,7 +93,7 @@ class StepIndex:
             step = self._steps[_parent(step)]
         return step.node.test
 
-    def owner_test(self, step: Step) -> Test | None:
+    def owner_test(self, step: SharedStep) -> Test | None:
         """The test that the owner of the attribute of a step must pass. None: no test."""
         parent = None if step.parent is None else self._steps[step.parent].node.test
         return owner_test(parent, step.node.axis)
@@ -107,10 +107,10 @@ def _tests_of(kind: NodeKind, name: str) -> Iterator[Test]:
             yield Test(kind, one, other)
 
 
-def _way(step: Step) -> StepKey:
+def _way(step: SharedStep) -> StepKey:
     return step.stream, step.node.axis, step.parent
 
 
-def _parent(step: Step) -> int:
+def _parent(step: SharedStep) -> int:
     assert step.parent is not None, "a step on the self axis has a parent"
     return step.parent

@@ -79,7 +79,7 @@ class _Filter:
 
 def _span(first: Any, last: Any) -> Span:
     """The span from the start of one token or node to the end of another."""
-    start: int = first.start_pos if isinstance(first, Token) else first.span.start  # type: ignore[assignment]
+    start: int = first.start_pos if isinstance(first, Token) else first.span.start  # type: ignore[assignment]  # only made-up tokens have no place
     end: int = last.end_pos if isinstance(last, Token) else last.span.end  # type: ignore[assignment]
     return Span(start, end)
 

@@ -25,7 +25,7 @@ from xscl.check_expressions import FILTER, PREDICATE, SELECT, check_condition, c
 from xscl.check_publishing import check_publishing
 from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
 from xscl.problems import Problem, XsclError
-from xscl.scope import Kind, blocks, operand_kind, star_items, visible_names
+from xscl.scope import NameKind, blocks, operand_kind, star_items, visible_names
 from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
 
 MAX_VALUE_JOINS = 16
@@ -93,7 +93,7 @@ class _QueryChecker:
             case Block():
                 self.steps(source.steps, None, binds=True)
 
-    def source(self, source: Input) -> dict[str, Kind]:
+    def source(self, source: Input) -> dict[str, NameKind]:
         """Checks the joins and the SELECTs in parentheses. Returns the names that can be used outside of the source."""
         match source:
             case Join():
@@ -189,7 +189,7 @@ class _QueryChecker:
 
     # ------------------------------------------------------------ predicates
 
-    def predicate(self, join: Join, left: dict[str, Kind], right: dict[str, Kind]) -> None:
+    def predicate(self, join: Join, left: dict[str, NameKind], right: dict[str, NameKind]) -> None:
         before = len(self.problems)
         self.problems += check_condition(join.pred, PREDICATE)
         self.variables(join.pred, left | right, "in a predicate")
@@ -214,7 +214,7 @@ class _QueryChecker:
                 message = "this disjunct of the predicate has no equality between the two inputs"
                 self.problem(message, conjunction[0].span, hint)
 
-    def variables(self, expr: Expr, names: dict[str, Kind], where: str) -> None:
+    def variables(self, expr: Expr, names: dict[str, NameKind], where: str) -> None:
         """Checks the variables of a predicate or a SELECT, and the paths on them."""
         match expr:
             case VarPath():
@@ -228,7 +228,7 @@ class _QueryChecker:
             case Not():
                 self.variables(expr.arg, names, where)
 
-    def var_path(self, path: VarPath, names: dict[str, Kind], where: str) -> None:
+    def var_path(self, path: VarPath, names: dict[str, NameKind], where: str) -> None:
         span = Span(path.span.start, path.span.start + len(path.var))
         kind = names.get(path.var)
         if kind is None:
@@ -254,7 +254,7 @@ class _QueryChecker:
 
     # ------------------------------------------------------------ SELECT
 
-    def items(self, select: SelectItems, names: dict[str, Kind]) -> None:
+    def items(self, select: SelectItems, names: dict[str, NameKind]) -> None:
         seen: set[str] = set()
         for item in select.items:
             self.operand(item, names)
@@ -263,11 +263,11 @@ class _QueryChecker:
                 self.problem(message, _end(item.span, item.name), "give one another name with AS")
             seen.add(item.name)
 
-    def operand(self, part: SelectItem | Hole, names: dict[str, Kind]) -> None:
+    def operand(self, part: SelectItem | Hole, names: dict[str, NameKind]) -> None:
         self.problems += check_operand(part.operand, SELECT)
         self.variables(part.operand, names, "in SELECT")
 
-    def element(self, node: ElementConstructor, names: dict[str, Kind]) -> None:
+    def element(self, node: ElementConstructor, names: dict[str, NameKind]) -> None:
         for name, parts in [(node.name, ()), *node.attributes]:
             prefix, colon, local = name.rpartition(":")
             if colon and prefix != "xmlns":
@@ -294,7 +294,7 @@ def _end(span: Span, name: str) -> Span:
     return Span(span.end - len(name), span.end)
 
 
-def _is_value_join(literal: Expr, left: dict[str, Kind], right: dict[str, Kind]) -> bool:
+def _is_value_join(literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind]) -> bool:
     """Whether a literal is an equality between a node of one input and a node of the other."""
     if not isinstance(literal, Compare) or literal.op != "=":
         return False

@@ -8,7 +8,7 @@ from typing import Literal
 from xscl.algebra.expressions import And, Call, Expr, Rel, Step, VarPath
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
-Kind = Literal["element", "attribute", "value", "constant"]
+NameKind = Literal["element", "attribute", "value", "constant"]
 """What a name stands for: a node of either kind, a value derived from a node, or a constant."""
 
 
@@ -30,7 +30,7 @@ def blocks(source: Input) -> Iterator[Block]:
             yield leaf
 
 
-def star_items(source: Input) -> list[tuple[str, Kind]]:
+def star_items(source: Input) -> list[tuple[str, NameKind]]:
     """What `SELECT *` over the source selects, left to right: block roots, and the items of SELECTs in parentheses.
 
     Unnamed roots are called `left` and `right` if the source has no more than two blocks, those in parentheses
@@ -39,7 +39,7 @@ def star_items(source: Input) -> list[tuple[str, Kind]]:
     defaults = ["left", "right"]
     if (count := sum(1 for _ in blocks(source))) > 2:
         defaults = [f"b{position}" for position in range(1, count + 1)]
-    found: list[tuple[str, Kind]] = []
+    found: list[tuple[str, NameKind]] = []
     for leaf in leaves(source):
         if isinstance(leaf, SubQuery):
             found += visible_names(leaf).items()
@@ -51,7 +51,7 @@ def star_items(source: Input) -> list[tuple[str, Kind]]:
     return found
 
 
-def visible_names(source: Input) -> dict[str, Kind]:
+def visible_names(source: Input) -> dict[str, NameKind]:
     """The names of a source that predicates, SELECTs and outer queries can use, with what they stand for."""
     match source:
         case Block():
@@ -65,7 +65,7 @@ def visible_names(source: Input) -> dict[str, Kind]:
             return dict(star_items(source.source))
 
 
-def operand_kind(operand: Expr, names: dict[str, Kind]) -> Kind:
+def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
     """What an operand stands for. `names` are those that it can use."""
     match operand:
         case VarPath(steps=()):

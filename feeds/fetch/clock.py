@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from feeds.document import now_us
+from feeds.times import now_us
 
 SECOND = 1_000_000
 """In microseconds, as all times here."""

@@ -28,7 +28,7 @@ _TROUBLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReplyLimits:
     """The limits of one exchange: `body` in bytes, before and after decompression, times in seconds. `total` bounds an
     answer that is slow but never stops. `hops` is how many redirects are followed."""
 
@@ -62,7 +62,7 @@ def web_address(text: str) -> httpx.URL:
     return url.copy_with(fragment=None, path="/") if url.path == "/" else url.copy_with(fragment=None)
 
 
-async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: Limits) -> Reply:
+async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: ReplyLimits) -> Reply:
     """GETs an address. Raises FetchError for whatever goes wrong. The caller judges the status of the answer."""
     timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
     sent = {"Accept": ACCEPT, "Accept-Encoding": ACCEPT_ENCODING, **headers}

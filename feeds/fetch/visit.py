@@ -17,7 +17,7 @@ from feeds.credentials import without_credentials
 from feeds.fetch.archive import Archive, Capture
 from feeds.fetch.claims import AddressClaims
 from feeds.fetch.clock import DAY, Clock
-from feeds.fetch.exchange import Limits, Reply, exchange
+from feeds.fetch.exchange import Reply, ReplyLimits, exchange
 from feeds.fetch.failures import FetchedAlready, FetchError, Gone, HostPaused
 from feeds.fetch.feed_state import FeedState, Success, failed, put_aside, succeeded
 from feeds.fetch.follow import Answer, follow
@@ -56,7 +56,7 @@ class Settings:
     """How feeds are visited; `agent` is the User-Agent."""
 
     agent: str
-    limits: Limits = Limits()
+    limits: ReplyLimits = ReplyLimits()
     pace: Pace = Pace()
     robots: bool = False
 

@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from feeds.bad_input import SourceError
-from feeds.document import now_us
 from feeds.entries import EntryForm
 from feeds.feed_files import read_feed_file
 from feeds.fetch.clock import DAY, SECOND
@@ -31,6 +30,7 @@ from feeds.sightings import Item
 from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
 from feeds.spark.inbox import Inbox, from_bytes
 from feeds.tail import Tail
+from feeds.times import now_us
 from feeds.unreadable import or_reject
 
 _T = TypeVar("_T")

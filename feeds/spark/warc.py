@@ -21,7 +21,7 @@ from feeds.bad_input import SourceError
 from feeds.entries import EntryForm
 from feeds.files import printable
 from feeds.history import History
-from feeds.kinds import Kind
+from feeds.kinds import FileKind
 from feeds.listing import Listing, in_order
 from feeds.order import fetch_time
 from feeds.spark.document_rows import COLUMNS, entry_form, local_path, row_batches
@@ -57,7 +57,7 @@ class _Archives:
         """The sizes of the files that are there, by name, in the order of the fetches."""
         if self.path.is_file():
             return {self.path.name: self.path.stat().st_size}
-        files = (file for file in Listing(self.path, feeds=False).files() if file.kind is Kind.WARC)
+        files = (file for file in Listing(self.path, feeds=False).files() if file.kind is FileKind.WARC)
         sizes = {}
         for file in in_order(files):
             with suppress(FileNotFoundError):  # it has gone meanwhile

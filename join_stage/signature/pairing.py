@@ -26,7 +26,7 @@ from join_stage.signature.arrays import (
 from join_stage.signature.path_classes import CLASS_BITS, KindMeaning, PathClasses
 from join_stage.signature.postings import VALUE_BITS, PostingRun, PostingView
 from join_stage.signature.row_index import RowIndex
-from join_stage.signature.satisfied_rows import Kind, SatisfiedRows, SatisfiedRowsCache, Streams
+from join_stage.signature.satisfied_rows import PairKind, SatisfiedRows, SatisfiedRowsCache, Streams
 
 LONGEST_WINDOW = 1 << 62
 """Microseconds: longer than any two times are apart, and small enough that sums do not overflow."""
@@ -79,7 +79,7 @@ class PairedRuns:
     driving: PostingRun
     other: PostingRun
     driving_left: bool
-    kinds: list[Kind]
+    kinds: list[PairKind]
     means: list[KindMeaning]
     order: Ints
     single: PostingRanges
@@ -109,11 +109,11 @@ class Pairing:
 
     def _ranges(
         self, ours: PostingView, theirs: PostingView, driving_left: bool
-    ) -> tuple[list[Kind], list[KindMeaning], PostingRanges]:
+    ) -> tuple[list[PairKind], list[KindMeaning], PostingRanges]:
         """The kinds that occur and mean something to a row, their meanings, and the ranges of their pairs."""
         group, our_group = expand_ranges(*equal_ranges(ours.value, theirs.value))
         code, distinct = dictionary_encode(_kind(ours.paths[our_group], theirs.paths[group], driving_left))
-        kinds: list[Kind] = []
+        kinds: list[PairKind] = []
         means: list[KindMeaning] = []
         number = np.full(len(distinct), -1)
         for i, both in enumerate(distinct.tolist()):
@@ -150,7 +150,7 @@ class Pairing:
         formed[np.repeat(np.arange(len(means)), counts)[chosen[edges]]] = True
         return formed
 
-    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[Kind]) -> PostingPairs | None:
+    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[PairKind]) -> PostingPairs | None:
         """The pairs of those instances that satisfy some row. `pairs` are columns of one length, sorted by key and
         kind: indices of postings in both runs, keys, and kinds."""
         ours, theirs, key, kind = pairs
@@ -198,7 +198,7 @@ def _pairs_of_instances(
     ours_seen: PostingView,
     theirs_seen: PostingView,
     ranges: PostingRanges,
-    kinds: Sequence[Kind],
+    kinds: Sequence[PairKind],
     driving_left: bool,
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """All pairs of postings with one value of the pairs of instances that ranges form.

@@ -11,7 +11,7 @@ from join_stage.signature.arrays import Ints
 from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.row_index import RowIndex
 
-Kind = tuple[int, int]
+PairKind = tuple[int, int]
 """The kind of a pair of postings: the numbers of their sets of asked paths, left and right."""
 
 Streams = frozenset[tuple[str, str]]
@@ -26,7 +26,7 @@ class SatisfiedRows:
     joins, the kinds that satisfy the join."""
 
     places: Ints
-    choices: list[list[list[Kind]]]
+    choices: list[list[list[PairKind]]]
 
 
 class SatisfiedRowsCache:
@@ -35,9 +35,9 @@ class SatisfiedRowsCache:
     def __init__(self, rows: RowIndex, classes: PathClasses) -> None:
         self._rows, self._classes = rows, classes
         self._version = rows.version
-        self._within: dict[tuple[Streams, frozenset[Kind]], SatisfiedRows] = {}
+        self._within: dict[tuple[Streams, frozenset[PairKind]], SatisfiedRows] = {}
 
-    def within(self, kinds: frozenset[Kind], streams: Streams) -> SatisfiedRows:
+    def within(self, kinds: frozenset[PairKind], streams: Streams) -> SatisfiedRows:
         """The rows of several joins that a set of kinds satisfies, for documents of these pairs of streams. Times are
         not looked at."""
         if self._version != self._rows.version:
@@ -51,8 +51,8 @@ class SatisfiedRowsCache:
             found = self._within[key] = self._find(sorted(kinds), streams)
         return found
 
-    def _find(self, kinds: Iterable[Kind], streams: Streams) -> SatisfiedRows:
-        having: dict[int, list[Kind]] = {}
+    def _find(self, kinds: Iterable[PairKind], streams: Streams) -> SatisfiedRows:
+        having: dict[int, list[PairKind]] = {}
         for kind in kinds:
             pair = self._classes.pair(*kind, streams)
             for edge in pair.edges if pair else ():

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from join_stage.joiner import Batch, Matches
 from join_stage.signature.arrays import dictionary_encode
-from join_stage.signature.plan import SignaturePlan, StoredState
+from join_stage.signature.signature_plan import SignaturePlan, StoredState
 from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews
 from templates.witness import R_GROUP, Witnesses

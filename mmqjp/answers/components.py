@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from feeds.document import Clock
+from feeds.times import Now
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outbox import Outbox
@@ -46,7 +46,7 @@ class Components:
     admission: Admission
     outbox: Outbox
     pipeline: Pipeline
-    now: Clock
+    now: Now
 
 
 def assemble(
@@ -58,7 +58,7 @@ def assemble(
     max_document: int | None,
     max_nodes: int | None,
     make_operators: MakeOperators,
-    now: Clock,
+    now: Now,
 ) -> Components:
     """Opens the components over a store and registers its queries. A store of an older format is migrated.
 

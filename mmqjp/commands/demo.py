@@ -29,7 +29,7 @@ from mmqjp.explain.terms import term_text
 from mmqjp.explain.why import Evidence, JoinedValue
 from mmqjp.session import Session
 from mmqjp.tables.documents import FROM_OUTSIDE
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 from xscl import Script
 
 EQUATION_WIDTH = 40
@@ -131,8 +131,8 @@ def _time(microseconds: int) -> str:
 def _what(items: list[ShownEntry]) -> Text:
     text = Text()
     for item in items:
-        text.append("\n" if text else "").append(one_line(item.title))
-        text.append(f"\n  {one_line(item.host)}, {_time(item.time)}", style="dim")
+        text.append("\n" if text else "").append(printable_line(item.title))
+        text.append(f"\n  {printable_line(item.host)}, {_time(item.time)}", style="dim")
     return text
 
 

@@ -13,7 +13,7 @@ import click
 from common.errors import MmqjpError
 from mmqjp.commands.lazy import LazyCommands
 from mmqjp.sinks.standard_output import flush_standard_output, reserve_standard_files
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 
 if TYPE_CHECKING:
     from xscl import XsclErrors
@@ -41,7 +41,7 @@ class Failure(click.ClickException):
     exit_code = FAILED
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"mmqjp: error: {one_line(self.message)}", file=file, err=file is None)
+        click.echo(f"mmqjp: error: {printable_line(self.message)}", file=file, err=file is None)
 
 
 class ScriptFailure(Failure):
@@ -60,7 +60,7 @@ class Interrupted(Failure):
     exit_code = INTERRUPTED
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"mmqjp: interrupted: {one_line(self.message)}", file=file, err=file is None)
+        click.echo(f"mmqjp: interrupted: {printable_line(self.message)}", file=file, err=file is None)
 
 
 class CommandLine(click.Group):

@@ -21,7 +21,7 @@ from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetch import state_file
 from mmqjp.commands.options import Decorated
 from mmqjp.commands.sinks import check_output, data_file
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 
 COLUMNS = ("feed", "status", "checked", "next check", "errors", "last error")
 
@@ -125,12 +125,12 @@ def _known(state: Path) -> list[FeedState]:
 
 def _row(feed: FeedState) -> tuple[str, ...]:
     return (
-        one_line(feed.shown),
+        printable_line(feed.shown),
         "stopped" if feed.stopped else str(feed.status or "-"),
         _minute(feed.checked_at),
         "-" if feed.stopped else _minute(feed.next_check),
         str(feed.errors),
-        one_line(without_credentials(feed.last_error)),
+        printable_line(without_credentials(feed.last_error)),
     )
 
 

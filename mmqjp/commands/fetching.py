@@ -15,7 +15,7 @@ import click
 
 from feeds.dates import iso_utc
 from feeds.fetch.clock import SECOND
-from feeds.fetch.exchange import Limits
+from feeds.fetch.exchange import ReplyLimits
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.fetcher import Report
 from feeds.fetch.gates import Courtesy
@@ -26,9 +26,9 @@ from feeds.fetch.visit import Outcome, Settings, own_agent
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.options import duration
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 
-COURTESY, LIMITS = Courtesy(), Limits()
+COURTESY, LIMITS = Courtesy(), ReplyLimits()
 """The defaults of the options."""
 
 KEPT = "what was fetched is kept; the same command continues from there"
@@ -76,7 +76,7 @@ class FetchOptions:
 
     def job(self, feeds: Sequence[FeedState], out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
         """The fetch job that they describe."""
-        limits = Limits(
+        limits = ReplyLimits(
             body=self.most_bytes,
             connect=self.connect_timeout / SECOND,
             read=self.read_timeout / SECOND,
@@ -166,7 +166,7 @@ def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
     """The feeds of lists. Invalid addresses are reported on standard error. Raises Failure if there are no others."""
     feeds, complaints = read_feed_lists(lists)
     for complaint in complaints:
-        click.echo(f"mmqjp: {one_line(complaint)}", err=True)
+        click.echo(f"mmqjp: {printable_line(complaint)}", err=True)
     if complaints and not feeds:
         raise Failure("none of the addresses in the lists can be fetched; correct the lists")
     return feeds
@@ -212,7 +212,7 @@ def summarise(report: Report, feeds: list[FeedState]) -> None:
         click.echo("\r\x1b[K", nl=False, err=True)
     click.echo(f"mmqjp: {counted(len(feeds), 'feed')}, {_done(report, feeds)}", err=True)
     for feed in list(report.failures.values())[:LISTED_FAILURES]:
-        click.echo(f"  {one_line(feed.shown)}: {one_line(feed.last_error)}", err=True)
+        click.echo(f"  {printable_line(feed.shown)}: {printable_line(feed.last_error)}", err=True)
     if len(report.failures) > LISTED_FAILURES:
         click.echo(f"  and {len(report.failures) - LISTED_FAILURES:,} more; mmqjp feeds list shows them", err=True)
 

@@ -24,7 +24,7 @@ from mmqjp.commands.options import engine_option, read_script, seconds, shared_o
 from mmqjp.service.client import Client, stored_engine
 from mmqjp.service.question_runner import QUERY
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -143,7 +143,7 @@ def list_queries(state: Path, as_json: bool, wait: float) -> None:
     for column in ("name", "queries", "state", "text"):
         table.add_column(column, overflow="fold")
     for row in found:
-        text = one_line(row["text"])
+        text = printable_line(row["text"])
         shown = text if len(text) <= TEXT_WIDTH else text[: TEXT_WIDTH - 1] + "…"
         cells = (row["name"], str(row["queries"]), _state(row), shown)
         table.add_row(*map(Text, cells))
@@ -207,4 +207,4 @@ def json_lines(rows: Any) -> None:
 
 
 def _state(row: dict[str, Any]) -> str:
-    return "active" if row["paused"] is None else f"paused: {one_line(row['paused'])}"
+    return "active" if row["paused"] is None else f"paused: {printable_line(row['paused'])}"

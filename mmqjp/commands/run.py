@@ -54,7 +54,7 @@ from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
 from mmqjp.sinks.jsonl import open_sink
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 
 LISTED_PAUSED = 10
 """How many paused queries are listed."""
@@ -228,7 +228,7 @@ def fetched(intake: Intake) -> Iterator[Batch]:
 def unreadable(file: str, reason: str) -> None:
     """Reports a fetched file that cannot be read now."""
     if reason:
-        click.echo(f"mmqjp: {one_line(file)} {reason}; the next run with the same --state reads it", err=True)
+        click.echo(f"mmqjp: {printable_line(file)} {reason}; the next run with the same --state reads it", err=True)
 
 
 def drop_superseded(engine: Session, intake: Intake) -> None:
@@ -260,7 +260,7 @@ def deliver(engine: Session, delivery: Delivery) -> int:
 
 
 def _report(message: str) -> None:
-    click.echo(f"mmqjp: {one_line(message)}", err=True)
+    click.echo(f"mmqjp: {printable_line(message)}", err=True)
 
 
 def _kept(documents: int, state: Path | None) -> str:
@@ -273,7 +273,7 @@ def _report_paused(engine: Session) -> None:
     """Reports the paused queries, which were not answered for all documents."""
     paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
     for query in paused[:LISTED_PAUSED]:
-        click.echo(f"mmqjp: {query.name} is paused: {one_line(str(query.paused))}", err=True)
+        click.echo(f"mmqjp: {query.name} is paused: {printable_line(str(query.paused))}", err=True)
     if len(paused) > LISTED_PAUSED:
         click.echo(f"mmqjp: and {len(paused) - LISTED_PAUSED:,} more are paused", err=True)
 
@@ -283,7 +283,7 @@ def _report_future(future: Counter[str]) -> None:
     for source, count in future.most_common(1):
         total = future.total()
         what = f"{total:,} feed entr{'ies' if total > 1 else 'y'} dated after the fetch"
-        click.echo(f"mmqjp: {what}, given the time of the fetch; {count:,} from {one_line(source)}", err=True)
+        click.echo(f"mmqjp: {what}, given the time of the fetch; {count:,} from {printable_line(source)}", err=True)
 
 
 def _report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
@@ -295,6 +295,6 @@ def _report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
         return
     click.echo(f"mmqjp: {what}; --dead-letters FILE writes them to a file", err=True)
     for reason in dead.reasons:
-        click.echo(f"  {one_line(reason)}", err=True)
+        click.echo(f"  {printable_line(reason)}", err=True)
     if dead.count > len(dead.reasons):
         click.echo(f"  and {dead.count - len(dead.reasons):,} more", err=True)

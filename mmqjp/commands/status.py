@@ -13,7 +13,7 @@ from rich.text import Text
 from feeds.dates import iso_utc
 from mmqjp.commands.console import console
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 
 
 @click.command()
@@ -43,7 +43,7 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     for column in ("stream", "documents", "bytes", "latest", "watermark"):
         table.add_column(column, overflow="fold", justify="right" if column in ("documents", "bytes") else "left")
     for row in found["streams"]:
-        cells = (one_line(row["stream"]), f"{row['documents']:,}", f"{row['bytes']:,}")
+        cells = (printable_line(row["stream"]), f"{row['documents']:,}", f"{row['bytes']:,}")
         table.add_row(*map(Text, (*cells, _time(row["latest"]), _time(row["watermark"]))))
     console().print(table)
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from feeds.document import Clock, Document, Reject
+from feeds.document import Document, Reject
+from feeds.times import Now
 from join_stage.joiner import JoinEngine
 from mmqjp.documents.batching import size_refusal
 from mmqjp.documents.records import Record, own_part_id
@@ -18,7 +19,7 @@ from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
 from mmqjp.tables.dead_letters import DEAD_LETTERS
 from mmqjp.tables.documents import known_ids
 from mmqjp.tables.table_rows import rows_table
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 from templates.witness import Witnesses
 from xpath_stage.parse import DocumentError, ParsedDocument
 from xpath_stage.parse_many import parse_documents
@@ -82,7 +83,7 @@ class Admission:
         watermarks: Watermarks,
         sources: Callable[[str], Iterable[str]],
         late_by: Callable[[str, int], int],
-        now: Clock,
+        now: Now,
         max_document: int | None = None,
         max_nodes: int | None = None,
     ) -> None:
@@ -163,7 +164,7 @@ class Admission:
 def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
     """Logs a warning about dead letters, with the reason of the first one."""
     if dead_letters:
-        first = one_line(f"{dead_letters[0]['id']}: {dead_letters[0]['reason']}")
+        first = printable_line(f"{dead_letters[0]['id']}: {dead_letters[0]['reason']}")
         count = "a document is a dead letter" if len(dead_letters) == 1 else f"{len(dead_letters):,} dead letters"
         _LOG.warning("%s, %s; Engine.last_dead_letters() has each", count, first)
 

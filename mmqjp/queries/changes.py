@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from common.errors import InputError
-from feeds.document import Clock
+from feeds.times import Now
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.queries.compile import Compiler
@@ -70,7 +70,7 @@ class QueryChanges:
         stored: StoredQueries,
         registry: Registry,
         compiler: Compiler,
-        now: Clock,
+        now: Now,
     ) -> None:
         """Takes over a registry with the store's queries."""
         self._store, self._ledger, self._stored, self._registry, self._now = store, ledger, stored, registry, now

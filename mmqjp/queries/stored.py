@@ -16,7 +16,7 @@ from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.queries import added_at
 from mmqjp.tables.table_rows import TableRows
-from templates.catalog import Catalog, Step
+from templates.catalog import Catalog, SharedStep
 from templates.shared_rows import RowKey
 from templates.template import Shape
 from xscl.algebra.pattern_json import from_json, to_json
@@ -93,7 +93,7 @@ class StoredQueries:
         rows = self._rows.tuples(table, f"{owner} {_PLACEMENT_COLUMNS}", "qid place")
         return [row for row in rows if row[0] not in self._removed]
 
-    def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, Step]]:
+    def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, SharedStep]]:
         """Returns the steps down to some variables with their definitions, parents before children."""
         known = {var: rest for var, *rest in self._variables if rest[-1] is not None}
         live: set[int] = set()
@@ -108,7 +108,7 @@ class StoredQueries:
         for var in sorted(live):
             parent, stream, definition, node = known[var]
             pattern = node_of(node)
-            found.append((definition, Step(var, stream, parent, pattern, catalog.chain(pattern.functions))))
+            found.append((definition, SharedStep(var, stream, parent, pattern, catalog.chain(pattern.functions))))
         return found
 
     def _subscriptions(self, compiled: Callable[[str], HasNormalForm]) -> Iterator[Subscription]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from common.errors import InputError
-from feeds.document import Clock, now_us
+from feeds.times import Now, now_us
 from mmqjp.queries.changes import MetadataFor, UnknownQuery
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log
@@ -32,7 +32,7 @@ class BadCommand(InputError, ValueError):
 class CommandQueue:
     """The commands of a spool, for the engine that holds the store. Commands of the kinds `skip` are left to others."""
 
-    def __init__(self, spool: Spool, now: Clock = now_us, *, skip: Container[str] = ()) -> None:
+    def __init__(self, spool: Spool, now: Now = now_us, *, skip: Container[str] = ()) -> None:
         self._spool, self._skip = spool, skip
         spool.sweep(now() - RESULT_RETENTION)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from feeds.document import Clock, now_us
 from feeds.entries import EntryForm
 from feeds.fetch.drop_archive import remove_read
 from feeds.offsets import ALL_READ
 from feeds.tail import Tail
+from feeds.times import Now, now_us
 from mmqjp.session import Session
 
 FETCHED = "#fetched"
@@ -24,7 +24,7 @@ class DropDirectory:
     Versions that were read are kept for `keep` microseconds (None: for ever).
     """
 
-    def __init__(self, directory: Path, keep: int | None, now: Clock = now_us) -> None:
+    def __init__(self, directory: Path, keep: int | None, now: Now = now_us) -> None:
         self.directory, self._keep, self._now = directory, keep, now
         self._swept: int | None = None
         directory.mkdir(parents=True, exist_ok=True)

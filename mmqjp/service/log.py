@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Protocol
 
-from feeds.document import Clock, now_us
-from mmqjp.text import one_line
+from feeds.times import Now, now_us
+from mmqjp.text import printable_line
 
 Write = Callable[[str], object]
 
@@ -30,7 +30,7 @@ class NullLog:
 class JsonLog:
     """Writes one line of JSON for each event. Its first keys are `time` (ISO-8601, UTC) and `event`."""
 
-    def __init__(self, write: Write, now: Clock = now_us) -> None:
+    def __init__(self, write: Write, now: Now = now_us) -> None:
         self._write, self._now = write, now
 
     def event(self, name: str, /, **fields: object) -> None:
@@ -41,12 +41,12 @@ class JsonLog:
 class TextLog:
     """Writes one line of text for each event. With `terminal`, the line of a batch is overwritten by the next line."""
 
-    def __init__(self, write: Write, now: Clock = now_us, *, terminal: bool = False) -> None:
+    def __init__(self, write: Write, now: Now = now_us, *, terminal: bool = False) -> None:
         self._write, self._now, self._terminal = write, now, terminal
         self._was_overwritable = False
 
     def event(self, name: str, /, **fields: object) -> None:
-        text = one_line(" ".join([name, *(f"{key}={_text(value)}" for key, value in fields.items())]))
+        text = printable_line(" ".join([name, *(f"{key}={_text(value)}" for key, value in fields.items())]))
         overwritable = self._terminal and name == "batch"
         start = "\r\x1b[K" if self._was_overwritable else ""
         self._write(f"{start}{_iso(self._now())} {text}" + ("" if overwritable else "\n"))

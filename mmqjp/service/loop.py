@@ -17,7 +17,7 @@ from mmqjp.service.log import Log
 from mmqjp.service.progress import progress
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import Delivery
-from mmqjp.sinks.protocol import Sink
+from mmqjp.sinks.sink import Sink
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.commit_metadata import CommitMetadata
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from feeds.document import Clock, now_us
+from feeds.times import Now, now_us
 from mmqjp.service.log import Log
 from mmqjp.service.status import Status
 
@@ -16,7 +16,7 @@ COUNTED = ("documents", "outputs", "duplicates", "dead_letters")
 class Metrics:
     """Metrics in their own registry. As a `Log`, it counts each event and passes it on."""
 
-    def __init__(self, log: Log, now: Clock = now_us) -> None:
+    def __init__(self, log: Log, now: Now = now_us) -> None:
         self._log, self._now = log, now
         self.registry = CollectorRegistry()
         descriptions = {

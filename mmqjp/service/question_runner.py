@@ -68,7 +68,7 @@ class QuestionRunner:
         for id, question in list(self._running.items()):
             if question.look():
                 del self._running[id]
-            elif id not in waiting:
+            elif id not in waiting and not self._spool.is_waiting(id):
                 question.end(ABANDONED)
         for id, command in waiting.items():
             if id not in self._running and len(self._running) < self._max_running:

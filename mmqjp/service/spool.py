@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from common.private import make_inside, make_state
 from common.whole_file import write_whole as _write
-from feeds.document import Clock, now_us
+from feeds.times import Now, now_us
 
 SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
 
@@ -50,7 +50,7 @@ class CommandResult:
 class Spool:
     """The files of a state directory's spool."""
 
-    def __init__(self, state: Path, now: Clock = now_us) -> None:
+    def __init__(self, state: Path, now: Now = now_us) -> None:
         # Not directly in the state directory: a Spark store has its tables there, and removes folders it does not know.
         self._commands, self._answers, self._now = state / SPOOL / COMMANDS, state / SPOOL / ANSWERS, now
         self._state = state
@@ -84,6 +84,10 @@ class Spool:
             with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # withdrawn, or not a command
                 found.append(_command(path))
         return [command for command in found if command.do == do]
+
+    def is_waiting(self, id: str) -> bool:
+        """Whether a command is waiting. Sure where a listing is not: it may miss one while another is removed."""
+        return (self._commands / f"{id}.json").exists()
 
     def is_empty(self) -> bool:
         """Whether no command is waiting."""

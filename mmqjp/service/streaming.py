@@ -30,9 +30,9 @@ from mmqjp.service.intake import ReadBatch
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, Commands, Service, ServiceOptions, Stop
 from mmqjp.session import Session
-from mmqjp.sinks.protocol import Sink
+from mmqjp.sinks.sink import Sink
 from mmqjp.spark.micro_batch import items_of, numbered, readable, uncommitted
-from mmqjp.text import one_line
+from mmqjp.text import printable_line
 
 MICRO_BATCHES = "micro-batches"
 """The file name of the offset that stores which micro-batches of a streaming query are done."""
@@ -189,6 +189,6 @@ def cause(error: PySparkException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
     if not errors:
-        return one_line(next(iter(lines), type(error).__name__))
+        return printable_line(next(iter(lines), type(error).__name__))
     name, colon, text = errors[-1].partition(":")
-    return one_line(name.rpartition(".")[2] + colon + text)
+    return printable_line(name.rpartition(".")[2] + colon + text)

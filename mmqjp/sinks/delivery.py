@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mmqjp.answers.outbox import SINK_PREFIX
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
-from mmqjp.sinks.protocol import Sink
+from mmqjp.sinks.sink import Sink
 from mmqjp.tables.commit_metadata import CommitMetadata
 
 OUTPUT_SINK = "output"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmqjp.answers.output import Output
-from mmqjp.sinks.protocol import Pending
+from mmqjp.sinks.sink import Pending
 from mmqjp.text import json_line
 
 

@@ -14,7 +14,7 @@ from common.whole_file import sync_directory, whole_file
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.sinks.file_checkpoint import FileCheckpoint
-from mmqjp.sinks.protocol import Pending, Sink, Warn
+from mmqjp.sinks.sink import Pending, Sink, Warn
 from mmqjp.sinks.standard_output import standard_output
 from mmqjp.text import json_line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mmqjp.spark.session import attach, drops, register
+    from mmqjp.spark.attachment import attach, drops, register
 
 __all__ = ["attach", "drops", "register"]
 
@@ -14,6 +14,6 @@ def __getattr__(name: str) -> object:
     """Imports the public functions when they are first used. Executors need few of the modules behind them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mmqjp.spark import session
+    from mmqjp.spark import attachment
 
-    return getattr(session, name)
+    return getattr(attachment, name)

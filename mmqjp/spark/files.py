@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from feeds.document import Clock, now_us
 from feeds.entries import EntryForm
 from feeds.offsets import ALL_READ, Offset, Positions
 from feeds.order import feed_address
 from feeds.sightings import Item, size_of
 from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read
 from feeds.tail import ReadItem, Tail, WaitingFile, waiting_files
+from feeds.times import Now, now_us
 from feeds.unreadable import ReplacedError, cause, is_unreadable
 from feeds.waiting import BlockedFeeds
 from join_stage.store.spark.tables import spark_columns
@@ -63,7 +63,7 @@ class FileSource:
     tasks: int = 4
     grain: int = GRAIN
 
-    def tails(self, now: Clock = now_us) -> list[Tail]:
+    def tails(self, now: Now = now_us) -> list[Tail]:
         """The sources for the paths. Raises SourceError."""
         return [
             Tail(path, feeds=feeds, time_xpath=self.time_xpath, name=name, now=now)
@@ -87,7 +87,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(
-        self, source: FileSource, positions: Callable[[], Positions], plans: PlanFiles, now: Clock = now_us
+        self, source: FileSource, positions: Callable[[], Positions], plans: PlanFiles, now: Now = now_us
     ) -> None:
         self._source, self._positions, self._plans, self._now = source, positions, plans, now
         self._tails: list[Tail] = []

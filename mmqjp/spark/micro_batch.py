@@ -48,7 +48,7 @@ ROWS = pa.schema(
 
 _XML, _RAW = ROWS.names.index("xml"), ROWS.names.index("raw")
 
-NEVER = -2
+NOWHERE = -2
 """A position that no file has."""
 
 UNREAD = -3
@@ -151,7 +151,7 @@ def numbered(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
     offsets = {
         "source": pa.repeat(pa.scalar(source), count),
         "file": pa.repeat(pa.scalar(file), count),
-        "known": pa.repeat(pa.scalar(NEVER), count),
+        "known": pa.repeat(pa.scalar(NOWHERE), count),
         "position": pa.array(range((batch << 32) + 1, (batch << 32) + 1 + count), pa.int64()),
         "fingerprint": pa.nulls(count, pa.string()),
         "known_fingerprint": pa.nulls(count, pa.string()),

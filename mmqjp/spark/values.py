@@ -15,10 +15,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from feeds.bad_input import SourceError
-from feeds.document import DEFAULT_STREAM, Document, Reject, now_us, unix_time_refusal
+from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.jsonl import read_line
 from feeds.offsets import Offset
 from feeds.tail import ReadItem
+from feeds.times import now_us, unix_time_refusal
 from join_stage.store.spark.tables import spark_columns
 from mmqjp.spark.micro_batch import ROWS, row_of, to_batches
 

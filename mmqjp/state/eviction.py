@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from feeds.document import Clock
+from feeds.times import Now
 from join_stage.joiner import JoinEngine
 from join_stage.state_tables import has_documents_between
 from mmqjp.documents.watermarks import EARLIEST, WATERMARKS, Watermarks, is_bounded, to_setting
@@ -28,7 +28,7 @@ class Eviction:
         registry: Registry,
         watermarks: Watermarks,
         state: JoinState,
-        now: Clock,
+        now: Now,
     ) -> None:
         self._store, self._ledger, self._registry, self._watermarks = store, ledger, registry, watermarks
         self._state = state

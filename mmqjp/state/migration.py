@@ -19,7 +19,7 @@ from mmqjp.queries.compile import Compiler
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import TABLES
+from mmqjp.tables.store_schema import TABLES
 from templates.catalog import Catalog, Edge
 from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import InvalidValue
 from join_stage.joiner import JoinEngine
-from mmqjp.tables.schema import SCHEMA
+from mmqjp.tables.store_schema import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
         return engine
     if engine != "spark":
         raise InvalidValue(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
-    from join_stage.store.spark.session import spark_session
+    from join_stage.store.spark.start import spark_session
 
     return spark_session(master)
 

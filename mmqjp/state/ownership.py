@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.lock import lock, unlock
 from common.private import make_lock, make_state
-from feeds.document import Clock, now_us
+from feeds.times import Now, now_us
 from join_stage.store.protocol import StoreError
 
 OWNER_FILE = "owner"
@@ -40,7 +40,7 @@ class Ownership:
     def __init__(
         self,
         directory: Path,
-        now: Clock = now_us,
+        now: Now = now_us,
         *,
         timeout: float = LOCK_TIMEOUT,
         sleep: Callable[[float], object] = time.sleep,

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from feeds.document import Clock, now_us
 from feeds.offsets import Offset
+from feeds.times import Now, now_us
 from join_stage.costs import Cost
 from join_stage.store.protocol import StoreError, TableStore, whole_batch
-from mmqjp.tables import answers, batches, commands, dead_letters, documents, offsets, settings
+from mmqjp.tables import answers, batches, command_answers, dead_letters, documents, offsets, settings
 from mmqjp.tables.commit_metadata import CommitMetadata
 
 SCHEMA_VERSION = 5
@@ -44,7 +44,7 @@ class Ledger:
     """Reads and writes numbers and metadata. `batch` is the number of the running batch. The caller begins and commits
     batches, unless a method says otherwise."""
 
-    def __init__(self, store: TableStore, now: Clock = now_us) -> None:
+    def __init__(self, store: TableStore, now: Now = now_us) -> None:
         """Raises StoreError if the store has a newer format."""
         self._store, self._now = store, now
         self.version = version = int(self.setting("schema_version") or 0)
@@ -111,11 +111,11 @@ class Ledger:
         """Writes the metadata of the running batch."""
         offsets.save_offsets(self._store, metadata.offsets, self.batch)
         settings.save_settings(self._store, metadata.settings, self.batch)
-        commands.save_answers(self._store, metadata.answers, self._now(), self.batch)
+        command_answers.save_answers(self._store, metadata.answers, self._now(), self.batch)
 
     def answer_to(self, command: str) -> str | None:
         """Returns the stored answer to a command by its id, or None if the command is not done."""
-        return commands.answer_to(self._store, command)
+        return command_answers.answer_to(self._store, command)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
         """Returns the offset of each file, by source and file."""

@@ -180,7 +180,7 @@ from feeds.fetch.hints import fresh_for, retry_after
 from feeds.fetch.opml import read_opml
 from feeds.history import History
 from feeds.links import is_harmless
-from feeds.sniff import kind_of
+from feeds.sniff import kind_of_body
 {}
 print("done")
 """
@@ -190,8 +190,8 @@ print("done")
     "lines",
     [
         'for start in (b"<!DOCTYPE ", b"<!DOCTYPE a [", b"<?", b"<!--", b"<feed ", b"<feed version ", b"<a:"):\n'
-        '    kind_of(start * 10_000), kind_of(start + b"a" * 65_000), kind_of(start + b" " * 65_000)\n'
-        '    kind_of(start + b"]" * 65_000), kind_of(b"<a>" + start * 10_000)',
+        '    kind_of_body(start * 10_000), kind_of_body(start + b"a" * 65_000), kind_of_body(start + b" " * 65_000)\n'
+        '    kind_of_body(start + b"]" * 65_000), kind_of_body(b"<a>" + start * 10_000)',
         'as_told(b"<?xml " + b"encoding " * 1_000_000, ""), as_told(b" " * 8_000_000, "")\n'
         'Document("i", "<?xml " + " encoding=\'" * 1_000_000).xml_bytes()',
         'for many in (gzip.compress(b"") * 999, zstandard.compress(b"") * 999):\n'

@@ -15,7 +15,7 @@ from join_stage.joiner import PLANS, JoinEngine
 from join_stage.state_tables import STATE
 from join_stage.store import duckdb_tables
 from join_stage.store.protocol import StoreError
-from mmqjp.tables.schema import SCHEMA
+from mmqjp.tables.store_schema import SCHEMA
 from tests.generate.joins import JoinCase, as_table, random_join_case, run_case, sorted_rows
 from tests.support.stores import TABLES
 

@@ -17,7 +17,7 @@ from join_stage import duckdb_views
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine
 from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
-from mmqjp.tables.schema import SCHEMA
+from mmqjp.tables.store_schema import SCHEMA
 from templates.witness import Witnesses
 from tests.generate.joins import SECOND, JoinCase, random_join_case, sorted_rows
 from tests.generate.seeds import examples

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import feeds.fetch.visit
 from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.exchange import Limits
+from feeds.fetch.exchange import ReplyLimits
 from feeds.fetch.gates import HostGates
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import FetchStore
@@ -52,7 +52,7 @@ def main(directory: str, opml: str, layout: str, agent: str, start: str, point: 
     note_starts(Path(directory).with_suffix(".trail"), clock)
     if point != "never":
         kill_at(point, int(calls))
-    fetching = Fetching(Path(directory), clock, Limits(), robots=True, agent=agent)
+    fetching = Fetching(Path(directory), clock, ReplyLimits(), robots=True, agent=agent)
     if layout == "warc":
         fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark, file_bytes=20_000)
     fetching.run(*(feed.url for feed in read_feed_lists([opml])[0]))

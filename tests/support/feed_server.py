@@ -12,7 +12,7 @@ from pathlib import Path
 from feeds.fetch.archive import Archive
 from feeds.fetch.clock import SECOND
 from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.exchange import Limits
+from feeds.fetch.exchange import ReplyLimits
 from feeds.fetch.feed_state import FeedState, source_name
 from feeds.fetch.fetcher import Report, World, fetch
 from feeds.fetch.gates import Courtesy
@@ -137,9 +137,9 @@ async def to_loopback(host: str, port: int) -> list[str]:
     return ["127.0.0.1"]
 
 
-SMALL = Limits(body=100_000, hops=5)
-"""Limits that little data reaches."""
-QUICK = Limits(body=100_000, read=0.2, total=0.4, hops=5)
+SMALL = ReplyLimits(body=100_000, hops=5)
+"""ReplyLimits that little data reaches."""
+QUICK = ReplyLimits(body=100_000, read=0.2, total=0.4, hops=5)
 """The same, with short times for slow servers."""
 
 
@@ -149,7 +149,7 @@ class Fetching:
 
     directory: Path
     clock: Hours = field(default_factory=Hours)
-    limits: Limits = SMALL
+    limits: ReplyLimits = SMALL
     pace: Pace = field(default_factory=Pace)
     courtesy: Courtesy = field(default_factory=Courtesy)
     robots: bool = False

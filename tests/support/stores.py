@@ -8,7 +8,7 @@ from pathlib import Path
 
 from join_stage.state_tables import FLAT_STORE
 from join_stage.store.spark.parquet_store import ParquetStore
-from mmqjp.tables.schema import SCHEMA
+from mmqjp.tables.store_schema import SCHEMA
 
 TABLES = (FLAT_STORE | SCHEMA).tables
 """The tables of a store, including those of the join state."""

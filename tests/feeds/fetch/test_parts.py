@@ -28,7 +28,7 @@ from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.opml import ListedFeed, read_opml, write_opml
 from feeds.fetch.state import FetchStore, HostState
 from feeds.fetch.warc_archive import FILE_AGE, WarcArchive
-from feeds.sniff import kind_of
+from feeds.sniff import kind_of_body
 from tests.support.feed_server import START, rss
 
 # ---------------------------------------------------------------- addresses
@@ -144,8 +144,8 @@ def test_a_cut_body_is_an_error(cut, coding):
     ],
 )
 def test_kinds_of_bodies(body, kind):
-    assert kind_of(body.encode()) == kind
-    assert kind_of(body.encode("utf-16")) == kind
+    assert kind_of_body(body.encode()) == kind
+    assert kind_of_body(body.encode("utf-16")) == kind
 
 
 def test_feeds_of_a_page_in_its_order_and_comments_last():
@@ -163,7 +163,7 @@ def test_feeds_of_a_page_in_its_order_and_comments_last():
 @given(st.binary(max_size=300))
 def test_no_page_is_too_odd(data):
     feeds_of_page(data, "https://s.example/")
-    kind_of(data)
+    kind_of_body(data)
 
 
 # ---------------------------------------------------------------- lists

@@ -12,7 +12,7 @@ import pytest
 
 from join_stage.store.spark import java
 from join_stage.store.spark.java import Candidate, Java, JavaNotFound, NoJava
-from join_stage.store.spark.session import launch_environment, settings, spark_session
+from join_stage.store.spark.start import launch_environment, settings, spark_session
 from tests.support.places import ROOT
 
 WHEEL_JAVA = Path("/wheel/bin/java")
@@ -211,7 +211,7 @@ def test_session_runs_python_and_arrow_on_the_executors(spark):
 
 SCRIPT = """
 import json
-from join_stage.store.spark.session import spark_session
+from join_stage.store.spark.start import spark_session
 
 session = spark_session("local[2]")
 total = session.sql("SELECT sum(a.id * b.id) FROM range(100) a JOIN range(50) b ON a.id = b.id").first()[0]

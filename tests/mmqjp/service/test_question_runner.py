@@ -21,7 +21,7 @@ from join_stage.store.reading import QuestionInterrupted
 from mmqjp.service.client import Client
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.question_runner import ABANDONED, ENDING, MAX_RUNNING, MEMORY_NEEDED, QUERY, QuestionRunner
-from mmqjp.service.spool import CommandResult
+from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.sql_question import GRACE, RunningQuestion, SqlQuestion, run_question
 from mmqjp.session import Session
 from tests.support.cli import mmqjp
@@ -173,6 +173,24 @@ def test_the_service_says_how_long_a_question_may_take_at_the_most(place: Direct
         clock.now = 10
         until(lambda: not questions._running, questions.step)
         assert "took more than 10 s" in str(place.answer(command).error)
+
+
+def test_a_question_goes_on_if_a_listing_misses_its_command(place: Directory):
+    """A directory that changes while it is listed may give a file neither before nor after."""
+
+    class Missing(Spool):
+        def waiting_of(self, do: str) -> list[Command]:
+            return []
+
+    with Session("duckdb", state=place.state) as engine, ended(asking(place, engine, Events(), Clock())) as questions:
+        command = place.ask(QUERY, sql=ENDLESS)
+        questions.step()
+        questions._spool = Missing(place.state)
+        questions.step()
+        assert questions._running[command.id]._ended_at is None
+        place.spool.withdraw(command)
+        until(lambda: not questions._running, questions.step)
+        assert place.answer(command).error == ABANDONED
 
 
 def test_a_question_that_nobody_waits_for_any_longer_ends(place: Directory):

@@ -6,7 +6,7 @@ Tables are append-only: each row is written by one batch.
 from __future__ import annotations
 
 from join_stage.store.schema import StoreSchema
-from mmqjp.tables import answers, batches, commands, dead_letters, documents, offsets, queries, settings, spent
+from mmqjp.tables import answers, batches, command_answers, dead_letters, documents, offsets, queries, settings, spent
 
 TABLES = (
     documents.TABLES
@@ -17,7 +17,7 @@ TABLES = (
     | settings.TABLES
     | offsets.TABLES
     | spent.TABLES
-    | commands.TABLES
+    | command_answers.TABLES
 )
 
 _DOCUMENTED = (

@@ -12,8 +12,8 @@ from feeds.spark.warc import WarcSource
 from join_stage.state_tables import FLAT_STORE
 from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.attach import attach as _attach
-from mmqjp.tables.schema import SCHEMA
 from mmqjp.tables.settings import SPARK_VIEWS
+from mmqjp.tables.store_schema import SCHEMA
 
 __all__ = ["attach", "drops", "register"]
 
