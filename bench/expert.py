@@ -66,7 +66,7 @@ def by_engine(engine: str, batches: Batches, singles: Sequence[Document], asked:
         opened.registry.flush()
         registering = time.process_time() - begin
         sink = GrowingFile(to, Position())
-        sink.prepare(lambda after: iter(()))
+        sink.prepare(list)
 
         def process(batch: Sequence[Document]) -> None:
             sink.write(opened.process(batch))
