@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -106,7 +106,7 @@ class Session(Engine):
         documents: Iterable[Document | Reject],
         metadata: CommitMetadata = NO_METADATA,
         evaluated: EvaluatedBatch | None = None,
-    ) -> list[Output]:
+    ) -> Sequence[Output]:
         """Like `Engine.process`. Commits `metadata` with the batch.
 
         `evaluated` has the results of stage 1 from `Session.evaluate`, after which no query may have come or gone.

@@ -11,7 +11,7 @@ from typing import Any
 from feeds.document import Document, Reject
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.components import Components
-from mmqjp.answers.output import Output
+from mmqjp.answers.output_tables import Outputs
 from mmqjp.answers.pipeline import Pause, QuotaExceeded
 from mmqjp.answers.usage import Cutoff
 from mmqjp.documents.admission import EvaluatedBatch
@@ -33,7 +33,7 @@ class BatchResult:
     they were paused.
     """
 
-    outputs: list[Output]
+    outputs: Outputs
     dead_letters: list[dict[str, Any]]
     documents: int
     duplicates: int
@@ -90,11 +90,11 @@ class Batches:
             witnesses = None if evaluated is None else partial(evaluated.witnesses, admitted.indexes)
             arrived = admitted.greatest()
             greatest = components.watermarks.after(arrived, components.registry.outside(), taken_at)
-            drafts, pauses = components.pipeline.answer(admitted.records, witnesses, greatest, begin_again)
+            answers, pauses = components.pipeline.answer(admitted.records, witnesses, greatest, begin_again)
             components.records.flush()
             self._save_pauses(pauses)
             components.store.append("dead_letters", admitted.dead_letters)
-            outputs = components.outbox.save_outputs(drafts)
+            outputs = components.outbox.save_outputs(answers)
             components.ledger.save_metadata(metadata)
             components.eviction.evict(greatest)
             if components.stage1.crowded:
@@ -148,11 +148,10 @@ class Batches:
         def backfill(subscriptions: list[Subscription]) -> None:
             nonlocal count
             taken_at = components.now()
-            drafts, pauses[:] = components.pipeline.backfill(subscriptions, components.admission.fresh, cutoffs)
+            answers, pauses[:] = components.pipeline.backfill(subscriptions, components.admission.fresh, cutoffs)
             components.records.flush()
             self._save_pauses(pauses)
-            components.outbox.save_outputs(drafts)
-            count = len(drafts)
+            count = len(components.outbox.save_outputs(answers))
             components.ledger.save_batch(taken_at, 0, 0, count)
             components.state.save_reach()
 

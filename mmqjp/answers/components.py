@@ -8,10 +8,12 @@ from functools import partial
 
 from feeds.times import Now
 from join_stage.joiner import JoinEngine
-from mmqjp.answers.operators import MakeOperators
+from mmqjp.answers.inner_join_operator import InnerJoinOperator
+from mmqjp.answers.operators import MakeOperators, Operators
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.output_migration import number_outputs
 from mmqjp.answers.pipeline import Pipeline
+from mmqjp.answers.query_operator import QueryOperator
 from mmqjp.answers.quota import Quota
 from mmqjp.documents.admission import Admission
 from mmqjp.documents.records import Records
@@ -19,6 +21,7 @@ from mmqjp.documents.watermarks import Timing, Watermarks, greatest_times, is_bo
 from mmqjp.garbage import gc_paused_then_frozen
 from mmqjp.queries.changes import QueryChanges
 from mmqjp.queries.compile import Compiler
+from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import Eviction
@@ -47,6 +50,11 @@ class Components:
     outbox: Outbox
     pipeline: Pipeline
     now: Now
+
+
+def make_operators(registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> Operators:
+    """Creates the operators of the language: queries and inner joins."""
+    return Operators({Subscription: QueryOperator(registry, records), HiddenStream: InnerJoinOperator(records)})
 
 
 def assemble(

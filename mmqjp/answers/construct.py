@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lxml import etree
 
+from mmqjp.answers.answer import Body
 from mmqjp.documents.records import Record
 from xpath_stage.binder import Node
 from xscl.algebra.expressions import ElementConstructor, Hole
@@ -33,6 +34,16 @@ class Value:
     def is_element(self) -> bool:
         return not self.node[1] and not self.functions
 
+    def markup(self) -> str:
+        """Returns the element and its subtree as XML. It is serialized once."""
+        fragments = self.record.fragments
+        found = fragments.get(self.node[0])
+        if found is None:
+            parent = etree.Element("match")  # a parent of its own: namespaces are declared where they are used
+            parent.append(copied := self.copy())
+            found = fragments[self.node[0]] = etree.tostring(copied, encoding="unicode")
+        return found
+
     def copy(self) -> etree._Element:
         """Returns a copy of the element and its subtree, without the text that follows it."""
         copied = deepcopy(self.record.tree.elements[self.node[0]])
@@ -45,39 +56,36 @@ class Value:
         return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
 
 
-def construct(
-    query: NormalQuery, name: str, t0: int, t1: int, values: Mapping[str, Value | str], holes: Sequence[Value | str]
-) -> etree._Element:
-    """Returns the root of the output document.
+def body(query: NormalQuery, t0: int, t1: int, values: Mapping[str, Value | str], holes: Sequence[Value | str]) -> Body:
+    """Returns the output document.
 
     `values` has the SELECT entries in order; a str is a constant. `holes` has the values of an element constructor, in
     order of appearance.
     """
     if query.constructor is not None:
-        return _Constructor(query, holes).build(query.constructor)
-    match = etree.Element("match", query=name, t0=str(t0), t1=str(t1))
-    for key, value in values.items():
-        if query.star and isinstance(value, Value):
-            match.append(_root_copy(value, key))
-            continue
-        item = etree.SubElement(match, _element_name(key))
-        if isinstance(value, Value) and value.is_element():
-            item.append(value.copy())
-        else:
-            item.text = value if isinstance(value, str) else value.text()
-    return match
+        root = _Constructor(query, holes).build(query.constructor)
+        return Body("", etree.tostring(root, encoding="unicode"))
+    items = [_item(key, value, star=query.star) for key, value in values.items()]
+    end = f">{''.join(items)}</match>" if items else "/>"
+    return Body('<match query="', f'" t0="{t0}" t1="{t1}"{end}')
 
 
-def _root_copy(value: Value, key: str) -> etree._Element:
-    """Returns a child of a default output: a copy of an element, or a new element that holds an attribute under its
-    name or a derived value under its key."""
-    if value.is_element():
-        return value.copy()
-    element, place = value.node
-    name = _element_name(key) if value.functions else value.record.tree.attribute(element, place)[0]
-    copied = etree.Element(name)
-    copied.text = value.text()
-    return copied
+def _item(key: str, value: Value | str, *, star: bool) -> str:
+    """Returns a child of a default output.
+
+    With `star`, it is the element itself, or a new element that holds an attribute under its name or a derived value
+    under its key.
+    """
+    name = _element_name(key)
+    if isinstance(value, Value):
+        if value.is_element():
+            return value.markup() if star else f"<{name}>{value.markup()}</{name}>"
+        if star and not value.functions:
+            name = value.record.tree.attribute(*value.node)[0]
+        value = value.text()
+    item = etree.Element(name)
+    item.text = value
+    return etree.tostring(item, encoding="unicode")
 
 
 def _element_name(key: str) -> str:

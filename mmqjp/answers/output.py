@@ -1,11 +1,9 @@
-"""Output documents: their form, their ids, and the order of output lines."""
+"""Output documents: their form, and the order of output lines."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from json.encoder import encode_basestring as json_text
 
 
@@ -44,21 +42,13 @@ class Output:
             "xml": self.xml,
         }
 
-
-@dataclass(slots=True)
-class Draft:
-    """An output that is not committed yet and has no number. `matches` are the numbers of the matches behind it."""
-
-    output: Output
-    matches: list[int] = field(default_factory=list)
-
-
-def number(drafts: list[Draft], first: int) -> None:
-    """Sorts drafts into the order of output lines, and numbers their outputs from `first`."""
-    drafts.sort(key=lambda draft: _order(draft.output))
-    for seq, draft in enumerate(drafts, first):
-        # Outputs are frozen for everybody else. Nobody has seen these yet, and copies would cost too much.
-        object.__setattr__(draft.output, "seq", seq)
+    def to_line(self) -> bytes:
+        """Returns the output line: the JSON object in UTF-8, in a quarter of the time that `json.dumps` takes."""
+        return (
+            f'{{"id": {json_text(self.id)}, "seq": {self.seq}, "query": {json_text(self.query)}, "t0": {self.t0}, '
+            f'"t1": {self.t1}, "documents": {json_texts(self.documents)}, "streams": {json_texts(self.streams)}, '
+            f'"nodes": {json_nodes(self.nodes)}, "xml": {json_text(self.xml)}}}\n'
+        ).encode()
 
 
 def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
@@ -66,26 +56,9 @@ def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
     return sorted(outputs, key=_order)
 
 
-class Identity:
-    """The part of an output's id that all outputs of one query share: the query's name, its text, and the number of
-    equal queries that were registered before it."""
-
-    def __init__(self, name: str, text: str, occurrence: int) -> None:
-        query = json.dumps([name, text, occurrence], ensure_ascii=False)
-        self._begun = hashlib.sha256(query.removesuffix("]").encode())
-
-    def id(self, part_ids: str, nodes: Iterable[int | str]) -> str:
-        """Returns an output's id: 32 hexadecimal digits of a digest. `part_ids` are those of its documents, as a JSON
-        list; `nodes` are the values of `Output.nodes`."""
-        digest = self._begun.copy()
-        # The text that json.dumps would write, in a quarter of its time.
-        digest.update(f", {part_ids}, [{', '.join(map(_json_node, nodes))}]]".encode())
-        return digest.hexdigest()[:32]
-
-
-def digest(text: str) -> str:
-    """Returns the id of something that a text identifies: 32 hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def json_texts(texts: Iterable[str]) -> str:
+    """Returns texts as a JSON list."""
+    return f"[{', '.join(map(json_text, texts))}]"
 
 
 def json_nodes(nodes: Mapping[str, int | str]) -> str:
@@ -93,15 +66,21 @@ def json_nodes(nodes: Mapping[str, int | str]) -> str:
     return f"{{{', '.join(f'{json_text(name)}: {_json_node(node)}' for name, node in nodes.items())}}}"
 
 
+def json_node_list(nodes: Iterable[int | str]) -> str:
+    """Returns the values of `Output.nodes` as a JSON list."""
+    return f"[{', '.join(map(_json_node, nodes))}]"
+
+
+def node_order(node: int | str) -> tuple[int, str]:
+    """Returns where a node stands in the order of output lines: by its element's number, then its attribute."""
+    element, _, attribute = str(node).partition("/")
+    return int(element), attribute
+
+
 def _json_node(node: int | str) -> str:
     return json_text(node) if isinstance(node, str) else str(node)
 
 
 def _order(output: Output) -> tuple[object, ...]:
-    nodes = [(name, _node_order(node)) for name, node in output.nodes.items()]
+    nodes = [(name, node_order(node)) for name, node in output.nodes.items()]
     return output.t1, output.query, output.documents, nodes
-
-
-def _node_order(node: int | str) -> tuple[int, str]:
-    element, _, attribute = str(node).partition("/")
-    return int(element), attribute

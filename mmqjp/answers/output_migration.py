@@ -6,18 +6,18 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import groupby
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
-from mmqjp.answers.outbox import SINK_PREFIX, Position, output_of, output_row
-from mmqjp.answers.output import Output, digest, sorted_outputs
+from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.answers.output import Output, sorted_outputs
+from mmqjp.answers.output_tables import outputs_in, rows_of
+from mmqjp.queries.identity import digest
 from mmqjp.tables import answers
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.table_rows import TableRows
 
 _DELIVERED, _WRITTEN = "delivered", "written"
 """The settings with the last batch that was delivered, and the file that it was written to."""
@@ -34,15 +34,14 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
         store.drop_before("outputs", "batch", rows["batch"][-1].as_py() + 1)
     delivered, acked = int(ledger.setting(_DELIVERED) or -1), -1
     alike: Counter[str] = Counter()
-    table = TableRows(store)
-    for batch, found in groupby(_rows(rows), key=lambda row: row["batch"]):
+    for batch, found in _batches(rows):
         ready = []
-        for output in sorted_outputs(map(output_of, found)):
+        for output in sorted_outputs(outputs_in(found)):
             line = _line(output)
             ready.append(replace(output, id=digest(f"{line} {alike[line]}"), seq=ledger.next_seq))
             alike[line] += 1
             ledger.next_seq += 1
-        table.append("outputs", [output_row(output, batch) for output in ready])
+        store.append("outputs", rows_of(ready, batch))
         if batch <= delivered:
             acked = ledger.next_seq - 1
     written = ledger.setting(_WRITTEN)
@@ -51,9 +50,11 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
         ledger.save_metadata(CommitMetadata(settings={f"{SINK_PREFIX}output": position.to_setting()}))
 
 
-def _rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
-    for chunk in rows.to_batches(max_chunksize=1_000):
-        yield from chunk.to_pylist()
+def _batches(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yields each batch and its rows, from rows that are sorted by batch."""
+    batches, starts = np.unique(rows["batch"].to_numpy(), return_index=True)
+    for batch, start, end in zip(batches.tolist(), starts, [*starts[1:], len(rows)], strict=True):
+        yield batch, rows.slice(start, end - start)
 
 
 def _line(output: Output) -> str:

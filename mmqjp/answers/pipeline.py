@@ -6,18 +6,19 @@ that query, so that nothing past the cutoff remains, nor anything that others de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine, Matches
+from mmqjp.answers.answer import Answer
 from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.backfill import Backfill, known_tuples
-from mmqjp.answers.expand import Expansion, Match
+from mmqjp.answers.expand import Expansion
+from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
-from mmqjp.answers.output import Draft
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, StoredUsage
 from mmqjp.documents.records import Inputs, Record, Records
@@ -82,7 +83,7 @@ class Pipeline:
         found: WitnessSource | None,
         greatest: Mapping[str, int],
         begin_again: Callable[[], None],
-    ) -> tuple[list[Draft], list[Pause]]:
+    ) -> tuple[list[Answer], list[Pause]]:
         """Returns the outputs that new documents complete, and the queries to pause.
 
         This includes outputs over documents published on the way, and what is decided at the `greatest` times, by
@@ -103,8 +104,8 @@ class Pipeline:
                 witnesses = replace(witnesses, r_group=self._stage1.new_groups())
             context = StepContext(accounts)
             expansion = self._expansion(context)
-            drafts = self._rounds(expansion, records, witnesses)
-            drafts += self._decided(context, expansion, greatest)
+            answers = self._rounds(expansion, records, witnesses)
+            answers += self._decided(context, expansion, greatest)
             exceeded = accounts.exceeded()
             if not exceeded:
                 break
@@ -120,7 +121,7 @@ class Pipeline:
             pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
         self._save(accounts, cutoffs)
-        return drafts, pauses
+        return answers, pauses
 
     def _save(self, accounts: Accounts, cutoffs: Cutoffs) -> None:
         """Writes, within the batch, the state of operators and what queries have used of their quotas up to the last
@@ -145,7 +146,7 @@ class Pipeline:
 
     def backfill(
         self, subscriptions: list[Subscription], fresh: Callable[[list[Record]], list[Record]], cutoffs: Cutoffs
-    ) -> tuple[list[Draft], list[Pause]]:
+    ) -> tuple[list[Answer], list[Pause]]:
         """Returns the outputs of new queries over the stored documents, and the queries to pause: those with `cutoffs`.
 
         `fresh` filters published documents down to those that the store does not have. Raises QuotaExceeded if other
@@ -158,15 +159,15 @@ class Pipeline:
         accounts = Accounts(self._registry, self._quota, cutoffs, {}, self._usage.block, new=subscriptions)
         last = self._ledger.next_docid - 1
         expansion = self._expansion(StepContext(accounts, owners, known))
-        drafts: list[Draft] = []
+        answers: list[Answer] = []
         records: list[Record] = []
         self._arrivals = Arrivals(self._ledger.arrivals)
         for matches in Backfill(owners, self._registry, self._state, self._records).matches():
-            records += self._expand(expansion, matches, drafts)
+            records += self._expand(expansion, matches, answers)
         records = fresh(records)
         if records:
             accounts.serve_all()
-            drafts += self._rounds(self._expansion(StepContext(accounts)), records, self._published(records))
+            answers += self._rounds(self._expansion(StepContext(accounts)), records, self._published(records))
         if exceeded := accounts.exceeded():
             raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
         new = {s.qid for s in subscriptions}
@@ -177,7 +178,7 @@ class Pipeline:
             docid = arrived - 1 if arrived is not None and qid in new else last
             pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
         self._save(accounts, cutoffs)
-        return drafts, pauses
+        return answers, pauses
 
     # ------------------------------------------------------------ rounds
 
@@ -203,25 +204,25 @@ class Pipeline:
     def _expansion(self, context: StepContext) -> Expansion:
         return Expansion(self._registry, self._records, self._operators, context)
 
-    def _decided(self, context: StepContext, expansion: Expansion, greatest: Mapping[str, int]) -> list[Draft]:
+    def _decided(self, context: StepContext, expansion: Expansion, greatest: Mapping[str, int]) -> list[Answer]:
         """Returns what operators decide at these greatest times, and what follows from the documents they publish."""
-        drafts: list[Draft] = []
+        answers: list[Answer] = []
         while found := list(self._operators.on_watermark(context, greatest)):
-            drafts += _new_drafts(found)
-            records = [item.document for item in found if item.document is not None]
+            answers += _new_answers(found)
+            records = [document for item in found for document in item.documents]
             if records:
-                drafts += self._rounds(expansion, records, self._published(records))
-        return drafts
+                answers += self._rounds(expansion, records, self._published(records))
+        return answers
 
-    def _rounds(self, expansion: Expansion, records: list[Record], witnesses: Witnesses) -> list[Draft]:
+    def _rounds(self, expansion: Expansion, records: list[Record], witnesses: Witnesses) -> list[Answer]:
         """Returns the outputs that entered documents complete, and those of documents published on the way."""
-        drafts: list[Draft] = []
+        answers: list[Answer] = []
         while records:
             matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
-            records = self._expand(expansion, matches, drafts)
+            records = self._expand(expansion, matches, answers)
             if records:
                 witnesses = self._published(records)
-        return drafts
+        return answers
 
     def _published(self, records: list[Record]) -> Witnesses:
         """Enters documents that were published in this step. Returns their witnesses."""
@@ -229,35 +230,37 @@ class Pipeline:
         self._enter(records)
         return self._witnesses(records, None)
 
-    def _expand(self, expansion: Expansion, matches: Matches, drafts: list[Draft]) -> list[Record]:
-        """Expands matches: appends to `drafts`, writes the matches, returns the published documents."""
+    def _expand(self, expansion: Expansion, matches: Matches, answers: list[Answer]) -> list[Record]:
+        """Expands matches: appends to `answers`, writes the matches, returns the published documents."""
         published: list[Record] = []
         for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
             closed = expansion.closed(chunk["qid"].unique().to_pylist())
             open_ones = self._arrivals.before(chunk, closed) if closed else chunk
             if open_ones.num_rows:
-                published += self._expand_chunk(expansion, open_ones, drafts)
+                published += self._expand_chunk(expansion, open_ones, answers)
         return published
 
-    def _expand_chunk(self, expansion: Expansion, chunk: pa.RecordBatch, drafts: list[Draft]) -> list[Record]:
+    def _expand_chunk(self, expansion: Expansion, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
         """Does the same for one chunk of matches."""
         matches = [Match(m["qid"], m["docid1"], m["docid2"], m["nodes"]) for m in chunk.to_pylist()]
         self._records.load(docid for match in matches for docid in match.docids)
         published: list[Record] = []
         rows: list[tuple[object, ...]] = []
-        users: list[tuple[object, ...]] = []
+        got, queries = list[int](), list[Subscription]()
         for match, inputs, found in expansion.expand(matches):
-            drafts += _new_drafts(found)
-            published += [item.document for item in found if item.document is not None]
-            queries = {query.qid: query for item in found if (query := item.query) is not None}
-            if queries:
+            answers += _new_answers(found)
+            for item in found:
+                published += item.documents
+            recipients = _recipients(found)
+            if recipients:
                 number = self._ledger.next_match + len(rows)
                 for item in found:
-                    if item.draft is not None:
-                        item.draft.matches.append(number)
+                    if item.answer is not None:
+                        item.answer.matches.append(number)
                 rows.append((number, *self._match_row(match, inputs)))
-                users += [(number, query.name, query.qid) for query in queries.values()]
-        self._outbox.save_matches(rows, users)
+                got += [number] * len(recipients)
+                queries += recipients
+        self._outbox.save_matches(rows, got, queries)
         return published
 
     def _match_row(self, match: Match, inputs: Inputs) -> tuple[object, ...]:
@@ -266,5 +269,19 @@ class Pipeline:
         return template, match.docid1, match.docid2, inputs.t0, inputs.t1, [node & PLAIN for node in match.nodes]
 
 
-def _new_drafts(found: Iterable[Expanded]) -> list[Draft]:
-    return [item.draft for item in found if item.draft is not None and not item.duplicate]
+def _new_answers(found: Iterable[Expanded]) -> list[Answer]:
+    """Returns the answers that were not given before, with their recipients."""
+    new = []
+    for item in found:
+        if item.answer is not None and not item.duplicate:
+            item.answer.recipients = item.queries
+            new.append(item.answer)
+    return new
+
+
+def _recipients(found: Sequence[Expanded]) -> Sequence[Subscription]:
+    """Returns the queries that a match gives something, each once."""
+    lists = {id(item.queries): item.queries for item in found if item.queries}
+    if len(lists) == 1:
+        return next(iter(lists.values()))
+    return list(dict.fromkeys(query for queries in lists.values() for query in queries))

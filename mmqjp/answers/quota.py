@@ -142,9 +142,9 @@ class Account:
         """Returns how many more steps the arrival may take."""
         return self.work.left(arrival)
 
-    def take_output(self, arrival: int) -> bool:
-        """Counts an output. Returns whether it is within the quota."""
-        cutoff, in_all = self.outputs.add(arrival, 1, self.cutoff)
+    def take_outputs(self, arrival: int, number: int) -> bool:
+        """Counts outputs. Returns whether they are within the quota."""
+        cutoff, in_all = self.outputs.add(arrival, number, self.cutoff)
         if cutoff < self.cutoff:
             self.cutoff, self.reason = cutoff, (_outputs_in_all if in_all else _outputs)
         return arrival < cutoff

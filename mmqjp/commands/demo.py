@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -106,7 +106,7 @@ def _item(xml: str, time: int) -> ShownEntry:
 
 def show(
     out: Console,
-    outputs: list[Output],
+    outputs: Sequence[Output],
     about: dict[str, str],
     items: dict[tuple[str, str], ShownEntry],
     evidence: Evidence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from json.encoder import encode_basestring as json_text
@@ -56,6 +56,11 @@ class Record:
     def tree(self) -> ParsedDocument:
         return parse_document(self.xml.encode(), trusted=True)
 
+    @cached_property
+    def fragments(self) -> dict[int, str]:
+        """The elements that were serialized so far, by number. They live as long as the tree."""
+        return {}
+
     def number(self, docid: int, arrival: int) -> None:
         """Numbers the document as it enters; `arrival` applies to external ones. May be called again if the batch is
         begun again."""
@@ -91,6 +96,15 @@ class Inputs(tuple[Record, ...]):
     def arrival(self) -> int:
         """The latest arrival."""
         return max(record.arrival for record in self)
+
+    def are_seen_by(self, sees: Callable[[Iterable[int]], bool]) -> bool:
+        """Returns whether all documents are seen. `sees` is told when the parts of one appeared."""
+        return all(sees(record.appeared) for record in self)
+
+    @cached_property
+    def appeared(self) -> int:
+        """When the first part appeared."""
+        return min(at for record in self for at in record.appeared)
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
@@ -220,7 +234,9 @@ class Records:
         """Frees the parsed trees, and shrinks the cache to its limit."""
         self._shrink(0)
         for docid in self._used & self._records.keys():
-            self._records[docid].__dict__.pop("tree", None)
+            parsed = self._records[docid].__dict__
+            parsed.pop("tree", None)
+            parsed.pop("fragments", None)
         self._used.clear()
 
     def forget(self, first: int) -> None:

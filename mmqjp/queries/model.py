@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from join_stage.store.protocol import StoreError
+from mmqjp.queries.identity import Identity
 from templates.catalog import INFINITE, Catalog, Placement
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.algebra.system_names import short_name
@@ -28,11 +29,25 @@ ReadersOf = Callable[[str], list["Subscription"]]
 """Returns the queries that read a hidden stream, given its name."""
 
 
+@dataclass(frozen=True, eq=False)
+class Form:
+    """What queries share that differ only in name, window, time of registration and pauses. `normal` is their normal
+    form without the window."""
+
+    normal: NormalQuery
+
+
 class Owner(Protocol):
     """A plan node that subscribes to rows of R_T. `mmqjp.answers.operators` says what each kind does with its
     matches."""
 
     targets: list[Target]
+    form: Form | None
+    """What it shares with others, once that was found (see `mmqjp.queries.forms`)."""
+
+    @property
+    def shared(self) -> NormalQuery | None:
+        """What its form is made of; None if it has none."""
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:
@@ -72,6 +87,17 @@ class Subscription:
     removed: bool = False
     gaps: list[tuple[int, int | None]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
+    form: Form | None = None
+
+    @property
+    def shared(self) -> NormalQuery | None:
+        """Its normal form without the window."""
+        return replace(self.normal, window=None)
+
+    @cached_property
+    def identity(self) -> Identity:
+        """The part of the ids of its outputs that they share."""
+        return Identity(self.name, self.text, self.occurrence)
 
     @property
     def normal(self) -> NormalQuery:
@@ -141,6 +167,12 @@ class HiddenStream:
     reader_count: int = 0
     active_reader_count: int = 0
     targets: list[Target] = field(default_factory=list)
+    form: Form | None = None
+
+    @property
+    def shared(self) -> NormalQuery | None:
+        """None: equal inner joins are one hidden stream."""
+        return None
 
     @cached_property
     def hidden(self) -> Hidden:

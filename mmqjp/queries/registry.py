@@ -9,6 +9,7 @@ from typing import Any
 from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
 from mmqjp.queries.compile import inner_join, place
+from mmqjp.queries.forms import Forms, RowTargets, TargetGroup
 from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target
 from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
@@ -25,7 +26,7 @@ class Registry:
         self.subscriptions: dict[int, Subscription] = {}
         self._by_name: dict[Any, dict[Subscription, None]] = {}
         self._by_text: dict[Any, dict[Subscription, None]] = {}
-        self._by_row: dict[int, dict[Target, None]] = {}
+        self._by_row, self._forms = dict[int, RowTargets](), Forms()
         self._active_targets: Counter[int] = Counter()
         self._hidden: dict[str, HiddenStream] = {}
         self._hidden_readers: dict[str, Counter[Owner]] = {}
@@ -160,6 +161,11 @@ class Registry:
         """Yields the targets of a row of R_T."""
         yield from self._by_row.get(row, ())
 
+    def groups_of_row(self, row: int) -> list[TargetGroup]:
+        """Returns the targets of a row of R_T in groups that are answered together."""
+        found = self._by_row.get(row)
+        return [] if found is None else found.groups(self._forms)
+
     def template_of(self, row: int) -> int:
         """Returns the template of a row that has targets."""
         return next(self.of_row(row)).template
@@ -243,7 +249,7 @@ class Registry:
         self._forget_sources()
         self._active_targets[target.row] += 1
         target.owner.targets.append(target)
-        self._by_row.setdefault(target.row, {})[target] = None
+        self._by_row.setdefault(target.row, RowTargets()).add(target)
         self._windows[target.window] += 1
         for stream in target.streams:
             self._readers[stream] += 1
@@ -297,7 +303,7 @@ class Registry:
             gone, changed = self.catalog.remove(target.row, target.window, target.op == "FOLLOWED BY")
             self.stage1.remove(gone)
             self._queue_rows(changed.rows)
-            del self._by_row[target.row][target]
+            self._by_row[target.row].remove(target)
             if not self._by_row[target.row]:
                 del self._by_row[target.row]
             _decrease(self._windows, target.window)

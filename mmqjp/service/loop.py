@@ -196,7 +196,7 @@ class Service:
         else:
             self._log.event("readable", file=file)
 
-    def _answer(self, read: ReadBatch) -> list[Output]:
+    def _answer(self, read: ReadBatch) -> Sequence[Output]:
         """Commits a batch and returns its outputs. If memory runs out, questions are ended and the batch is retried."""
         metadata = self._intake.metadata(read, self._settings)
         try:

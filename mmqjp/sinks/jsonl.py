@@ -16,7 +16,6 @@ from mmqjp.answers.output import Output
 from mmqjp.sinks.file_checkpoint import FileCheckpoint
 from mmqjp.sinks.sink import Pending, Sink, Warn
 from mmqjp.sinks.standard_output import standard_output
-from mmqjp.text import json_line
 
 CHUNK = 1 << 20
 """The number of bytes written at a time."""
@@ -180,7 +179,7 @@ class GrowingFile(_AcknowledgingSink):
     def _append(self, outputs: Iterable[Output]) -> int:
         count, chunk = 0, bytearray(self._break)
         for output in outputs:
-            chunk += json_line(output.to_dict())
+            chunk += output.to_line()
             count += 1
             if len(chunk) >= CHUNK:
                 self._put(chunk)
@@ -235,6 +234,6 @@ def refuse_missing_directory(path: Path) -> None:
 def _write(outputs: Iterable[Output], file: BinaryIO) -> int:
     count = 0
     for output in outputs:
-        file.write(json_line(output.to_dict()))
+        file.write(output.to_line())
         count += 1
     return count

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import pyarrow as pa
 
 from join_stage.store.protocol import TableStore
 from mmqjp.tables.columns import INT, INTS, TEXT, TEXTS, schema
-from mmqjp.tables.table_rows import TableRows
 
 TABLES = {
     # `seq` numbers outputs in the order in which they are committed. `id` is the same on every engine.
@@ -30,14 +28,14 @@ ORDER BY m.match"""
 """For each output, the pairs of docids of its matches."""
 
 
-def outputs_between(store: TableStore, low: int, high: int) -> Iterator[dict[str, Any]]:
-    """Yields the outputs with `low` <= seq < `high`, in the order of seq."""
-    return TableRows(store).select(f"SELECT * FROM outputs WHERE seq >= {low} AND seq < {high} ORDER BY seq")
+def outputs_between(store: TableStore, low: int, high: int) -> pa.Table:
+    """Returns the outputs with `low` <= seq < `high`, in the order of seq."""
+    return store.select(f"SELECT * FROM outputs WHERE seq >= {low} AND seq < {high} ORDER BY seq")
 
 
-def outputs_by_time(store: TableStore, after: int) -> Iterator[dict[str, Any]]:
-    """Yields the outputs with seq > `after`, in the order of t1, query, documents."""
-    return TableRows(store).select(f"SELECT * FROM outputs WHERE seq > {after} ORDER BY t1, query, documents")
+def outputs_by_time(store: TableStore, after: int) -> pa.Table:
+    """Returns the outputs with seq > `after`, in the order of t1, query, documents."""
+    return store.select(f"SELECT * FROM outputs WHERE seq > {after} ORDER BY t1, query, documents")
 
 
 def lowest(store: TableStore, table: str, column: str) -> int | None:

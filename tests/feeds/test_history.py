@@ -22,6 +22,7 @@ from feeds.item import Entry, Origin, item_xml
 from feeds.sightings import EndOfFetch, Fetch, Sighting, sightings
 from feeds.sources import read_documents
 from mmqjp import Engine
+from mmqjp.answers.output import Output
 from tests.generate.seeds import examples
 from tests.support.cli import mmqjp, write_queries
 from tests.support.faults import Killed, armed, killed
@@ -244,7 +245,7 @@ def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, la
         fetching = Fetching(directory)
         if layout == "warc":
             fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark)
-        outputs = []
+        outputs: list[Output] = []
         url = server.url("/feed")
         for number, (titles, validated, kill) in enumerate(steps):
             # An entry's version is told by its date: each title has two, in turns.

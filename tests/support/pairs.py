@@ -1,5 +1,7 @@
 """A query that pairs documents of equal text, documents for it, and the pairs that it finds."""
 
+from collections.abc import Sequence
+
 from feeds.document import Document
 from mmqjp.answers.output import Output
 
@@ -11,5 +13,5 @@ def doc(number: int, text: str = "v", seconds: float | None = None, stream: str 
     return Document(f"d{number}", f"<a>{text}</a>", stream, int(time * 1_000_000))
 
 
-def pairs(outputs: list[Output]) -> list[tuple[str, ...]]:
+def pairs(outputs: Sequence[Output]) -> list[tuple[str, ...]]:
     return [output.documents for output in outputs]

@@ -11,6 +11,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.joiner import PLANS
+from mmqjp.answers.output import Output
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.session import Session
 from tests.generate.seeds import seeds
@@ -205,7 +206,7 @@ def test_work_without_outputs_is_bounded(size: int):
     with Session("duckdb", max_work=60) as engine:
         engine.subscribe('S//a->x JOIN {x = y AND x = "nothing", INF} S//a->y PUBLISH vain; S//a PUBLISH other')
         engine.subscribe("S//a->x JOIN {x = y AND starts-with(x, z), INF} S/r[./z->z]//a->y PUBLISH in_vain")
-        given = []
+        given: list[Output] = []
         for start in range(0, 20, size):
             batch = [Document(f"d{n}", "<r><z>!</z><a>v</a></r>", time=n) for n in range(start, start + size)]
             given += engine.process(batch)

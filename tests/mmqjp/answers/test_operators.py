@@ -7,18 +7,22 @@ import pickle
 import random
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from feeds.document import Document
-from mmqjp.answers.joint import JointBinding
-from mmqjp.answers.operators import Expanded, InnerJoinOperator, Operators, QueryOperator, StepContext
-from mmqjp.answers.output import Draft, Output
-from mmqjp.answers.quota import Steps
+from mmqjp.answers.answer import Answer
+from mmqjp.answers.inner_join_operator import InnerJoinOperator
+from mmqjp.answers.match import Match
+from mmqjp.answers.operators import Expanded, Operators, StepContext
+from mmqjp.answers.output import Output
+from mmqjp.answers.query_operator import QueryOperator
 from mmqjp.documents.records import Inputs, Record, Records
 from mmqjp.documents.watermarks import Watermarks
+from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.session import Session
@@ -42,6 +46,10 @@ FROM S//a->x FOLLOWED BY {x = y, 20} S//b->y FOLLOWED BY {y = z, 20} S//a->z PUB
 """
 
 
+HeldAnswer = tuple[Answer, list[int], list[Record]]
+"""An answer, the qids of the queries that get it, and its documents."""
+
+
 class Held(QueryOperator):
     """Queries whose outputs are held back until the watermark of S is later than their end by WAIT."""
 
@@ -49,25 +57,17 @@ class Held(QueryOperator):
         super().__init__(registry, records)
         self._queries, self._ledger, self._watermarks = registry, ledger, watermarks
         noted = ledger.setting(HELD)
-        self._held: list[tuple[Output, int, Record | None]] = pickle.loads(b64decode(noted)) if noted else []
+        self._held: list[HeldAnswer] = pickle.loads(b64decode(noted)) if noted else []
         self._kept = list(self._held)
 
-    def on_match(
-        self,
-        node: Subscription,
-        context: StepContext,
-        row: int,
-        inputs: Inputs,
-        binding: JointBinding,
-        steps: Steps,
-    ) -> Expanded | None:
-        item = super().on_match(node, context, row, inputs, binding, steps)
-        if item is None or item.draft is None or item.duplicate:
-            return None
-        self._held.append((item.draft.output, node.qid, item.document))
-        return Expanded()
+    def on_match(self, group: TargetGroup, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+        for item in super().on_match(group, context, match, inputs):
+            if item.answer is not None and not item.duplicate:
+                held = replace(item.answer, recipients=(), matches=[])
+                self._held.append((held, [query.qid for query in item.queries], list(item.documents)))
+        return ()
 
-    def _decided(self, greatest: Mapping[str, int]) -> list[tuple[Output, int, Record | None]]:
+    def _decided(self, greatest: Mapping[str, int]) -> list[HeldAnswer]:
         watermark = self._watermarks.of(("S",), greatest)
         return [one for one in self._held if one[0].t1 + WAIT < watermark]
 
@@ -77,8 +77,8 @@ class Held(QueryOperator):
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
         for one in self._decided(greatest):
             self._held.remove(one)
-            output, qid, document = one
-            yield Expanded(Draft(output), self._queries.subscriptions[qid], document)
+            answer, qids, documents = one
+            yield Expanded(replace(answer), [self._queries.subscriptions[qid] for qid in qids], documents)
 
     def save(self) -> None:
         if self._held != self._kept:
@@ -185,8 +185,8 @@ class Charged(Held):
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
         for item in super().on_watermark(context, greatest):
-            assert item.query is not None
-            if context.accounts.of(item.query).take_output(0):
+            (query,) = item.queries
+            if context.accounts.of(query).take_outputs(0, 1):
                 yield item
 
 

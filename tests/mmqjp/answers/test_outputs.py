@@ -63,7 +63,7 @@ def test_ids_do_not_depend_on_order_batches_plans_and_restarts(seed: int, tmp_pa
     script, documents = random_case(seed)
     with Session("duckdb", plan=rng.choice(PLANS)) as engine:
         first = answered(engine, script, documents, Delivery(None, 100))
-    state, again = tmp_path / "state", []
+    state, again = tmp_path / "state", list[Output]()
     for batch in arranged(documents, Delivery(seed, rng.randint(1, 5))):
         with Session("duckdb", state=state, plan=rng.choice(PLANS)) as engine:
             engine.ensure(script)

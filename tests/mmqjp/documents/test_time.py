@@ -18,6 +18,7 @@ from feeds.offsets import Offset
 from feeds.tail import Tail, waiting_files
 from feeds.waiting import judged
 from join_stage.store.protocol import whole_batch
+from mmqjp.answers.output import Output
 from mmqjp.documents import watermarks
 from mmqjp.session import Session
 from mmqjp.state.retention import ID_RETENTION
@@ -236,7 +237,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
     for keep in (None, 0):
         with Session("duckdb", lateness=5 * SECOND) as engine:
             engine.subscribe(f"{WINDOW}; {chain}")
-            got = []
+            got: list[Output] = []
             for document in documents:
                 got += engine.process([document])
                 mark_delivered(engine)

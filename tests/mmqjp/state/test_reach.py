@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ def doc(hours: float, stream: str = "S", id: str | None = None) -> Document:
     return Document(id or f"{stream}{hours:g}", "<r>v</r>", stream, NOW + int(hours * HOUR))
 
 
-def joined(outputs: list[Output]) -> list[tuple[str, ...]]:
+def joined(outputs: Sequence[Output]) -> list[tuple[str, ...]]:
     return sorted(output.documents for output in outputs if output.query == "joined")
 
 
