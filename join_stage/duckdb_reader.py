@@ -11,6 +11,7 @@ import duckdb
 from join_stage.only_read import OnlyRead
 from join_stage.state_tables import BOUND_STORE
 from join_stage.store.duckdb_damage import ADVICE, telling_damage
+from join_stage.store.duckdb_prepared import PreparedStatements
 from join_stage.store.duckdb_question import seclude
 from join_stage.store.duckdb_tables import DuckDBTables, set_up
 from join_stage.store.protocol import DUCKDB_FILE, Outdated, StoreError
@@ -34,7 +35,7 @@ class DuckDBReader(OnlyRead, DuckDBTables):
             self._connection = duckdb.connect(str(file), read_only=True)
         except duckdb.Error as error:
             raise StoreError(f"cannot read the store in {directory}: {error}; {ADVICE}") from error
-        self._asked = self._connection
+        self._asked, self._prepared = self._connection, PreparedStatements(self._connection)
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
         try:
             # In a process that has the store open to read already, this is the same instance.

@@ -22,6 +22,9 @@ from templates.catalog import Edge, Row
 from templates.template import Shape
 from templates.witness import Witnesses
 
+SHORT_RUN = 1_024
+"""A run with fewer postings is merged with the next one, because to look into a run costs more than that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -123,12 +126,12 @@ class SignatureJoin:
         self._keep(postings(state, self._classes, self._values))
 
     def _keep(self, run: PostingRun) -> None:
-        """Adds postings. Runs are merged so that each is at least twice as long as the next. So a batch meets few runs,
-        and a posting is moved few times."""
+        """Adds postings. Runs are merged so that each is at least twice as long as the next, and none but the last is
+        shorter than SHORT_RUN. So a batch meets few runs, and a posting is moved few times."""
         if not len(run):
             return
         runs = [*self._runs, run]
-        while len(runs) > 1 and len(runs[-2]) < 2 * len(runs[-1]):
+        while len(runs) > 1 and len(runs[-2]) < max(2 * len(runs[-1]), SHORT_RUN):
             runs[-2:] = [merged(runs[-2], runs[-1])]
         self._runs = tuple(runs)
 

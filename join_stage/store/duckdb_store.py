@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from common.private import is_shared, keep_private, make_state
 from join_stage.store.duckdb_damage import ADVICE, telling_damage
+from join_stage.store.duckdb_prepared import PreparedStatements
 from join_stage.store.duckdb_question import seclude
-from join_stage.store.duckdb_row_source import RowSource
 from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, set_up
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
 from join_stage.store.schema import StoreSchema
@@ -57,13 +57,13 @@ class DuckDBStore(DuckDBTables):
         except (duckdb.Error, OSError) as error:
             raise StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
         try:
+            self._prepared = PreparedStatements(self._connection)
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
             self._asked = self._connection.cursor()
         except BaseException:
             self.close()
             raise
-        self._sources: dict[str, RowSource] = {}
 
     def _keep_private(self) -> None:
         """Makes the files private. DuckDB makes them as the umask says, and replaces the log now and then."""
@@ -115,11 +115,12 @@ class DuckDBStore(DuckDBTables):
 
     def _take_back(self) -> bool:
         """Rolls back the batch. False if there is none: a commit that failed has ended it."""
-        self._sources.clear()  # they may have been registered in this transaction
         try:
             self._connection.rollback()
         except duckdb.TransactionException:
             return False
+        finally:
+            self._prepared.forget()  # they may have been made in this transaction
         return True
 
     def append(self, table: str, rows: pa.Table) -> None:
@@ -128,20 +129,11 @@ class DuckDBStore(DuckDBTables):
             self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
 
     def _insert(self, table: str, rows: pa.Table, columns: str = "*") -> None:
-        """Inserts rows into a table, or what the SQL expressions `columns` make of them. The source of the rows is
-        registered once for each table: registering it for each insert doubles the time."""
-        if not len(rows):
-            return
-        with written():
-            source = self._sources.get(table)
-            if source is None or source.schema != rows.schema:
-                source = self._sources[table] = RowSource(rows.schema)
-                self._connection.register(f"{table}_fresh", source)
-            source.rows = rows
-            try:
-                self._connection.execute(f"INSERT INTO {table} SELECT {columns} FROM {table}_fresh")
-            finally:
-                source.rows = source.schema.empty_table()
+        """Inserts rows into a table, or what the SQL expressions `columns` make of them."""
+        if len(rows):
+            with written():
+                fresh = f"{table}_fresh"
+                self._prepared.execute(f"INSERT INTO {table} SELECT {columns} FROM {fresh}", {fresh: rows})
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")

@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from join_stage.store.duckdb_damage import telling_damage
+from join_stage.store.duckdb_prepared import PreparedStatements
 from join_stage.store.duckdb_question import DuckDBQuestion
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
@@ -28,10 +29,12 @@ class DuckDBTables:
     schema: StoreSchema
     _connection: duckdb.DuckDBPyConnection
     _asked: duckdb.DuckDBPyConnection
+    _prepared: PreparedStatements
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        with registered(self._connection, views or {}):
-            return self._connection.sql(sql).to_arrow_table()
+        if views:
+            return self._prepared.select(sql, views)
+        return self._connection.sql(sql).to_arrow_table()
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
         return DuckDBQuestion(self._asked, self.schema, sql, bounds)

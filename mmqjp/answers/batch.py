@@ -203,6 +203,7 @@ class Batches:
             )
             if dropped is not None:
                 components.state.record_dropped(dropped)
+            components.records.ids.forget()
             prune_offsets(components.store, components.ledger, sources, files)
             self._drop_groups()
             components.state.save_reach()

@@ -82,7 +82,7 @@ def assemble(
     greatest: Mapping[str, int] = greatest_times(store, ledger) if is_bounded(timing.lateness) else {}
     watermarks, records = Watermarks(timing, greatest, now()), Records(store)
     state = JoinState(store, ledger, registry, stage1, records)
-    admission = Admission(store, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
+    admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
     outbox = Outbox(store, ledger)
     operators = make_operators(registry, records, ledger, watermarks)

@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from feeds.document import Document, Reject
 from feeds.times import Now
-from join_stage.joiner import JoinEngine
 from mmqjp.documents.batching import size_refusal
 from mmqjp.documents.records import Record, own_part_id
+from mmqjp.documents.stored_ids import StoredIds
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
 from mmqjp.tables.dead_letters import DEAD_LETTERS
-from mmqjp.tables.documents import known_ids
 from mmqjp.tables.table_rows import rows_table
 from mmqjp.text import printable_line
 from templates.witness import Witnesses
@@ -79,7 +78,7 @@ class Admission:
 
     def __init__(
         self,
-        store: JoinEngine,
+        ids: StoredIds,
         watermarks: Watermarks,
         sources: Callable[[str], Iterable[str]],
         late_by: Callable[[str, int], int],
@@ -90,7 +89,7 @@ class Admission:
         """`sources` returns the external streams behind a stream. `late_by` returns by how many microseconds a document
         of a stream that ends at a time misses the stored documents, or 0. A document has at most `max_document` bytes,
         and at most `max_nodes` elements and attributes; None means unlimited."""
-        self._store, self._watermarks, self._sources, self._late_by = store, watermarks, sources, late_by
+        self._ids, self._watermarks, self._sources, self._late_by = ids, watermarks, sources, late_by
         self._now = now
         self._max_document, self._max_nodes = max_document, max_nodes
 
@@ -101,7 +100,7 @@ class Admission:
         """
         dead: list[tuple[object, ...]] = []
         items = list(documents)
-        met = known_ids(self._store, {(item.stream, item.id) for item in items if isinstance(item, Document)})
+        met = self._ids.among({(item.stream, item.id) for item in items if isinstance(item, Document)})
         trees = self._read(items, met, evaluated)
         records: list[Record] = []
         indexes: list[int] = []
@@ -121,7 +120,7 @@ class Admission:
 
     def fresh(self, records: list[Record]) -> list[Record]:
         """Filters published records: drops those whose stream and id are already stored. Keeps all others."""
-        met = known_ids(self._store, {(r.stream, r.id) for r in records if r.kind == "published"})
+        met = self._ids.among({(r.stream, r.id) for r in records if r.kind == "published"})
         return [r for r in records if r.kind != "published" or (r.stream, r.id) not in met]
 
     def _read(

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from common.batches import in_batches
 from join_stage.joiner import JoinEngine
+from mmqjp.documents.stored_ids import StoredIds
 from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, document_rows, document_sizes
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
@@ -189,7 +190,7 @@ class Records:
     """
 
     def __init__(self, store: JoinEngine, cached: int = 16 << 20) -> None:
-        self._store = store
+        self._store, self.ids = store, StoredIds(store)
         self._cached = cached
         self._size = 0
         self._records: OrderedDict[int, Record] = OrderedDict()
@@ -200,6 +201,8 @@ class Records:
     def add(self, record: Record) -> None:
         """Adds a document of the running batch."""
         self._fresh[record.docid] = record
+        if record.kind != "hidden":
+            self.ids.add(record.stream, record.id)
 
     def __getitem__(self, docid: int) -> Record:
         found = self._fresh.get(docid) or self._records.get(docid)

@@ -89,6 +89,17 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
     return set(zip(found["stream"].to_pylist(), found["id"].to_pylist(), strict=True))
 
 
+def ids_between(store: TableStore, low: int, high: int) -> pa.Table:
+    """Returns `stream` and `id` of the documents with `low` <= docid < `high`, except tuples of hidden streams."""
+    condition = f"docid >= {low} AND docid < {high} AND kind <> 'hidden'"
+    return store.select(f"SELECT stream, id FROM documents WHERE {condition}")
+
+
+def ids_of_dropped(store: TableStore) -> pa.Table:
+    """Returns `stream` and `id` of the dropped documents whose ids are kept."""
+    return store.select("SELECT stream, id FROM dropped_ids")
+
+
 def greatest_times(store: TableStore) -> dict[str, int]:
     """Returns the greatest t1 of the external documents, by stream."""
     sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
