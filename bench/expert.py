@@ -58,9 +58,11 @@ class Run:
 Batches = Sequence[Sequence[Document]]
 
 
-def by_engine(engine: str, batches: Batches, singles: Sequence[Document], asked: Sequence[Parameters], to: Path) -> Run:
+def by_engine(
+    engine: str, plan: str, batches: Batches, singles: Sequence[Document], asked: Sequence[Parameters], to: Path
+) -> Run:
     """Runs the engine. Registration is timed apart."""
-    with Session(engine) as opened:
+    with Session(engine, plan=plan) as opened:
         begin = time.process_time()
         opened.subscribe(script(asked))
         opened.registry.flush()
@@ -104,7 +106,7 @@ def compared_lines(path: Path) -> list[tuple[object, ...]]:
         return sorted((o["query"], o["t0"], o["t1"], *o["documents"], *o["streams"], o["xml"]) for o in found)
 
 
-def measure(case: Case, engine: str = "duckdb", rounds: int = ROUNDS) -> list[Line]:
+def measure(case: Case, engine: str = "duckdb", plan: str = DEFAULT_PLAN, rounds: int = ROUNDS) -> list[Line]:
     """Lines for all batches and for single documents. Raises AssertionError if the two ways differ in a line."""
     documents = list(items(case.items + case.singles))
     batches = [documents[start : min(start + case.batch, case.items)] for start in range(0, case.items, case.batch)]
@@ -115,7 +117,7 @@ def measure(case: Case, engine: str = "duckdb", rounds: int = ROUNDS) -> list[Li
     with TemporaryDirectory(prefix="mmqjp-expert-") as directory:
         for number in range(rounds):
             mine, his = Path(directory) / f"ours{number}", Path(directory) / f"expert{number}"
-            ours.append(by_engine(engine, batches, singles, asked, mine))
+            ours.append(by_engine(engine, plan, batches, singles, asked, mine))
             experts.append(by_expert(batches, singles, asked, his))
             if number == 0:
                 expected, found = compared_lines(his), compared_lines(mine)
@@ -130,7 +132,7 @@ def measure(case: Case, engine: str = "duckdb", rounds: int = ROUNDS) -> list[Li
     about = {"queries": case.queries, "items": case.items, "batch": case.batch}
     details = {"items_a_second": case.items / seconds, "expert": baseline, "over_expert": seconds / baseline}
     details |= {"document_ms": one[0] * 1000, "expert_document_ms": one[1] * 1000, "registering": registering}
-    return [Line("expert", about, engine, DEFAULT_PLAN, seconds, rows, "expert", baseline / seconds, details=details)]
+    return [Line("expert", about, engine, plan, seconds, rows, "expert", baseline / seconds, details=details)]
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -150,10 +152,15 @@ COLUMNS: tuple[Column, ...] = (
 def main() -> None:
     options = parsed(parser("expert", "from bytes to lines, beside a program written by hand"))
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
+    plan = options.plan or DEFAULT_PLAN
     cases = [Case(number, QUICK_ITEMS if options.quick else ITEMS) for number in numbers]
-    lines = [line for case in with_progress(cases, str) for line in measure(case, options.engine)]
+    lines = [line for case in with_progress(cases, str) for line in measure(case, options.engine, plan)]
     show(lines, f"beside a program written by hand, {options.engine}", COLUMNS)
     keep(lines, options)
+    if options.plot:
+        from bench.stage2_plot import draw_expert
+
+        draw_expert(lines, options.plot)
 
 
 if __name__ == "__main__":

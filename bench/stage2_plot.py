@@ -150,6 +150,22 @@ def draw_parts(lines: Sequence[Line], parts: Sequence[str], prefix: Path) -> Non
     _finish(figure, axes, prefix)
 
 
+def draw_expert(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: items a second, and milliseconds for one document, by number of queries."""
+    figure = _figure(8, 3.4)
+    rates, times = figure.subplots(1, 2)
+    queries = [float(str(line.case["queries"])) for line in lines]
+    items = [float(str(line.case["items"])) for line in lines]
+    expert = [_number(line.details, "expert") for line in lines]
+    rates.plot(queries, [n / line.seconds for n, line in zip(items, lines, strict=True)], "D-", label="mmqjp")
+    rates.plot(queries, [n / seconds for n, seconds in zip(items, expert, strict=True)], "s:", label="by hand")
+    times.plot(queries, [_number(line.details, "document_ms") for line in lines], "D-", label="mmqjp")
+    times.plot(queries, [_number(line.details, "expert_document_ms") for line in lines], "s:", label="by hand")
+    rates.set(xlabel="queries", ylabel="items a second of CPU", xscale="log", yscale="log")
+    times.set(xlabel="queries", ylabel="ms of CPU for one document", xscale="log", ylim=(0, None))
+    _finish(figure, rates, prefix)
+
+
 def _by_plan(lines: Iterable[Line], key: str) -> dict[str, list[tuple[float, Line]]]:
     found: dict[str, list[tuple[float, Line]]] = {}
     for line in lines:

@@ -77,8 +77,10 @@ class ParsedDocument:
     @cached_property
     def parent(self) -> list[int | None]:
         """For each element, the number of its parent; None for the root element."""
-        numbers = self.number
-        return [None, *(numbers[element.getparent()] for element in self.elements[1:])]  # type: ignore[index]  # only the root has no parent
+        numbers: dict[etree._Element | None, int] = {element: i for i, element in enumerate(self.top.iter())}
+        parents: list[int | None] = [numbers.get(element.getparent()) for element in numbers if element is not None]
+        parents[0] = None  # what is above the root element is not of this document
+        return parents
 
     def attribute(self, element: int, place: int) -> tuple[str, str]:
         """The name and the value of the attribute of an element at a position from 1."""

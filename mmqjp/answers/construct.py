@@ -36,12 +36,16 @@ class Value:
 
     def markup(self) -> str:
         """Returns the element and its subtree as XML. It is serialized once."""
-        fragments = self.record.fragments
-        found = fragments.get(self.node[0])
+        record, number = self.record, self.node[0]
+        if number == 0 and record.kind == "external" and not record.has_namespaces:
+            return record.xml  # which was serialized in the same way
+        found = record.fragments.get(number)
         if found is None:
-            parent = etree.Element("match")  # a parent of its own: namespaces are declared where they are used
-            parent.append(copied := self.copy())
-            found = fragments[self.node[0]] = etree.tostring(copied, encoding="unicode")
+            element = record.tree.elements[number]
+            if record.has_namespaces:
+                # In a tree of its own, so that namespaces are declared where they are used.
+                etree.Element("match").append(element := self.copy())
+            found = record.fragments[number] = etree.tostring(element, encoding="unicode", with_tail=False)
         return found
 
     def copy(self) -> etree._Element:

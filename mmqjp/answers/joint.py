@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from mmqjp.answers.construct import Value
+from mmqjp.answers.derived_variables import DerivedVariable, derived_variables
 from mmqjp.answers.quota import Steps
 from mmqjp.answers.residual import holds
 from mmqjp.documents.records import Record
@@ -13,7 +14,6 @@ from mmqjp.queries.model import Target
 from templates.witness import plain_node
 from xpath_stage.binder import HELD, Node, Part, each_binding
 from xscl.algebra.normal import Side
-from xscl.algebra.pattern import PatternNode
 
 SideBinding = Mapping[str, Node]
 """The nodes of one document, by variable."""
@@ -36,7 +36,7 @@ class JointBindings:
     def __init__(self) -> None:
         self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
         self._held = 0
-        self._paths: dict[int, Mapping[str, tuple[int, ...]]] = {}
+        self._known_derived: dict[tuple[Target, int], list[DerivedVariable] | None] = {}
         self._parts: dict[int, Part] = {}
 
     def of(
@@ -67,13 +67,12 @@ class JointBindings:
         because they are iterated once per left binding."""
         if side.hidden is not None:
             return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
+        derived = self._derived(target, i, side)
+        if derived is not None:
+            steps.take(len(derived))
+            return [{one.var: one.node(record, nodes) for one in derived}]
         minor, slots = target.placement.minors[i], target.placement.slots[i]
         fixed = {node.path: plain_node(nodes[slot]) for node, slot in zip(minor.nodes, slots, strict=True)}
-        paths = self._paths.get(id(side))
-        if paths is None:
-            paths = self._paths[id(side)] = dict(_variable_paths(side.pattern, ()))
-        if all(path in fixed for path in paths.values()):
-            return [{var: fixed[path] for var, path in paths.items()}]
         key = (id(side), record.docid, *sorted(fixed.items()))
         known = self._bound.get(key)
         if known is not None:
@@ -110,6 +109,15 @@ class JointBindings:
             self._bound[key] = took + before - steps.left, few
             self._held += 1 + len(few)
 
+    def _derived(self, target: Target, i: int, side: Side) -> list[DerivedVariable] | None:
+        """Returns how all variables of a side follow from the joined nodes; None if the pattern must be matched."""
+        key = target, i
+        if key not in self._known_derived:
+            minor, slots = target.placement.minors[i], target.placement.slots[i]
+            fixed = {node.path: slot for node, slot in zip(minor.nodes, slots, strict=True)}
+            self._known_derived[key] = derived_variables(side.pattern, fixed)
+        return self._known_derived[key]
+
     def _part(self, side: Side) -> Part:
         """Returns a side's pattern, prepared for binding."""
         part = self._parts.get(id(side))
@@ -130,10 +138,3 @@ def _text(joint: JointBinding, steps: Steps, var: str) -> str:
     text = Value(*joint[var]).text()
     steps.take(len(text) // CHARACTERS_READ_PER_STEP)
     return text
-
-
-def _variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    if pattern.var:
-        yield pattern.var, path
-    for i, child in enumerate(pattern.children):
-        yield from _variable_paths(child, (*path, i))

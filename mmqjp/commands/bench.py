@@ -17,6 +17,7 @@ MODULES = {
     "technical": "bench.technical",
     "rss": "bench.rss",
     "realistic": "bench.realistic",
+    "expert": "bench.expert",
     "feeds": "bench.feeds",
     "flat-state": "bench.flat_state",
 }
@@ -38,6 +39,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     technical     joining two fixed documents, as the thesis does
     rss           joining the items of a feed, as the thesis does
     realistic     lifelike queries with windows: the joins and the whole path
+    expert        bytes to output lines, compared with a program written by hand
     feeds         feeds to documents, and which library takes the time
     flat-state    a long run on DuckDB, to check that it stays small
 

@@ -57,6 +57,11 @@ class Record:
     def tree(self) -> ParsedDocument:
         return parse_document(self.xml.encode(), trusted=True)
 
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether the document may declare namespaces."""
+        return "xmlns" in self.xml
+
     @cached_property
     def fragments(self) -> dict[int, str]:
         """The elements that were serialized so far, by number. They live as long as the tree."""

@@ -163,8 +163,7 @@ class Registry:
 
     def groups_of_row(self, row: int) -> list[TargetGroup]:
         """Returns the targets of a row of R_T in groups that are answered together."""
-        found = self._by_row.get(row)
-        return [] if found is None else found.groups(self._forms)
+        return self._by_row[row].groups(self._forms) if row in self._by_row else []
 
     def template_of(self, row: int) -> int:
         """Returns the template of a row that has targets."""

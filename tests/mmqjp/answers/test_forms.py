@@ -1,0 +1,110 @@
+"""Queries of one form get together what each gets alone: outputs, ids, matches, what counts against its quota."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from feeds.document import Document
+from mmqjp.session import Session
+from tests.generate.seeds import seeds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECOND = 1_000_000
+START = 1_780_000_000 * SECOND
+
+TEXTS = [
+    "FROM S//a->x[./t->t] FOLLOWED BY {t = u, WINDOW} S//b->y[./t->u]",
+    "SELECT c, d FROM S//a->x[./t->t][./c->c] JOIN {t = u AND c != d, WINDOW} S//b->y[./t->u][./c->d]",
+    "SELECT t FROM S//a->x[./t->t][./c->c] FOLLOWED BY {t = u OR c = u, WINDOW} S//b[./t->u]",
+    "SELECT <both k='{t}'>{x}{u}</both> FROM S//a->x[.//t->t] JOIN {t = u, WINDOW} S//b->y[./c->u]",
+    "FROM S//a->x[./t->t] FOLLOWED BY {t = u, 30} S//b->y[./t->u] FOLLOWED BY {u = v, WINDOW} S//a[./t->v]",
+]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Queries that come, (name, text), and some that are paused and resumed, by name; then documents."""
+
+    new: Sequence[tuple[str, str]]
+    paused: Sequence[str]
+    resumed: Sequence[str]
+    documents: Sequence[Document]
+
+
+def steps(rng: random.Random) -> list[Step]:
+    texts = rng.sample(TEXTS, 3)
+    names: list[str] = []
+    paused: set[str] = set()
+    made, number = [], 0
+    for _ in range(rng.randint(3, 5)):
+        new = [(f"n{len(names) + i}", _text(rng, texts)) for i in range(rng.randint(2, 6))]
+        names += [name for name, _ in new]
+        resumed = [name for name in sorted(paused) if rng.random() < 0.5]
+        to_pause = [name for name in names if name not in paused and rng.random() < 0.2]
+        paused = (paused - set(resumed)) | set(to_pause)
+        documents = []
+        for _ in range(rng.randint(4, 12)):
+            number += 1
+            leaves = "".join(f"<{leaf}>{rng.randint(0, 2)}</{leaf}>" for leaf in rng.choices("tc", k=3))
+            name = rng.choice("ab")
+            documents.append(Document(f"d{number}", f"<{name}>{leaves}</{name}>", time=START + number * SECOND))
+        made.append(Step(new, to_pause, resumed, documents))
+    return made
+
+
+def _text(rng: random.Random, texts: Sequence[str]) -> str:
+    return rng.choice(texts).replace("WINDOW", rng.choice(["3", "10", "20", "INF"]))
+
+
+def told(engine: str | SparkSession, given: Sequence[Step], only: str | None, **quota: Any) -> dict[str, Any]:
+    """What each query gets, or one alone: its outputs, matches, and use of its quota by name, and the paused ones."""
+    outputs: dict[str, list[object]] = {}
+    paused: set[str] = set()
+    with Session(engine, **quota) as opened:
+        for step in given:
+            for name, text in step.new:
+                if only in (None, name):
+                    opened.subscribe(f"{text} PUBLISH {name}")
+            for name in opened.queries():
+                if name in step.paused and name not in paused:
+                    opened.pause(name)
+                if name in step.resumed and name not in paused:
+                    opened.resume(name)
+            for o in opened.process(step.documents):
+                outputs.setdefault(o.query, []).append((o.t0, o.t1, o.documents, dict(o.nodes), o.xml, o.id))
+            paused |= opened.take_paused().keys()
+        matches = opened.sql("SELECT query, docid1, docid2 FROM matches ORDER BY 1, 2, 3").to_pylist()
+        qids = {str(query.qid): query.name for query in opened.registry.subscriptions.values()}
+        rows = opened.sql("SELECT owner, sum(outputs) AS o, sum(work) AS w FROM spent GROUP BY owner").to_pylist()
+        used = {qids[row["owner"]]: (int(row["o"]), int(row["w"])) for row in rows if row["owner"] in qids}
+    found: dict[str, Any] = {}
+    for name in qids.values():
+        ours = [(row["docid1"], row["docid2"]) for row in matches if row["query"] == name]
+        found[name] = outputs.get(name, []), ours, used.get(name), name in paused
+    return found
+
+
+@pytest.mark.parametrize("quota", [{}, {"max_matches": 3}, {"max_outputs": 12}, {"max_work": 60}])
+@pytest.mark.parametrize("seed", seeds(6, 100))
+def test_queries_get_together_what_each_gets_alone(seed: int, quota: dict[str, Any]):
+    given = steps(random.Random(seed))
+    together = told("duckdb", given, None, **quota)
+    for name, of_query in together.items():
+        alone = told("duckdb", given, name, **quota)[name]
+        assert (of_query[0], of_query[2:]) == (alone[0], alone[2:])
+        assert len(of_query[1]) == len(alone[1])  # numbers of documents differ: tuples of inner joins have some
+    assert sum(len(of_query[0]) for of_query in together.values()) > (10 if quota else 30)
+
+
+def test_queries_get_the_same_on_spark(spark: SparkSession):
+    given = steps(random.Random(3))
+    found = [told(engine, given, None) for engine in (spark, "duckdb")]
+    for one, other in zip(*(of_engine.values() for of_engine in found), strict=True):
+        assert (one[0], len(one[1]), one[2:]) == (other[0], len(other[1]), other[2:])
