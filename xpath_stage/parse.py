@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from functools import cached_property
 from typing import NamedTuple
 
 from lxml import etree
 
 from common.errors import InputError
+from common.lazy import lazy
 from common.prolog import Prolog, read_prolog
 from common.xml_parser import xml_parser
 from xpath_stage.extent import NODE_BYTES, excess
@@ -45,7 +45,7 @@ class ParsedDocument:
     def __init__(self, top: etree._Element, size: int) -> None:
         self.top, self.size = top, size
 
-    @cached_property
+    @lazy
     def root(self) -> etree._Element:
         """The root element, in a tree of its own."""
         return self.top if self.top.getparent() is None else deepcopy(self.top)
@@ -54,17 +54,17 @@ class ParsedDocument:
         """The document as it was read."""
         return etree.tostring(self.top, encoding="unicode", with_tail=False)
 
-    @cached_property
+    @lazy
     def elements(self) -> list[etree._Element]:
         """The elements, by number."""
         return list(self.root.iter())
 
-    @cached_property
+    @lazy
     def number(self) -> dict[etree._Element, int]:
         """The number of each element."""
         return {element: i for i, element in enumerate(self.elements)}
 
-    @cached_property
+    @lazy
     def end(self) -> list[int]:
         """For each element, the number after that of its last descendant."""
         ends = list(range(1, len(self.elements) + 1))
@@ -74,7 +74,7 @@ class ParsedDocument:
             ends[parent] = max(ends[parent], ends[i])
         return ends
 
-    @cached_property
+    @lazy
     def parent(self) -> list[int | None]:
         """For each element, the number of its parent; None for the root element."""
         numbers: dict[etree._Element | None, int] = {element: i for i, element in enumerate(self.top.iter())}

@@ -112,6 +112,8 @@ class Pairing:
     ) -> tuple[list[PairKind], list[KindMeaning], PostingRanges]:
         """The kinds that occur and mean something to a row, their meanings, and the ranges of their pairs."""
         group, our_group = expand_ranges(*equal_ranges(ours.value, theirs.value))
+        if not len(group):
+            return [], [], PostingRanges(group, group, group, group)
         code, distinct = dictionary_encode(_kind(ours.paths[our_group], theirs.paths[group], driving_left))
         kinds: list[PairKind] = []
         means: list[KindMeaning] = []
@@ -134,6 +136,8 @@ class Pairing:
     def _formed(self, ranges: PostingRanges, means: Sequence[KindMeaning]) -> NDArray[np.bool_]:
         """For each kind, whether its pairs must be formed: whether it has the rarest edge of a row whose edges all
         occur."""
+        if not means:
+            return np.zeros(0, np.bool_)
         totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
         counts = np.array([len(pair.edges) for pair in means], np.int64)
         edges = np.array([edge for pair in means for edge in pair.edges], np.int64)

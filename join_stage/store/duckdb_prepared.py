@@ -50,7 +50,7 @@ class PreparedStatements:
             yield
         finally:
             for source in sources:
-                source.rows = source.schema.empty_table()
+                source.clear()
 
     def _drop_statements(self) -> None:
         for name in self._names.values():

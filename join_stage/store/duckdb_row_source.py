@@ -10,7 +10,11 @@ class RowSource:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self.rows = schema.empty_table()
+        self._empty = self.rows = schema.empty_table()
+
+    def clear(self) -> None:
+        """Lets the rows go."""
+        self.rows = self._empty
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
+from common.lazy import lazy
 from mmqjp.answers.output import Output, node_order
 from mmqjp.queries.model import Subscription
 
@@ -48,7 +48,7 @@ class Answer:
     recipients: Sequence[Subscription] = ()
     matches: list[int] = field(default_factory=list)
 
-    @cached_property
+    @lazy
     def order(self) -> tuple[object, ...]:
         """Where its outputs stand among those of one query that end at the same time: by documents, nodes."""
         return self.documents, [(name, node_order(node)) for name, node in self.nodes.items()]

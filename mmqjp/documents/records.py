@@ -6,7 +6,6 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from json.encoder import encode_basestring as json_text
 from operator import itemgetter
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from common.batches import in_batches
+from common.lazy import lazy
 from join_stage.joiner import JoinEngine
 from mmqjp.documents.stored_ids import StoredIds
 from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, document_rows, document_sizes
@@ -53,7 +53,7 @@ class Record:
     arrival: int = -1
     appeared: tuple[int, ...] = ()
 
-    @cached_property
+    @lazy
     def tree(self) -> ParsedDocument:
         return parse_document(self.xml.encode(), trusted=True)
 
@@ -62,7 +62,7 @@ class Record:
         """Whether the document may declare namespaces."""
         return "xmlns" in self.xml
 
-    @cached_property
+    @lazy
     def fragments(self) -> dict[int, str]:
         """The elements that were serialized so far, by number. They live as long as the tree."""
         return {}
@@ -88,17 +88,17 @@ class Inputs(tuple[Record, ...]):
     """The documents of a match, in the query's order, and what everybody who gets the match needs of them: computed
     once for all subscribers."""
 
-    @cached_property
+    @lazy
     def t0(self) -> int:
         """The earliest start, in microseconds."""
         return min(record.t0 for record in self)
 
-    @cached_property
+    @lazy
     def t1(self) -> int:
         """The latest end, in microseconds."""
         return max(record.t1 for record in self)
 
-    @cached_property
+    @lazy
     def arrival(self) -> int:
         """The latest arrival."""
         return max(record.arrival for record in self)
@@ -107,37 +107,37 @@ class Inputs(tuple[Record, ...]):
         """Returns whether all documents are seen. `sees` is told when the parts of one appeared."""
         return all(sees(record.appeared) for record in self)
 
-    @cached_property
+    @lazy
     def appeared(self) -> int:
         """When the first part appeared."""
         return min(at for record in self for at in record.appeared)
 
-    @cached_property
+    @lazy
     def parts(self) -> tuple[int, ...]:
         """The docids of all parts."""
         return tuple(part for record in self for part in record.parts)
 
-    @cached_property
+    @lazy
     def part_ids(self) -> tuple[str, ...]:
         """The ids of all parts: one for each of `parts`."""
         return tuple(part for record in self for part in record.part_ids)
 
-    @cached_property
+    @lazy
     def part_ids_json(self) -> str:
         """The ids of all parts as a JSON list."""
         return f"[{', '.join(map(json_text, self.part_ids))}]"
 
-    @cached_property
+    @lazy
     def sources(self) -> tuple[tuple[str, str], ...]:
         """The external documents, as pairs of id and stream."""
         return tuple(source for record in self for source in record.sources)
 
-    @cached_property
+    @lazy
     def documents(self) -> tuple[str, ...]:
         """The ids of the external documents: one for each of `sources`."""
         return tuple(source[0] for source in self.sources)
 
-    @cached_property
+    @lazy
     def streams(self) -> tuple[str, ...]:
         """The streams of the external documents: one for each of `sources`."""
         return tuple(source[1] for source in self.sources)
