@@ -44,10 +44,15 @@ def check_script(script: Script, text: str) -> list[XsclError]:
     """Every mistake in the meaning of a script's queries. `text` is the script's."""
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     problems: list[Problem] = []
+    right: set[tuple[int, int]] = set()
     for query in script.queries:
-        checker = _QueryChecker(text, prefixes)
-        checker.query(query)
-        problems += checker.problems
+        parts = id(query.source), id(query.select)
+        if parts not in right:  # queries that differ only in their names may share these
+            checker = _QueryChecker(text, prefixes)
+            checker.query(query)
+            problems += checker.problems
+            if not checker.problems:
+                right.add(parts)
     problems += check_publishing(script)
     return [XsclError(problem, text) for problem in problems]
 

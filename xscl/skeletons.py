@@ -1,14 +1,16 @@
-"""Parses statements that differ only in their constants once: the tree of the first is filled in for the others.
+"""Parses statements that differ only in their constants and PUBLISH names once: the tree of the first is filled in for
+the others.
 
-A statement's skeleton is its text without its string and number literals. The lexer splits statements with the same
-skeleton into the same tokens, the grammar ignores what literals say, and the builder changes none but windows.
+A statement's skeleton is its text without its string and number literals and its PUBLISH name. The lexer splits
+statements with the same skeleton into the same tokens, the grammar ignores what literals say, and the builder changes
+none but windows.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from xscl.algebra.expressions import ElementConstructor, Number, Span, String
@@ -19,11 +21,22 @@ from xscl.syntax import Query, Window
 MAX_SKELETONS = 5_000
 """How many skeletons are remembered. When there are more, all are forgotten."""
 
+MAX_TREES = 20_000
+"""How many trees are remembered by the text before PUBLISH. When there are more, all are forgotten."""
+
 # A quote behind a name is a prime. Behind a keyword it opens a string, which stays part of the skeleton.
 _LITERAL = re.compile(
     r"""(?<![\w.\-'"]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | (-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) )""", re.VERBOSE
 )
 _UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
+
+_PUBLISHED = re.compile(
+    r"[ \t\r\n]+publish[ \t\r\n]+"
+    r"(?!(?:select|from|followed|by|join|publish|as|and|or|not|declare|namespace)[ \t\r\n]*\Z)"
+    r"([a-z_][a-z_0-9]*)[ \t\r\n]*\Z",
+    re.ASCII | re.IGNORECASE,
+)
+"""The end of a statement with a simple name, which is no keyword."""
 
 _Fill = Callable[[Sequence[str]], Any]
 """Makes a part of a tree, given a statement's literals."""
@@ -36,21 +49,33 @@ class KnownSkeletons:
 
     def __init__(self) -> None:
         self._fills: dict[_Skeleton, _Fill | None] = {}
+        self._trees: dict[str, Query] = {}
 
     def query(self, text: str) -> Query | None:
-        """The tree of a statement if its skeleton is known, without spans; None if it has to be parsed."""
-        skeleton, literals = _split(text)
-        fill = self._fills.get(skeleton)
-        if fill is None:
-            return None
-        try:
-            query: Query = fill(literals)
-        except Problem:
-            return None
-        return query
+        """The tree of a statement if its skeleton is known, without spans; None if it has to be parsed.
+
+        Statements that differ only in their PUBLISH names get the same source and the same SELECT.
+        """
+        text, name = _unpublished(text)
+        tree = self._trees.get(text)
+        if tree is None:
+            skeleton, literals = _split(text)
+            fill = self._fills.get(skeleton)
+            if fill is None:
+                return None
+            try:
+                tree = fill(literals)
+            except Problem:
+                return None
+            if len(self._trees) >= MAX_TREES:
+                self._trees.clear()
+            self._trees[text] = tree
+        return tree if name is None else replace(tree, publish=name)
 
     def add(self, text: str, start: int, query: Query) -> None:
         """Remembers the tree of the statement `text`, which begins at `start` in its script."""
+        text, name = _unpublished(text)
+        query = replace(query, publish=None if name == query.publish else query.publish)
         skeleton, _ = _split(text)
         if skeleton in self._fills or isinstance(query.select, ElementConstructor):
             return
@@ -58,9 +83,16 @@ class KnownSkeletons:
             self._fills.clear()
         places = [Span(start + found.start(), start + found.end()) for found in _LITERAL.finditer(text)]
         recipe = _Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text, start)
-        fill = recipe.of(query)
+        fill = recipe.of(query) or (lambda literals: query)
         # If the lexer found other literals than we did, the tree cannot be used for other statements.
         self._fills[skeleton] = fill if recipe.met == set(range(len(places))) else None
+
+
+def _unpublished(text: str) -> tuple[str, str | None]:
+    """A statement without its PUBLISH name, and the name; None if there is none, or one that is not simple."""
+    query, *_ = text.rsplit(None, 2) or [""]
+    found = _PUBLISHED.match(text, len(query))
+    return (text, None) if found is None else (query, found[1])
 
 
 def _split(text: str) -> tuple[_Skeleton, list[str]]:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from join_stage.store.protocol import StoreError
@@ -26,18 +27,34 @@ Namespaces = tuple[tuple[str, str], ...]
 """Pairs of a prefix and its URI."""
 
 
-class CompiledQuery:
-    """A query of a script, with the script's namespaces."""
+class UnnamedQuery:
+    """What a query of a script is without its PUBLISH name, which other queries may share."""
 
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
-        self._script = Script((query,), namespaces)
+        self.query, self._namespaces = replace(query, publish=None), namespaces
         self.normal = normalize(query, dict(namespaces))
-        self.publish = query.publish
 
     @cached_property
     def text(self) -> str:
         """The query as a script of its own."""
-        return to_xscl(self._script)
+        return to_xscl(Script((self.query,), self._namespaces))
+
+
+class CompiledQuery:
+    """A query of a script, with the script's namespaces."""
+
+    def __init__(self, unnamed: UnnamedQuery, publish: str | None) -> None:
+        self._unnamed, self.publish = unnamed, publish
+
+    @property
+    def normal(self) -> NormalQuery:
+        """The normal form."""
+        return self._unnamed.normal
+
+    @property
+    def text(self) -> str:
+        """The query as a script of its own."""
+        return self._unnamed.text if self.publish is None else f"{self._unnamed.text} PUBLISH {self.publish}"
 
 
 class StoredQuery:
@@ -56,18 +73,18 @@ class Compiler:
     """Compiles queries. The parser returns the same tree for the same text, so cached queries are found by identity."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, str | None, Namespaces], CompiledQuery] = {}
+        self._known: dict[tuple[int, int, Namespaces], UnnamedQuery] = {}
 
     def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
         """Compiles a query of a script."""
-        key = (id(query.source), id(query.select), query.publish, namespaces)
+        key = (id(query.source), id(query.select), namespaces)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_COMPILED:
                 self._known.clear()
             # The cached query keeps its syntax trees alive, so that no others can have their identities.
-            found = self._known[key] = CompiledQuery(query, namespaces)
-        return found
+            found = self._known[key] = UnnamedQuery(query, namespaces)
+        return CompiledQuery(found, query.publish)
 
     def compile_text(self, text: str) -> CompiledQuery:
         """Compiles a stored query, which is a script of its own. Raises StoreError if it cannot be parsed."""

@@ -43,6 +43,30 @@ def test_other_constants_say_what_they_say(seed: int):
         assert outcome(variant, reuse=True) == outcome(variant, reuse=False), variant
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_other_names_are_published(seed: int):
+    rng = Random(seed)
+    queries = [re.sub(r" PUBLISH \w+$", "", query) for query in to_xscl(random_case(seed, 4, 1)[0]).split("; ")]
+    spaces, names = (
+        [" ", "\n", "  \t", "\u00a0", ""],
+        ["n1", "N1", "_x", "from", "PUBLISH", "a-b", "é", "1x", "a b", ""],
+    )
+    for _ in range(12):
+        ends = (f"{rng.choice(spaces)}{rng.choice(['PUBLISH', 'publish'])} {rng.choice(names)}" for _ in queries)
+        kept = (rng.choice([end, ""]) for end in ends)
+        text = ";\n".join(query + end for query, end in zip(queries, kept, strict=True))
+        assert outcome(text, reuse=True) == outcome(text, reuse=False), text
+
+
+@pytest.mark.parametrize("query", ["//a PUBLISH {}", "//a->x JOIN {{x = y, INF}} //b->y PUBLISH {}", "FROM {}"])
+def test_a_known_query_under_another_name_shares_its_tree(query: str):
+    texts = [query.format(name) for name in ("first", "second", "third")]
+    scripts = [parse_script(text) for text in texts]
+    assert [to_xscl(script) for script in scripts] == [to_xscl(_Parser(text).script(reuse=False)) for text in texts]
+    if "PUBLISH" in query:
+        assert scripts[1].queries[0].source is scripts[2].queries[0].source
+
+
 TOKENS = ['"a"', "'b'", "''", '"c""d"', "t'", "7", "-1.5", ".5", "x1", "and'e'", ";", "\n", " "]
 
 
@@ -95,7 +119,9 @@ def test_a_character_that_is_not_allowed_is_told_of_among_known_statements_too(i
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parser, "MAX_STATEMENTS", 3)
     monkeypatch.setattr(skeletons, "MAX_SKELETONS", 2)
+    monkeypatch.setattr(skeletons, "MAX_TREES", 3)
     for n in range(10):
         parse_script(f"//a{n}[b = 'x'];\n//b{n}")
         assert len(parser._known) <= 3
-        assert len(parser._skeletons._fills) <= 2
+        parse_script(f"//b{n} PUBLISH other")
+        assert len(parser._skeletons._fills) <= 2 and len(parser._skeletons._trees) <= 3
