@@ -166,6 +166,20 @@ def draw_expert(lines: Sequence[Line], prefix: Path) -> None:
     _finish(figure, rates, prefix)
 
 
+def draw_fanout(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: the time to commit, and the lines written a second, by number of queries."""
+    figure = _figure(8, 3.4)
+    commits, written = figure.subplots(1, 2)
+    for kind in dict.fromkeys(str(line.case["kind"]) for line in lines):
+        of = [line for line in lines if line.case["kind"] == kind]
+        queries = [float(str(line.case["queries"])) for line in of]
+        commits.plot(queries, [line.seconds for line in of], "o-", label=kind)
+        written.plot(queries, [_number(line.details, "lines_a_second") for line in of], "o-", label=kind)
+    commits.set(xlabel="queries", ylabel="seconds of CPU to commit", xscale="log", yscale="log")
+    written.set(xlabel="queries", ylabel="lines a second of CPU", xscale="log", ylim=(0, None))
+    _finish(figure, commits, prefix)
+
+
 def _by_plan(lines: Iterable[Line], key: str) -> dict[str, list[tuple[float, Line]]]:
     found: dict[str, list[tuple[float, Line]]] = {}
     for line in lines:
