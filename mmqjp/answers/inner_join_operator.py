@@ -41,7 +41,7 @@ class InnerJoinOperator(StatelessOperator):
         steps = Steps(allowed := max(account.steps(arrival) for account in accounts))
         try:
             steps.take()
-            for binding in context.bindings.of(target, inputs, match.nodes, steps):
+            for binding in context.bindings.of(group, inputs, match.nodes, steps):
                 new, document = self._tuple(stream, context, inputs, binding, steps)
                 if new:
                     live = [account for account in live if account.take_outputs(arrival, 1)]

@@ -10,10 +10,9 @@ from mmqjp.answers.derived_variables import DerivedVariable, derived_variables
 from mmqjp.answers.quota import Steps
 from mmqjp.answers.residual import holds
 from mmqjp.documents.records import Record
-from mmqjp.queries.model import Target
+from mmqjp.queries.forms import FixedSide, TargetGroup
 from templates.witness import plain_node
 from xpath_stage.binder import HELD, Node, Part, each_binding
-from xscl.algebra.normal import Side
 
 SideBinding = Mapping[str, Node]
 """The nodes of one document, by variable."""
@@ -24,6 +23,9 @@ JointBinding = Mapping[str, tuple[Record, Node]]
 MAX_CACHED_PER_DOCUMENT, MAX_CACHED = 1_000, 100_000
 """The bindings of one document are cached if there are at most this many. The cache is cleared when it holds more than
 MAX_CACHED in all."""
+
+MAX_CACHED_TEXT, MAX_CACHED_TEXTS = 10_000, 1_000
+"""Texts of at most this many characters are cached. The cache is cleared when it has MAX_CACHED_TEXTS."""
 
 CHARACTERS_READ_PER_STEP = 256
 """A value that a residual predicate compares costs one step per this many characters."""
@@ -36,49 +38,53 @@ class JointBindings:
     def __init__(self) -> None:
         self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
         self._held = 0
-        self._known_derived: dict[tuple[Target, int], list[DerivedVariable] | None] = {}
-        self._parts: dict[int, Part] = {}
+        self._derived: dict[FixedSide, list[DerivedVariable] | None] = {}
+        self._parts: dict[FixedSide, Part] = {}
+        self._texts: dict[tuple[int, Node], str] = {}
 
     def of(
-        self, target: Target, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps
+        self, group: TargetGroup, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps
     ) -> Iterator[JointBinding]:
-        """Yields the joint bindings of a target that have the match's nodes and satisfy its residual predicates.
+        """Yields the joint bindings of a group that have the match's nodes and satisfy its residual predicates.
         `inputs` has one document per side. Takes a step for each binding that is tried."""
-        conjunct = target.conjunct
+        residual = group.first.conjunct.residual
         sides = [
-            self._side(target, i, side, record, nodes, steps)
-            for i, (side, record) in enumerate(zip(conjunct.sides(), inputs, strict=True))
+            self._side(fixed, record, nodes, steps, is_right=bool(i))
+            for i, (fixed, record) in enumerate(zip(group.sides, inputs, strict=True))
         ]
         for choice in _choices(sides):
             steps.take()
             joint: dict[str, tuple[Record, Node]] = {}
             for record, bound in zip(inputs, choice, strict=True):
-                joint.update((var, (record, node)) for var, node in bound.items())
-            if conjunct.residual:
-                text_of = partial(_text, joint, steps)
-                if not all(holds(expr, text_of) for expr in conjunct.residual):
+                for var, node in bound.items():
+                    joint[var] = record, node
+            if residual:
+                text_of = partial(self._text, joint, steps)
+                if not all(holds(expr, text_of) for expr in residual):
                     continue
             yield joint
 
     def _side(
-        self, target: Target, i: int, side: Side, record: Record, nodes: Sequence[int], steps: Steps
+        self, fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps, *, is_right: bool
     ) -> Iterable[SideBinding]:
         """Returns the bindings of a side's variables, given the joined nodes. Those of a right side come as a list,
         because they are iterated once per left binding."""
+        side = fixed_side.side
         if side.hidden is not None:
             return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
-        derived = self._derived(target, i, side)
-        if derived is not None:
-            steps.take(len(derived))
-            return [{one.var: one.node(record, nodes) for one in derived}]
-        minor, slots = target.placement.minors[i], target.placement.slots[i]
-        fixed = {node.path: plain_node(nodes[slot]) for node, slot in zip(minor.nodes, slots, strict=True)}
-        key = (id(side), record.docid, *sorted(fixed.items()))
+        derived = self._derived_of(fixed_side)
+        key = (fixed_side, record.docid, *(nodes[slot] for _, slot in fixed_side.fixed))
         known = self._bound.get(key)
         if known is not None:
             steps.take(known[0])
-        found = self._search(key, side, record, fixed, steps) if known is None else known[1]
-        if i == 0:
+            found: Iterable[SideBinding] = known[1]
+        elif derived is not None:
+            steps.take(len(derived))
+            found = [{one.var: one.node(record, nodes) for one in derived}]
+            self._keep(key, len(derived), found)
+        else:
+            found = self._search(key, fixed_side, record, nodes, steps)
+        if derived is not None or not is_right:
             return found
         held = []
         for bound in found:
@@ -87,13 +93,17 @@ class JointBindings:
         return held
 
     def _search(
-        self, key: tuple[object, ...], side: Side, record: Record, fixed: Mapping[tuple[int, ...], Node], steps: Steps
+        self, key: tuple[object, ...], fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps
     ) -> Iterator[SideBinding]:
         """Yields bindings as they are found. Caches them for later matches if they are few."""
+        part = self._parts.get(fixed_side)
+        if part is None:
+            part = self._parts[fixed_side] = Part(fixed_side.side.pattern)
+        fixed = {path: plain_node(nodes[slot]) for path, slot in fixed_side.fixed}
         few: list[SideBinding] | None = []
         before = steps.left
         took = 0
-        for binding in each_binding(self._part(side), record.tree, fixed, steps.take):
+        for binding in each_binding(part, record.tree, fixed, steps.take):
             took += before - steps.left
             bound = dict(binding)
             if few is not None:
@@ -103,27 +113,35 @@ class JointBindings:
             yield bound
             before = steps.left  # the consumer takes steps, too
         if few is not None:
-            if self._held > MAX_CACHED:
-                self._bound.clear()
-                self._held = 0
-            self._bound[key] = took + before - steps.left, few
-            self._held += 1 + len(few)
+            self._keep(key, took + before - steps.left, few)
 
-    def _derived(self, target: Target, i: int, side: Side) -> list[DerivedVariable] | None:
+    def _keep(self, key: tuple[object, ...], took: int, found: list[SideBinding]) -> None:
+        """Caches the bindings of a side in a document, and the steps that they took."""
+        if self._held > MAX_CACHED:
+            self._bound.clear()
+            self._held = 0
+        self._bound[key] = took, found
+        self._held += 1 + len(found)
+
+    def _derived_of(self, fixed_side: FixedSide) -> list[DerivedVariable] | None:
         """Returns how all variables of a side follow from the joined nodes; None if the pattern must be matched."""
-        key = target, i
-        if key not in self._known_derived:
-            minor, slots = target.placement.minors[i], target.placement.slots[i]
-            fixed = {node.path: slot for node, slot in zip(minor.nodes, slots, strict=True)}
-            self._known_derived[key] = derived_variables(side.pattern, fixed)
-        return self._known_derived[key]
+        if fixed_side not in self._derived:
+            self._derived[fixed_side] = derived_variables(fixed_side.side.pattern, dict(fixed_side.fixed))
+        return self._derived[fixed_side]
 
-    def _part(self, side: Side) -> Part:
-        """Returns a side's pattern, prepared for binding."""
-        part = self._parts.get(id(side))
-        if part is None:
-            part = self._parts[id(side)] = Part(side.pattern)
-        return part
+    def _text(self, joint: JointBinding, steps: Steps, var: str) -> str:
+        """Returns the text of a variable. Caches short ones, which many residual predicates may compare."""
+        record, node = joint[var]
+        key = record.docid, node
+        text = self._texts.get(key)
+        if text is None:
+            text = Value(record, node).text()
+            if len(text) <= MAX_CACHED_TEXT:
+                if len(self._texts) >= MAX_CACHED_TEXTS:
+                    self._texts.clear()
+                self._texts[key] = text
+        steps.take(len(text) // CHARACTERS_READ_PER_STEP)
+        return text
 
 
 def _choices(sides: Sequence[Iterable[SideBinding]]) -> Iterator[tuple[SideBinding, ...]]:
@@ -132,9 +150,3 @@ def _choices(sides: Sequence[Iterable[SideBinding]]) -> Iterator[tuple[SideBindi
         return ((one,) for one in sides[0])
     left, right = sides
     return ((one, other) for one in left for other in right)
-
-
-def _text(joint: JointBinding, steps: Steps, var: str) -> str:
-    text = Value(*joint[var]).text()
-    steps.take(len(text) // CHARACTERS_READ_PER_STEP)
-    return text

@@ -100,7 +100,7 @@ class QueryOperator(StatelessOperator):
         found: list[Expanded] = []
         try:
             steps.take()
-            for binding in context.bindings.of(group.first, inputs, match.nodes, steps):
+            for binding in context.bindings.of(group, inputs, match.nodes, steps):
                 item = self._expanded(group.form, context, match.row, inputs, binding)
                 if item is None:
                     continue

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from mmqjp.queries.model import Form, Owner, Target
+from xscl.algebra.normal import Side
 
 
 class Forms:
@@ -17,12 +18,30 @@ class Forms:
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[object, Form] = WeakValueDictionary()
+        self._sides: WeakValueDictionary[object, FixedSide] = WeakValueDictionary()
 
     def of(self, owner: Owner) -> Form | None:
         """Returns the form of a plan node; None if it shares none."""
         if owner.form is None and owner.shared is not None:
             owner.form = self._known.setdefault(owner.shared, Form(owner.shared))
         return owner.form
+
+    def sides(self, target: Target) -> tuple[FixedSide, ...]:
+        """Returns the sides of a target. Equal ones are the same object, whatever form they belong to."""
+        placement, found = target.placement, []
+        for side, minor, slots in zip(target.conjunct.sides(), placement.minors, placement.slots, strict=True):
+            fixed = tuple((node.path, slot) for node, slot in zip(minor.nodes, slots, strict=True))
+            found.append(self._sides.setdefault((side, fixed), FixedSide(side, fixed)))
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class FixedSide:
+    """A side of a conjunctive query. `fixed` has its joined nodes: the path of each in the pattern, and its slot in the
+    template."""
+
+    side: Side
+    fixed: tuple[tuple[tuple[int, ...], int], ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +50,7 @@ class TargetGroup:
     of another plan node, which has none. The widest windows come first."""
 
     form: Form | None
+    sides: tuple[FixedSide, ...]
     targets: list[Target]
 
     @property
@@ -72,7 +92,10 @@ class RowTargets:
             for target in sorted(self._targets, key=_width, reverse=True):
                 form = forms.of(target.owner)
                 key = (target.owner if form is None else form), target.disjunct
-                groups.setdefault(key, TargetGroup(form, [])).targets.append(target)
+                group = groups.get(key)
+                if group is None:
+                    group = groups[key] = TargetGroup(form, forms.sides(target), [])
+                group.targets.append(target)
             self._groups = list(groups.values())
         return self._groups
 
