@@ -8,14 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.sinks.jsonl import GrowingFile, Pipe, WholeFile, open_sink
+from mmqjp.text import json_line
 
 
 def outputs(*numbers: int) -> list[Output]:
     return [Output("q", n, n, (f"d{n}",), ("S",), {"a": 0}, "<match/>", f"i{n}", n) for n in numbers]
+
+
+@given(
+    st.text(), st.lists(st.text(), max_size=3), st.dictionaries(st.text(), st.integers(0) | st.text()), st.integers()
+)
+def test_a_line_is_what_json_writes(text: str, texts: list[str], nodes: dict[str, int | str], number: int):
+    output = Output(text, number, number + 1, tuple(texts), tuple(reversed(texts)), nodes, text, text, number)
+    assert output.to_line() == json_line(output.to_dict())
+    assert json.loads(output.to_line()) == output.to_dict()
 
 
 def nothing() -> Iterable[Output]:
