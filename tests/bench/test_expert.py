@@ -36,7 +36,7 @@ def test_each_kind_of_subscription_gets_lines(tmp_path: Path):
     expert.process(documents[700:])
     expert.close()
     kinds = {one.name: one.kind for one in asked}
-    found = compared_lines(tmp_path / "lines")
+    found = list(compared_lines(tmp_path / "lines"))
     assert {kinds[str(line[0])] for line in found} == {"title", "author", "mention"}
     assert len(found) == len(set(found))
 
