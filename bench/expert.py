@@ -27,7 +27,7 @@ from mmqjp.garbage import gc_frozen
 from mmqjp.session import Session
 from mmqjp.sinks.jsonl import GrowingFile
 
-NUMBERS = [1, 100, 1_000, 10_000, 100_000]
+NUMBERS = [1, 100, 1_000, 10_000]
 QUICK_NUMBERS = [1, 1_000]
 ITEMS, QUICK_ITEMS = 20_000, 5_000
 BATCH = 5_000

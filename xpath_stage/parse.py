@@ -77,8 +77,9 @@ class ParsedDocument:
     @lazy
     def parent(self) -> list[int | None]:
         """For each element, the number of its parent; None for the root element."""
-        numbers: dict[etree._Element | None, int] = {element: i for i, element in enumerate(self.top.iter())}
-        parents: list[int | None] = [numbers.get(element.getparent()) for element in numbers if element is not None]
+        elements = list(self.top.iter())
+        numbers: dict[etree._Element | None, int] = dict(zip(elements, range(len(elements)), strict=True))
+        parents = [numbers.get(element.getparent()) for element in elements]
         parents[0] = None  # what is above the root element is not of this document
         return parents
 

@@ -18,7 +18,8 @@ class PreparedStatements:
     """The prepared statements of a connection, and the rows that they read by name.
 
     The names are registered once, and hold rows only while a statement runs: registering rows for each statement would
-    double its time.
+    double its time. Rows under one name should always have the same columns: others make all statements be prepared
+    again.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:

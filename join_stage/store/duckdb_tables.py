@@ -43,7 +43,9 @@ class DuckDBTables:
         sql = f"SELECT {', '.join(columns)} FROM {table}"
         if key is None:
             return self.select(sql)
-        return self.select(f"{sql} WHERE key = (SELECT w.key FROM wanted w)", {"wanted": pa.table({"key": [key]})})
+        return self.select(
+            f"{sql} WHERE key = (SELECT w.key FROM wanted_key w)", {"wanted_key": pa.table({"key": [key]})}
+        )
 
     def highest(self, table: str, column: str) -> int:
         (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.lazy import lazy
-from mmqjp.answers.output import Output, node_order
+from mmqjp.answers.output import node_order
 from mmqjp.queries.model import Subscription
 
 
@@ -52,8 +52,3 @@ class Answer:
     def order(self) -> tuple[object, ...]:
         """Where its outputs stand among those of one query that end at the same time: by documents, nodes."""
         return self.documents, [(name, node_order(node)) for name, node in self.nodes.items()]
-
-    def output(self, query: Subscription) -> Output:
-        """Returns the output of a query, without a number."""
-        xml, id = self.body.xml(query.name), query.identity.id(self.choice)
-        return Output(query.name, self.t0, self.t1, self.documents, self.streams, self.nodes, xml, id)

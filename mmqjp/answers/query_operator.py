@@ -91,8 +91,8 @@ class QueryOperator(StatelessOperator):
         inputs: Inputs,
         recipients: Sequence[Recipient],
     ) -> tuple[list[Expanded], int]:
-        """Returns what the form gives and the steps that it took, but for names of queries. Ends where it is too much
-        for all recipients."""
+        """Returns what the form gives, and the steps that it took without those for the names of queries. Ends where it
+        is too much for all recipients."""
         arrival = inputs.arrival
         steps = Steps(allowed := max(one.account.steps(arrival) for one in recipients))
         most = max(one.account.outputs.left(arrival) for one in recipients)
