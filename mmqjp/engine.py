@@ -21,6 +21,7 @@ from mmqjp.answers.batch import Batches, BatchResult
 from mmqjp.answers.components import assemble, make_operators
 from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.output import Output
+from mmqjp.answers.outputs import OutputStream
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, Quota
 from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
@@ -268,8 +269,8 @@ class Engine:
 
     # ------------------------------------------------------------ results
 
-    def outputs(self, after: int = -1) -> Iterator[Output]:
-        """Yields the stored outputs whose `seq` is greater than `after`, in the order of `seq`.
+    def outputs(self, after: int = -1) -> OutputStream:
+        """Returns an iterable of the stored outputs whose `seq` is greater than `after`, in the order of `seq`.
 
         A consumer that remembers the last `seq` can resume from it, also after a restart. Raises StoreError.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from join_stage.costs import Cost
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
+from mmqjp.answers.outputs import OutputStream
 from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.documents.evaluated import EvaluatedRows
 from mmqjp.documents.records import Records
@@ -188,9 +189,13 @@ class Session(Engine):
         """
         return (self._plan, costs) if (costs := self._store.costs()) else self._components.ledger.costs()
 
-    def lines(self, after: int = -1) -> Iterator[Output]:
-        """Yields the same outputs as `outputs`, in the order of output lines: by t1, query, documents, nodes."""
+    def lines(self, after: int = -1) -> OutputStream:
+        """Returns the same outputs as `outputs`, in the order of output lines: by t1, query, documents, nodes."""
         return self._components.outbox.lines(after)
+
+    def documents_behind(self, output: Output) -> list[tuple[int, ...]]:
+        """Returns the documents of each match that may be behind a stored output, in the query's order, by docid."""
+        return self._components.outbox.documents_behind(output)
 
     def position(self, sink: str) -> Position:
         """Returns the stored position of a sink."""

@@ -24,7 +24,7 @@ class SparkReader(OnlyRead):
     def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:
         """`schema` declares the tables beside the join state. Raises StoreError if there is no store."""
         self.schema = FLAT_STORE | schema
-        self._files = Snapshot(self.schema, directory, newest_files(directory, self.schema.tables))
+        self._files = Snapshot(self.schema, directory, newest_files(directory, self.schema))
         self._session = session.newSession()
         self._views = TableViews(self._session, self._files)
 

@@ -78,6 +78,7 @@ class DuckDBStore(DuckDBTables):
         # value, and chose orders that were a thousand times slower.
         run("SET disabled_optimizers = 'join_order'")
         seclude(self._connection)
+        self._rename()
         for name, schema in self.schema.tables.items():
             run(f"CREATE TABLE IF NOT EXISTS {name} ({columns_of(schema)})")
         made = set(run("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
@@ -87,11 +88,22 @@ class DuckDBStore(DuckDBTables):
                     run(f"ALTER TABLE {name} ADD COLUMN {field.name} {_TYPES[field.type]}")
         self._upgrade()
         self._connection.begin()  # one write to disk for all views
+        run("CREATE MACRO IF NOT EXISTS sha2(text, bits) AS sha256(text)")
         self._make_views(self.schema.views)
         if (numbered := self.schema.numbered) is not None:
             rows = self.read(numbered.table, [numbered.numbers, numbered.argument])
             self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
         self._connection.commit()
+
+    def _rename(self) -> None:
+        """Gives tables of older stores the names that they have now."""
+        run = self._connection.execute
+        known = {name for (name,) in run("SELECT table_name FROM duckdb_tables()").fetchall()}
+        for name, former in self.schema.former_names.items():
+            if former in known and name not in known:
+                for (view,) in run("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
+                    run(f"DROP VIEW {view}")  # they are made again
+                run(f"ALTER TABLE {former} RENAME TO {name}")
 
     def _upgrade(self) -> None:
         """Upgrades the tables of older stores, before the views over them are made. There is nothing to do here."""

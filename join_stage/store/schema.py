@@ -48,7 +48,8 @@ class Dated:
 class StoreSchema:
     """The tables of a store and the SELECTs of its views, by name. Both engines must understand the SELECTs.
 
-    `documented` are the names that a question about an unknown table is answered with.
+    `documented` are the names that a question about an unknown table is answered with. `former_names` has what tables
+    are called in stores of older formats. The SELECTs may call `sha2(text, 256)`, as in Spark, and name other views.
     """
 
     tables: Mapping[str, pa.Schema] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class StoreSchema:
     numbered: NumberedViews | None = None
     dated: Dated | None = None
     documented: tuple[str, ...] = ()
+    former_names: Mapping[str, str] = field(default_factory=dict)
 
     def __or__(self, other: StoreSchema) -> StoreSchema:
         """The tables and views of both."""
@@ -65,7 +67,12 @@ class StoreSchema:
             other.numbered or self.numbered,
             other.dated or self.dated,
             (*self.documented, *other.documented),
+            {**self.former_names, **other.former_names},
         )
+
+    def folder(self, table: str) -> str:
+        """The folder of a table in a store of files: older stores have it, too."""
+        return self.former_names.get(table, table)
 
     @cached_property
     def relations(self) -> frozenset[str]:

@@ -1,14 +1,13 @@
-"""An answer: what all queries of one form get for one choice of documents and nodes. With a query's name and id, it is
-an output of that query."""
+"""An answer: what the members of a form get for one choice of documents and nodes. With a query's name and id, it is an
+output of that query."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from common.lazy import lazy
-from mmqjp.answers.output import node_order
-from mmqjp.queries.model import Subscription
+from mmqjp.answers.output import node_orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,9 @@ class Body:
         """Returns the output document of a query. Names of queries need no escapes in XML."""
         return f"{self.before}{name}{self.after}" if self.before else self.after
 
-    def length(self, name_length: int) -> int:
-        """Returns the number of characters of the output document, given that of the query's name."""
-        return len(self.before) + len(self.after) + (name_length if self.before else 0)
+    def __len__(self) -> int:
+        """Returns the number of characters without the query's name."""
+        return len(self.before) + len(self.after)
 
 
 @dataclass(eq=False)
@@ -33,8 +32,8 @@ class Answer:
     """An answer, which is not committed yet.
 
     `t0`, `t1`, `documents`, `streams`, `nodes` and `nodes_json` are those of its outputs. `choice` is the part of the
-    outputs' ids that they share. `recipients` are the queries that get it, and `matches` the numbers of the matches
-    behind it.
+    outputs' ids that they share. `form`, `width`, `appeared`, `first_qid`, `arrival` and the qids `withheld` say who
+    gets it, as in the table `answers`. `matches` are the numbers of the matches behind it.
     """
 
     t0: int
@@ -44,11 +43,16 @@ class Answer:
     nodes: Mapping[str, int | str]
     nodes_json: str
     body: Body
-    choice: bytes
-    recipients: Sequence[Subscription] = ()
+    choice: str
+    form: str
+    width: int
+    appeared: int
+    first_qid: int
+    arrival: int
+    withheld: tuple[int, ...] = ()
     matches: list[int] = field(default_factory=list)
 
     @lazy
     def order(self) -> tuple[object, ...]:
-        """Where its outputs stand among those of one query that end at the same time: by documents, nodes."""
-        return self.documents, [(name, node_order(node)) for name, node in self.nodes.items()]
+        """Where it stands among those that end at the same time: by documents, nodes, and what else differs."""
+        return self.t1, self.documents, node_orders(self.nodes), self.choice, self.form

@@ -11,7 +11,7 @@ from typing import Any
 from feeds.document import Document, Reject
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.components import Components
-from mmqjp.answers.output_tables import Outputs
+from mmqjp.answers.outputs import Outputs
 from mmqjp.answers.pipeline import Pause, QuotaExceeded
 from mmqjp.answers.usage import Cutoff
 from mmqjp.documents.admission import EvaluatedBatch
@@ -90,11 +90,11 @@ class Batches:
             witnesses = None if evaluated is None else partial(evaluated.witnesses, admitted.indexes)
             arrived = admitted.greatest()
             greatest = components.watermarks.after(arrived, components.registry.outside(), taken_at)
-            answers, pauses = components.pipeline.answer(admitted.records, witnesses, greatest, begin_again)
+            answered = components.pipeline.answer(admitted.records, witnesses, greatest, begin_again)
             components.records.flush()
-            self._save_pauses(pauses)
+            self._save_pauses(answered.pauses)
             components.store.append("dead_letters", admitted.dead_letters)
-            outputs = components.outbox.save_outputs(answers)
+            outputs = components.outbox.save_answers(answered.answers, answered.members)
             components.ledger.save_metadata(metadata)
             components.eviction.evict(greatest)
             if components.stage1.crowded:
@@ -107,7 +107,7 @@ class Batches:
             admitted.dead_letters.to_pylist(),
             len(admitted.records),
             admitted.duplicates,
-            self._set_paused(pauses),
+            self._set_paused(answered.pauses),
         )
 
     def pass_time(self) -> BatchResult | None:
@@ -148,10 +148,11 @@ class Batches:
         def backfill(subscriptions: list[Subscription]) -> None:
             nonlocal count
             taken_at = components.now()
-            answers, pauses[:] = components.pipeline.backfill(subscriptions, components.admission.fresh, cutoffs)
+            answered = components.pipeline.backfill(subscriptions, components.admission.fresh, cutoffs)
+            pauses[:] = answered.pauses
             components.records.flush()
             self._save_pauses(pauses)
-            count = len(components.outbox.save_outputs(answers))
+            count = len(components.outbox.save_answers(answered.answers, answered.members))
             components.ledger.save_batch(taken_at, 0, 0, count)
             components.state.save_reach()
 
@@ -168,7 +169,7 @@ class Batches:
 
     def _save_pauses(self, pauses: Iterable[Pause]) -> None:
         for pause in pauses:
-            self._components.changes.save_pauses([pause.query.qid], pause.docid, pause.reason)
+            self._components.changes.save_pauses([pause.query.qid], pause.docid, pause.reason, pause.arrival)
 
     def _set_paused(self, pauses: Iterable[Pause]) -> dict[str, str]:
         """Pauses queries whose pauses are committed. Returns their names and the reasons."""

@@ -52,9 +52,12 @@ class Components:
     now: Now
 
 
-def make_operators(registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks) -> Operators:
+def make_operators(
+    registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
+) -> Operators:
     """Creates the operators of the language: queries and inner joins."""
-    return Operators({Subscription: QueryOperator(registry, records), HiddenStream: InnerJoinOperator(records)})
+    queries = QueryOperator(registry, records, quota)
+    return Operators({Subscription: queries, HiddenStream: InnerJoinOperator(records)})
 
 
 def assemble(
@@ -85,7 +88,7 @@ def assemble(
     admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
     outbox = Outbox(store, ledger)
-    operators = make_operators(registry, records, ledger, watermarks)
+    operators = make_operators(registry, records, ledger, watermarks, quota)
     pipeline = Pipeline(stage1, store, ledger, registry, records, state, outbox, operators, quota)
     return Components(
         store, ledger, watermarks, records, stage1, stored_queries, registry, changes, state, eviction, admission,

@@ -8,7 +8,7 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.quota import NEVER
 from mmqjp.documents.records import Inputs, Records
-from mmqjp.queries.model import Target
+from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.registry import Registry
 
 
@@ -32,9 +32,9 @@ class Expansion:
         """Maps rows of R_T to the arrival from which on nobody wants their matches. Rows without one are left out."""
         if not self._context.accounts.is_limited():
             return {}
-        closed = {row: max(map(self._cutoff, self._registry.of_row(row)), default=NEVER) for row in rows}
+        closed = {row: max(map(self._cutoff, self._registry.groups_of_row(row)), default=NEVER) for row in rows}
         return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
 
-    def _cutoff(self, target: Target) -> int:
-        """Returns the arrival from which on a target gets nothing."""
-        return self._operators.of(target.owner).cutoff(target.owner, self._context)
+    def _cutoff(self, group: TargetGroup) -> int:
+        """Returns the arrival from which on the plan nodes of a group get nothing."""
+        return self._operators.of(group.first.owner).cutoff(group, self._context)

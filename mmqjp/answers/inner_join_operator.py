@@ -22,9 +22,11 @@ class InnerJoinOperator(StatelessOperator):
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def cutoff(self, node: HiddenStream, context: StepContext) -> int:
+    def cutoff(self, group: TargetGroup, context: StepContext) -> int:
         """Returns the arrival at which the last reader of the stream exceeded its quota."""
-        return max((min(one.cutoff, one.account.cutoff) for one in context.accounts.readers(node)), default=NEVER)
+        stream = group.first.owner
+        assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
+        return max((min(one.cutoff, one.account.cutoff) for one in context.accounts.readers(stream)), default=NEVER)
 
     def on_match(self, group: TargetGroup, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns the tuples that were not emitted before, up to where all readers have exceeded their quota."""

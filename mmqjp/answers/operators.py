@@ -4,43 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.construct import Value
 from mmqjp.answers.joint import JointBinding, JointBindings
 from mmqjp.answers.match import Match
-from mmqjp.answers.quota import Account
+from mmqjp.answers.quota import Quota
 from mmqjp.answers.usage import Accounts
 from mmqjp.documents.records import Inputs, Record, Records
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.forms import TargetGroup
-from mmqjp.queries.model import Owner, Subscription
+from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.ledger import Ledger
 from xscl.algebra.normal import Term
 
 
 class Expanded(NamedTuple):
-    """What a match or a watermark gives: an answer, the queries that get it now, and documents for readers of streams.
+    """What a match or a watermark gives: an answer, and documents for readers of streams.
 
     With `duplicate`, another row of R_T gave the answer before. If all fields are empty, there is nothing new.
     """
 
     answer: Answer | None = None
-    queries: Sequence[Subscription] = ()
     documents: Sequence[Record] = ()
     duplicate: bool = False
-
-
-class Recipient(NamedTuple):
-    """A query that may get answers in a step. `window` is in microseconds. `is_read` says that its outputs are
-    documents for others."""
-
-    query: Subscription
-    window: int
-    account: Account
-    is_read: bool
 
 
 @dataclass(slots=True)
@@ -57,8 +46,6 @@ class StepContext:
     bindings: JointBindings = field(default_factory=JointBindings)
     emitted: dict[tuple[object, ...], tuple[Answer, set[int]] | None] = field(default_factory=dict)
     """By identity of the answer or tuple. An answer comes with the rows of R_T that gave it."""
-    recipients: dict[TargetGroup, list[Recipient]] = field(default_factory=dict)
-    """The queries of each group that take part in the step, the widest windows first."""
 
     def serves(self, owner: Owner) -> bool:
         """Returns whether a plan node takes part in the step."""
@@ -69,8 +56,8 @@ class Operator(Protocol):
     """The behaviour of one kind of plan node. An operator with state reads it when it is created and writes it in
     `save`."""
 
-    def cutoff(self, node: Any, context: StepContext) -> int:
-        """Returns the arrival from which on a node gets nothing, or NEVER."""
+    def cutoff(self, group: TargetGroup, context: StepContext) -> int:
+        """Returns the arrival from which on the plan nodes of a group get nothing, or NEVER."""
 
     def on_match(self, group: TargetGroup, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns what a match gives the plan nodes of a group: those that take part and see its documents.
@@ -157,5 +144,5 @@ class Operators:
             operator.finish_batch(committed=committed)
 
 
-MakeOperators = Callable[[Registry, Records, Ledger, Watermarks], Operators]
+MakeOperators = Callable[[Registry, Records, Ledger, Watermarks, Quota], Operators]
 """Creates the operators of an engine. They store state through the ledger and read times from the watermarks."""

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
-
-import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.answer import Answer
-from mmqjp.answers.output import Output, sorted_outputs
-from mmqjp.answers.output_tables import ROWS_AT_A_TIME, Outputs, numbered, outputs_in
-from mmqjp.queries.model import Subscription
-from mmqjp.tables.answers import TABLES, outputs_between, outputs_by_time
+from mmqjp.answers.answer_rows import answer_rows, by_answer
+from mmqjp.answers.output import Output, json_nodes
+from mmqjp.answers.outputs import Outputs, OutputStream
+from mmqjp.answers.stored_outputs import stored_chunks, stored_chunks_by_time
+from mmqjp.queries.members import Members
+from mmqjp.tables.answers import documents_behind
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.table_rows import TableRows
-
-MATCH_QUERIES = TABLES["match_queries"]
 
 SINK_PREFIX = "sink:"
 """The prefix of the settings with positions of sinks. The name of the sink follows."""
@@ -47,54 +44,48 @@ class Position:
 
 
 class Outbox:
-    """Reads and appends matches and outputs. The caller begins and commits batches."""
+    """Appends matches and answers, and reads outputs. The caller begins and commits batches."""
 
     def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
         self._store, self._ledger = store, ledger
 
-    def save_matches(
-        self, rows: list[tuple[object, ...]], matches: Sequence[int], queries: Sequence[Subscription]
-    ) -> None:
-        """Appends matches.
-
-        `rows` has (match, template, docid1, docid2, t0, t1, bindings), one for each match. `matches` and `queries` have
-        one length: they say which queries got something of which match.
-        """
+    def save_matches(self, rows: list[tuple[object, ...]]) -> None:
+        """Appends matches: (match, template, docid1, docid2, t0, t1, bindings) for each."""
         TableRows(self._store).append("match_rows", rows)
-        if matches:
-            columns = {
-                "match": matches,
-                "query": [query.name for query in queries],
-                "qid": [query.qid for query in queries],
-            }
-            self._store.append("match_queries", pa.table(columns, MATCH_QUERIES))
         self._ledger.next_match += len(rows)
 
-    def save_outputs(self, answers: Sequence[Answer]) -> Outputs:
-        """Numbers the outputs of answers and appends them, with the matches behind them. Returns them in the order of
-        their numbers, which is the order of output lines."""
-        ledger, tables = self._ledger, []
-        for some in numbered(answers, ledger.next_seq, ledger.batch):
-            self._store.append("outputs", some.outputs)
-            self._store.append("output_matches", some.matches)
-            tables.append(some.outputs)
-        outputs = Outputs(tables)
-        ledger.next_seq += len(outputs)
-        return outputs
+    def save_answers(self, answers: Sequence[Answer], members: Mapping[str, Members]) -> Outputs:
+        """Numbers answers and their outputs, and appends them, with the matches behind them. Returns the outputs in the
+        order of their numbers, which is the order of output lines. `members` has those of each form."""
+        if not answers:
+            return Outputs()
+        ledger = self._ledger
+        rows = answer_rows(answers, members, ledger.batch, ledger.next_answer, ledger.next_seq)
+        self._store.append("answers", rows.answers)
+        self._store.append("withheld", rows.withheld)
+        self._store.append("answer_matches", rows.matches)
+        ledger.next_answer += len(rows.answers)
+        ledger.next_seq += rows.outputs
+        return Outputs(rows.answers, members, by_answer(rows.withheld), rows.outputs)
 
-    def outputs(self, after: int) -> Iterator[Output]:
-        """Yields the stored outputs with numbers greater than `after`, in the order of their numbers."""
-        end = self._ledger.next_seq
-        if after + 1 >= end:
-            return
-        for low in range(max(after + 1, self._ledger.first_seq()), end, ROWS_AT_A_TIME):
-            yield from outputs_in(outputs_between(self._store, low, low + ROWS_AT_A_TIME))
+    def outputs(self, after: int) -> OutputStream:
+        """Returns the stored outputs with numbers greater than `after`, in the order of their numbers."""
+        return OutputStream(
+            lambda: stored_chunks(self._store, after) if after + 1 < self._ledger.next_seq else iter(())
+        )
 
-    def lines(self, after: int) -> Iterator[Output]:
-        """Yields the same outputs in the order of the output lines of a run: by t1, query, documents, nodes."""
-        found = outputs_in(outputs_by_time(self._store, after))
-        for _, group in groupby(found, key=lambda o: (o.t1, o.query, o.documents)):
-            yield from sorted_outputs(group)
+    def lines(self, after: int) -> OutputStream:
+        """Returns the same outputs in the order of the output lines of a run: by t1, query, documents, nodes."""
+        return OutputStream(lambda: stored_chunks_by_time(self._store, after))
+
+    def documents_behind(self, output: Output) -> list[tuple[int, ...]]:
+        """Returns the documents of each match that may be behind a stored output, in the query's order, by docid."""
+        found: list[tuple[int, ...]] = []
+        for row in documents_behind(self._store, output.seq).to_pylist():
+            earlier = row["documents"] is None
+            if earlier or (row["documents"], row["nodes"]) == (list(output.documents), json_nodes(output.nodes)):
+                found.append((row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"]))
+        return found
 
     def position(self, sink: str) -> Position:
         """Returns the stored position of a sink."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring as json_text
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Output:
 
 def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
     """Returns outputs in the order of output lines: by t1, query, documents, nodes (by number, then attribute)."""
-    return sorted(outputs, key=_order)
+    return sorted(outputs, key=output_order)
 
 
 def json_texts(texts: Iterable[str]) -> str:
@@ -64,6 +66,12 @@ def json_texts(texts: Iterable[str]) -> str:
 def json_nodes(nodes: Mapping[str, int | str]) -> str:
     """Returns `Output.nodes` as a JSON object."""
     return f"{{{', '.join(f'{json_text(name)}: {_json_node(node)}' for name, node in nodes.items())}}}"
+
+
+def read_nodes(text: str) -> dict[str, int | str]:
+    """Returns the nodes of a JSON object that `json_nodes` made."""
+    nodes: dict[str, int | str] = json.loads(text)
+    return nodes
 
 
 def json_node_list(nodes: Iterable[int | str]) -> str:
@@ -77,10 +85,15 @@ def node_order(node: int | str) -> tuple[int, str]:
     return int(element), attribute
 
 
+def node_orders(nodes: Mapping[str, int | str]) -> list[tuple[str, tuple[int, str]]]:
+    """Returns where the nodes of an output stand in the order of output lines."""
+    return [(name, node_order(node)) for name, node in nodes.items()]
+
+
 def _json_node(node: int | str) -> str:
     return json_text(node) if isinstance(node, str) else str(node)
 
 
-def _order(output: Output) -> tuple[object, ...]:
-    nodes = [(name, node_order(node)) for name, node in output.nodes.items()]
-    return output.t1, output.query, output.documents, nodes
+def output_order(output: Output) -> tuple[Any, ...]:
+    """Returns where an output stands among output lines: by t1, query, documents, nodes."""
+    return output.t1, output.query, output.documents, node_orders(output.nodes)

@@ -6,7 +6,7 @@ that query, so that nothing past the cutoff remains, nor anything that others de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -20,8 +20,9 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.quota import Quota
-from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, StoredUsage
+from mmqjp.answers.usage import Accounts, Before, Cutoff, Cutoffs, StoredUsage
 from mmqjp.documents.records import Inputs, Record, Records
+from mmqjp.queries.members import Members
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState
@@ -47,11 +48,22 @@ class QuotaExceeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A query that a step paused: the last document that it sees, and the reason."""
+    """A query that a step paused: the last document that it sees, the arrival from which on it gets nothing, and the
+    reason."""
 
     query: Subscription
     docid: int
+    arrival: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The result of a step: its answers, the members of their forms, by id, and the queries to pause."""
+
+    answers: list[Answer]
+    members: Mapping[str, Members]
+    pauses: list[Pause]
 
 
 class Pipeline:
@@ -83,8 +95,8 @@ class Pipeline:
         found: WitnessSource | None,
         greatest: Mapping[str, int],
         begin_again: Callable[[], None],
-    ) -> tuple[list[Answer], list[Pause]]:
-        """Returns the outputs that new documents complete, and the queries to pause.
+    ) -> Answered:
+        """Returns the answers that new documents complete, and the queries to pause.
 
         This includes outputs over documents published on the way, and what is decided at the `greatest` times, by
         stream. `found` returns the witnesses of the new documents if they were evaluated elsewhere. `begin_again` rolls
@@ -118,17 +130,20 @@ class Pipeline:
             record = arrived.get(cutoff.arrival)
             reason = cutoff.reason(self._quota, "of an earlier batch" if record is None else record.id)
             docid = (first if record is None else record.docid) - 1
-            pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
+            pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
-        self._save(accounts, cutoffs)
-        return answers, pauses
+        self._save(accounts)
+        return Answered(answers, self._members(accounts, answers), pauses)
 
-    def _save(self, accounts: Accounts, cutoffs: Cutoffs) -> None:
+    def _members(self, accounts: Accounts, answers: Iterable[Answer]) -> dict[str, Members]:
+        return accounts.members({answer.form for answer in answers}, self._ledger.batch)
+
+    def _save(self, accounts: Accounts) -> None:
         """Writes, within the batch, the state of operators and what queries have used of their quotas up to the last
         arrival, also if what was decided needed no new document."""
         self._operators.save()
         if self._ledger.next_arrival:
-            self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch, cutoffs)
+            self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Returns whether operators would decide anything at these greatest times without a new document."""
@@ -146,8 +161,8 @@ class Pipeline:
 
     def backfill(
         self, subscriptions: list[Subscription], fresh: Callable[[list[Record]], list[Record]], cutoffs: Cutoffs
-    ) -> tuple[list[Answer], list[Pause]]:
-        """Returns the outputs of new queries over the stored documents, and the queries to pause: those with `cutoffs`.
+    ) -> Answered:
+        """Returns the answers of new queries over the stored documents, and the queries to pause: those with `cutoffs`.
 
         `fresh` filters published documents down to those that the store does not have. Raises QuotaExceeded if other
         queries exceed their quotas.
@@ -156,7 +171,8 @@ class Pipeline:
         owners: set[Owner] = {*subscriptions, *hidden}
         known = set(known_tuples(self._store, {stream.stream for stream in hidden}))
         # Stored documents are counted apart. Only new queries start from that count.
-        accounts = Accounts(self._registry, self._quota, cutoffs, {}, self._usage.block, new=subscriptions)
+        first_new = min(query.qid for query in subscriptions)
+        accounts = Accounts(self._registry, self._quota, cutoffs, Before(), self._usage.block, first_new)
         last = self._ledger.next_docid - 1
         expansion = self._expansion(StepContext(accounts, owners, known))
         answers: list[Answer] = []
@@ -176,9 +192,9 @@ class Pipeline:
             arrived = self._ledger.docid_of_arrival(cutoff.arrival)
             reason = cutoff.reason(self._quota, "that is gone" if arrived is None else self._records[arrived].id)
             docid = arrived - 1 if arrived is not None and qid in new else last
-            pauses.append(Pause(self._registry.subscriptions[qid], docid, reason))
-        self._save(accounts, cutoffs)
-        return answers, pauses
+            pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
+        self._save(accounts)
+        return Answered(answers, self._members(accounts, answers), pauses)
 
     # ------------------------------------------------------------ rounds
 
@@ -246,21 +262,18 @@ class Pipeline:
         self._records.load(docid for match in matches for docid in match.docids)
         published: list[Record] = []
         rows: list[tuple[object, ...]] = []
-        got, queries = list[int](), list[Subscription]()
         for match, inputs, found in expansion.expand(matches):
             answers += _new_answers(found)
+            number = self._ledger.next_match + len(rows)
+            is_answered = False
             for item in found:
                 published += item.documents
-            recipients = _recipients(found)
-            if recipients:
-                number = self._ledger.next_match + len(rows)
-                for item in found:
-                    if item.answer is not None:
-                        item.answer.matches.append(number)
+                if item.answer is not None:
+                    item.answer.matches.append(number)
+                    is_answered = True
+            if is_answered:
                 rows.append((number, *self._match_row(match, inputs)))
-                got += [number] * len(recipients)
-                queries += recipients
-        self._outbox.save_matches(rows, got, queries)
+        self._outbox.save_matches(rows)
         return published
 
     def _match_row(self, match: Match, inputs: Inputs) -> tuple[object, ...]:
@@ -270,18 +283,5 @@ class Pipeline:
 
 
 def _new_answers(found: Iterable[Expanded]) -> list[Answer]:
-    """Returns the answers that were not given before, with their recipients."""
-    new = []
-    for item in found:
-        if item.answer is not None and not item.duplicate:
-            item.answer.recipients = item.queries
-            new.append(item.answer)
-    return new
-
-
-def _recipients(found: Sequence[Expanded]) -> Sequence[Subscription]:
-    """Returns the queries that a match gives something, each once."""
-    lists = {id(item.queries): item.queries for item in found if item.queries}
-    if len(lists) == 1:
-        return next(iter(lists.values()))
-    return list(dict.fromkeys(query for queries in lists.values() for query in queries))
+    """Returns the answers that were not given before."""
+    return [item.answer for item in found if item.answer is not None and not item.duplicate]

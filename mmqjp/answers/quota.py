@@ -8,8 +8,8 @@ arrival or any later one, as if documents came one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from heapq import heapify, heappop, heappush
 
 BLOCK = 10_000
@@ -34,16 +34,71 @@ class Quota:
 
     `matches` bounds the outputs of the query for one arrival, and the tuples for one arrival of each hidden stream that
     it reads. `outputs` bounds the same for BLOCK arrivals. `work` bounds the steps for one arrival: a match, a joint
-    binding that is tried, a node that is visited, and CHARACTERS_PER_STEP characters of an output each cost one step.
+    binding that is tried, a node that is visited, and CHARACTERS_PER_STEP characters of an output, without the query's
+    name, each cost one step.
     """
 
     matches: int | None
     outputs: int | None
     work: int | None
 
+    @property
+    def most_outputs(self) -> int:
+        """The outputs allowed for one arrival, or NEVER."""
+        return _bound(self.matches)
+
+    @property
+    def most_outputs_of_block(self) -> int:
+        """The outputs allowed for a block, or NEVER."""
+        return _bound(self.outputs)
+
+    @property
+    def most_work(self) -> int:
+        """The steps allowed for one arrival, or NEVER."""
+        return _bound(self.work)
+
+    @property
+    def most_work_of_block(self) -> int:
+        """The steps allowed for a block, or NEVER."""
+        return NEVER if self.work is None else BLOCK_WORK_FACTOR * self.work
+
 
 DEFAULT_QUOTA = Quota(MAX_MATCHES, MAX_OUTPUTS, MAX_WORK)
 """The quota if the caller gives none."""
+
+
+class Bound(Enum):
+    """A bound of a quota: outputs for one arrival and for a block, steps for one arrival and for a block."""
+
+    MATCHES = "matches"
+    OUTPUTS = "outputs"
+    WORK = "work"
+    WORK_OF_BLOCK = "work of a block"
+
+    def reason(self, quota: Quota, document: str, *, hidden: bool) -> str:
+        """Returns the reason to show to users if it is exceeded. `document` is the id of the document that arrived;
+        `hidden` says that tuples of a hidden stream were counted."""
+        matches = "matches of an inner join" if hidden else "matches"
+        match self:
+            case Bound.MATCHES:
+                return f"more than {quota.matches:,} {matches} of the document {document!r} (max-matches)"
+            case Bound.OUTPUTS:
+                return f"more than {quota.outputs:,} {matches} in {BLOCK:,} documents, with {document!r} (max-outputs)"
+            case Bound.WORK:
+                return f"more than {quota.work:,} steps for the document {document!r} (max-work)"
+            case Bound.WORK_OF_BLOCK:
+                work = quota.most_work_of_block
+                return f"more than {work:,} steps for {BLOCK:,} documents, with {document!r} (max-work)"
+
+
+def block_size() -> int:
+    """Returns BLOCK. Tests make it small."""
+    return BLOCK
+
+
+def block_of(arrival: int) -> int:
+    """Returns the number of the block of an arrival."""
+    return arrival // BLOCK
 
 
 class OutOfSteps(Exception):
@@ -121,22 +176,20 @@ class Usage:
 
 
 class Account:
-    """The usage of one query in a step, or of one hidden stream by readers that see the same documents.
+    """What readers of a hidden stream that see the same documents use of their quotas in a step.
 
-    `cutoff` is the arrival from which on the holder gets nothing. `reason` renders the bound that was exceeded.
+    `cutoff` is the arrival from which on they get nothing, and `bound` what they exceeded there.
     """
 
-    __slots__ = ("_most_work", "cutoff", "outputs", "reason", "work")
+    __slots__ = ("bound", "cutoff", "outputs", "work")
 
     def __init__(self, quota: Quota, block: int, before: Usage) -> None:
         """`before` is what was already used of the block."""
-        in_all = NEVER if quota.work is None else BLOCK_WORK_FACTOR * quota.work
-        self._most_work = _bound(quota.work)
-        self.outputs = Meter(_bound(quota.matches), _bound(quota.outputs))
-        self.work = Meter(self._most_work, in_all)
+        self.outputs = Meter(quota.most_outputs, quota.most_outputs_of_block)
+        self.work = Meter(quota.most_work, quota.most_work_of_block)
         self.outputs.totals[block], self.work.totals[block] = before.outputs, before.work
         self.cutoff = NEVER
-        self.reason: Callable[[Quota, bool, str], str] | None = None
+        self.bound = Bound.MATCHES
 
     def steps(self, arrival: int) -> int:
         """Returns how many more steps the arrival may take."""
@@ -146,14 +199,14 @@ class Account:
         """Counts outputs. Returns whether they are within the quota."""
         cutoff, in_all = self.outputs.add(arrival, number, self.cutoff)
         if cutoff < self.cutoff:
-            self.cutoff, self.reason = cutoff, (_outputs_in_all if in_all else _outputs)
+            self.cutoff, self.bound = cutoff, (Bound.OUTPUTS if in_all else Bound.MATCHES)
         return arrival < cutoff
 
     def take_steps(self, arrival: int, number: int) -> None:
         """Counts steps that were taken. The last one may exceed the quota."""
         cutoff, in_all = self.work.add(arrival, number, self.cutoff)
         if cutoff < self.cutoff:
-            self.cutoff, self.reason = cutoff, (_work_in_all if in_all else _work)
+            self.cutoff, self.bound = cutoff, (Bound.WORK_OF_BLOCK if in_all else Bound.WORK)
 
     def spent(self, block: int) -> Usage:
         """Returns what was used of a block."""
@@ -162,26 +215,3 @@ class Account:
 
 def _bound(bound: int | None) -> int:
     return NEVER if bound is None else bound
-
-
-def _matches_text(hidden: bool) -> str:
-    return "matches of an inner join" if hidden else "matches"
-
-
-def _outputs(quota: Quota, hidden: bool, document: str) -> str:
-    return f"more than {quota.matches:,} {_matches_text(hidden)} of the document {document!r} (max-matches)"
-
-
-def _outputs_in_all(quota: Quota, hidden: bool, document: str) -> str:
-    return (
-        f"more than {quota.outputs:,} {_matches_text(hidden)} in {BLOCK:,} documents, with {document!r} (max-outputs)"
-    )
-
-
-def _work(quota: Quota, hidden: bool, document: str) -> str:
-    return f"more than {quota.work:,} steps for the document {document!r} (max-work)"
-
-
-def _work_in_all(quota: Quota, hidden: bool, document: str) -> str:
-    assert quota.work is not None, "an unlimited bound is never exceeded"
-    return f"more than {BLOCK_WORK_FACTOR * quota.work:,} steps for {BLOCK:,} documents, with {document!r} (max-work)"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from join_stage.joiner import JoinEngine
-from mmqjp.answers.quota import BLOCK, NEVER, Account, Quota, Usage
+from mmqjp.answers.charges import ChargeKey
+from mmqjp.answers.form_account import FormAccount
+from mmqjp.answers.quota import NEVER, Account, Bound, Quota, Usage, block_of
 from mmqjp.documents.records import Record
+from mmqjp.queries.forms import Form
+from mmqjp.queries.members import Members
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.tables.spent import drop_spent, save_spent, spent
+from mmqjp.tables.spent import NO_FORM, UsageKey, drop_spent, save_spent, spent
 
 USAGE_COMPACTED_AFTER = 1_000
 """The table is compacted when it has at least this many superseded rows."""
@@ -20,19 +24,18 @@ _NOTHING = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """The arrival from which on a query gets nothing, and the account that exceeded its quota there.
+    """The arrival from which on a query gets nothing, and the bound that was exceeded there.
 
-    `hidden` says that the account is one for tuples of a hidden stream.
+    `hidden` says that tuples of a hidden stream were counted.
     """
 
     arrival: int
-    account: Account
+    bound: Bound
     hidden: bool
 
     def reason(self, quota: Quota, document: str) -> str:
         """Returns the reason to show to users. `document` is the id of the document that arrived."""
-        assert self.account.reason is not None, "an account with a cutoff has a reason"
-        return self.account.reason(quota, self.hidden, document)
+        return self.bound.reason(quota, document, hidden=self.hidden)
 
 
 Cutoffs = Mapping[int, Cutoff]
@@ -58,32 +61,49 @@ class ReaderGroup:
 
 
 class Accounts:
-    """The accounts of a step: one for each query, and one for each group of readers of a hidden stream."""
+    """The accounts of a step: one for each form, and one for each group of readers of a hidden stream."""
 
     def __init__(
         self,
         registry: Registry,
         quota: Quota,
         cutoffs: Cutoffs,
-        before: Mapping[str, Usage],
+        before: Before,
         block: int,
-        new: Collection[Subscription] | None = None,
+        first_new: int = 0,
     ) -> None:
-        """`cutoffs` are those found by earlier attempts at the step. `before` is the usage of the block so far, by key
-        of account. With `new`, the step is a backfill: only these queries are served, until `serve_all`."""
-        self._registry, self._quota, self._cutoffs, self._new = registry, quota, cutoffs, new
-        self._before, self._block, self._all = before, block, new is None
-        self._of: dict[Subscription, Account] = {}
+        """`cutoffs` are those found by earlier attempts at the step. `before` is the usage of the block so far. With
+        `first_new`, the step is a backfill of the queries with at least this qid: only they are served, until
+        `serve_all`."""
+        self._registry, self._quota, self._cutoffs = registry, quota, cutoffs
+        self._before, self._block, self._first_new, self._all = before, block, first_new, first_new == 0
+        self._forms: dict[str, FormAccount] = {}
         self._readers: dict[HiddenStream, list[ReaderGroup]] = {}
+        self._form_cutoffs: dict[str, dict[int, int]] = {}
+        for qid, cutoff in cutoffs.items():
+            self._form_cutoffs.setdefault(registry.subscriptions[qid].form_id, {})[qid] = cutoff.arrival
 
-    def of(self, query: Subscription) -> Account:
-        """Returns the account of a query."""
-        found = self._of.get(query)
+    def of(self, form: Form) -> FormAccount:
+        """Returns the account of a form."""
+        found = self._forms.get(form.id)
         if found is None:
-            found = self._of[query] = self._account(str(query.qid))
-            if query.qid in self._cutoffs:
-                found.cutoff = self._cutoffs[query.qid].arrival
+            before, audience = self._before, form.audience
+            own = {
+                query.qid: before.own[query.qid, query.begun]
+                for query in (audience.queries if before.own else ())
+                if (query.qid, query.begun) in before.own
+            }
+            found = self._forms[form.id] = FormAccount(
+                self._quota, audience, self._block, before.forms.get(form.id, {}), own,
+                self._form_cutoffs.get(form.id, {}),
+            )  # fmt: skip
         return found
+
+    def members(self, forms: Iterable[str], batch: int) -> dict[str, Members]:
+        """Returns the members of forms, by id, as the batch answers them. A form that nobody has any more is left
+        out."""
+        found = {id: self._registry.form(id) for id in forms}
+        return {id: self.of(form).members(batch) for id, form in found.items() if form is not None}
 
     def readers(self, stream: HiddenStream) -> list[ReaderGroup]:
         """Returns the groups that read a hidden stream, directly or through other hidden streams."""
@@ -92,27 +112,37 @@ class Accounts:
             alike: dict[tuple[str, bool], ReaderGroup] = {}
             for query in filter(_is_active, stream.readers(self._registry.readers)):
                 key = f"{stream.stream} {query.since} {query.gaps}"
-                new = self._new is not None and query in self._new
+                new = self._is_new(query)
                 readers = alike.get((key, new))
                 if readers is None:
-                    readers = alike[key, new] = ReaderGroup(key, self._account(key), new)
+                    account = Account(self._quota, self._block, self._before.readers.get(key, _NOTHING))
+                    readers = alike[key, new] = ReaderGroup(key, account, new)
                 readers.queries.append(query)
                 cutoff = self._cutoffs.get(query.qid)
                 readers.cutoff = max(readers.cutoff, NEVER if cutoff is None else cutoff.arrival)
             found = self._readers[stream] = list(alike.values())
         return found if self._all else [readers for readers in found if readers.new]
 
+    def _is_new(self, query: Subscription) -> bool:
+        return 0 < self._first_new <= query.qid
+
+    @property
+    def first_qid(self) -> int:
+        """The least qid of the queries that are served."""
+        return 0 if self._all else self._first_new
+
     def serve_all(self) -> None:
         """Serves all queries from now on."""
         self._all = True
 
-    def _account(self, key: str) -> Account:
-        return Account(self._quota, self._block, self._before.get(key, _NOTHING))
-
     def is_limited(self) -> bool:
         """Returns whether any account has a cutoff."""
         readers = (one.account for found in self._readers.values() for one in found)
-        return bool(self._cutoffs) or any(account.cutoff < NEVER for account in (*self._of.values(), *readers))
+        return (
+            bool(self._cutoffs)
+            or any(account.is_limited for account in self._forms.values())
+            or any(account.cutoff < NEVER for account in readers)
+        )
 
     def exceeded(self) -> dict[Subscription, Cutoff]:
         """Returns the queries that exceeded their quota in the step, with their cutoffs.
@@ -122,34 +152,82 @@ class Accounts:
         """
         found: dict[Subscription, Cutoff] = {}
 
-        def limit(query: Subscription, account: Account, *, hidden: bool) -> None:
+        def limit(query: Subscription, cutoff: Cutoff) -> None:
             known = found.get(query, self._cutoffs.get(query.qid))
-            if account.cutoff < (NEVER if known is None else known.arrival):
-                found[query] = Cutoff(account.cutoff, account, hidden)
+            if known is None or cutoff.arrival < known.arrival:
+                found[query] = cutoff
 
-        for query, account in self._of.items():
-            limit(query, account, hidden=False)
+        for form in self._forms.values():
+            for query, excess in form.exceeded().items():
+                limit(query, Cutoff(excess.arrival, excess.bound, hidden=False))
         for readers in self._readers.values():
             for one in readers:
-                for query in one.queries:
-                    limit(query, one.account, hidden=True)
+                if one.account.cutoff < NEVER:
+                    for query in one.queries:
+                        limit(query, Cutoff(one.account.cutoff, one.account.bound, hidden=True))
         return {
             query: own
             for query, own in found.items()
             if not any(p in found and found[p].arrival <= own.arrival for p in self._registry.publishers_behind(query))
         }
 
-    def spent(self, block: int) -> dict[str, Usage]:
-        """Returns the usage of a block by key of account; in a backfill, that of the new queries only."""
-        found = {str(query.qid): a for query, a in self._of.items() if self._new is None or query in self._new}
+    def spent(self, block: int) -> dict[UsageKey, Usage]:
+        """Returns the usage of a block by key; in a backfill, that of the new queries only."""
+        found: dict[UsageKey, Usage] = {}
+        for form, account in self._forms.items():
+            for key, usage in account.spent(block).items():
+                if self._first_new:
+                    key = key._replace(first_qid=max(key.first_qid, self._first_new))
+                    known = found.get((form, *key), _NOTHING)
+                    usage = Usage(known.outputs + usage.outputs, known.work + usage.work)
+                found[form, *key] = usage
+            for qid, usage in account.own(block).items():
+                if not self._first_new or qid >= self._first_new:
+                    found[_own_key(self._registry.subscriptions[qid])] = usage
         for readers in self._readers.values():
-            found |= {one.key: one.account for one in readers if self._new is None or one.new}
-        spent = {key: account.spent(block) for key, account in found.items()}
-        return {key: one for key, one in spent.items() if one != _NOTHING}
+            found |= {
+                (one.key, *NO_FORM): one.account.spent(block) for one in readers if not self._first_new or one.new
+            }
+        return {key: one for key, one in found.items() if one != _NOTHING}
+
+
+def _own_key(query: Subscription) -> UsageKey:
+    return str(query.qid), *NO_FORM[:-1], query.begun
 
 
 def _is_active(query: Subscription) -> bool:
     return query.active
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The usage of a block before a step: of the members of each form; of single queries, which is to be added to that,
+    by qid and the batch in which they began; and of groups of readers."""
+
+    forms: dict[str, dict[ChargeKey, Usage]] = field(default_factory=dict)
+    own: dict[tuple[int, int], Usage] = field(default_factory=dict)
+    readers: dict[str, Usage] = field(default_factory=dict)
+
+    def update(self, rows: Mapping[UsageKey, Usage]) -> None:
+        """Adds or replaces usage by key."""
+        for (owner, *key), usage in rows.items():
+            charge = ChargeKey(*key)
+            if charge.width >= 0:
+                self.forms.setdefault(owner, {})[charge] = usage
+            elif owner.isdecimal():
+                self.own[int(owner), charge.begun] = usage
+            else:
+                self.readers[owner] = usage
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What was written in a batch: the block, the number of rows since, and usage by key. With `anew`, that is all."""
+
+    block: int
+    written: int
+    rows: dict[UsageKey, Usage]
+    anew: bool
 
 
 class StoredUsage:
@@ -158,49 +236,60 @@ class StoredUsage:
     def __init__(self, store: JoinEngine, arrivals: int) -> None:
         """`arrivals` is the number of arrivals so far."""
         self._store = store
-        self.block = max(arrivals - 1, 0) // BLOCK
+        self.block = block_of(max(arrivals - 1, 0))
         self._written = 0
-        self._spent: dict[str, Usage] | None = None
-        self._fresh: tuple[int, int, dict[str, Usage]] | None = None
+        self._known: dict[UsageKey, Usage] | None = None
+        self._before = Before()
+        self._saved: _Saved | None = None
 
-    def before(self) -> Mapping[str, Usage]:
-        """Returns the usage of the current block, by key of account."""
-        if self._spent is None:
-            self._spent = {}
+    def _rows(self) -> dict[UsageKey, Usage]:
+        """Returns the usage of the current block, by key."""
+        if self._known is None:
+            self._known = {}
             for key, arrival, outputs, work in spent(self._store):
                 self._written += 1
-                if arrival // BLOCK == self.block:
-                    known = self._spent.get(key, _NOTHING)
-                    self._spent[key] = Usage(known.outputs + outputs, known.work + work)
-        return self._spent
+                if block_of(arrival) == self.block:
+                    known = self._known.get(key, _NOTHING)
+                    self._known[key] = Usage(known.outputs + outputs, known.work + work)
+            self._before.update(self._known)
+        return self._known
 
-    def save(self, accounts: Accounts, arrival: int, batch: int, anew: Collection[int]) -> None:
-        """Writes the usage of a step whose last arrival is `arrival`. Resets the queries in `anew`, which are paused:
-        once resumed, they may use their whole quota again."""
-        block = arrival // BLOCK
-        before = self.before() if block == self.block else {}
+    def before(self) -> Before:
+        """Returns the usage of the current block."""
+        self._rows()
+        return self._before
+
+    def save(self, accounts: Accounts, arrival: int, batch: int) -> None:
+        """Writes the usage of a step whose last arrival is `arrival`."""
+        block = block_of(arrival)
+        before = self._rows() if block == self.block else {}
         now = accounts.spent(block)
         changed = {key: one for key, one in now.items() if one != before.get(key)}
-        changed |= {str(qid): _NOTHING for qid in anew if str(qid) in before or str(qid) in changed}
-        total = {**before, **changed}
-        written = self._written + len(changed)
-        if block != self.block or written > USAGE_COMPACTED_AFTER + 2 * len(total):
+        written, rewritten = self._written + len(changed), block != self.block
+        if not rewritten and written > USAGE_COMPACTED_AFTER:
+            rewritten = written > USAGE_COMPACTED_AFTER + 2 * len(before.keys() | changed.keys())
+        if rewritten:
             drop_spent(self._store, batch)
-            total = {key: one for key, one in total.items() if one != _NOTHING}
-            changed, before, written = total, {}, len(total)
+            changed = {key: one for key, one in {**before, **changed}.items() if one != _NOTHING}
+            before, written = {}, len(changed)
         rows = []
         for key, one in changed.items():
             known = before.get(key, _NOTHING)
             rows.append((key, arrival, one.outputs - known.outputs, one.work - known.work))
         save_spent(self._store, rows, batch)
-        self._fresh = block, written, total
+        self._saved = _Saved(block, written, changed, rewritten)
 
     def committed(self) -> None:
         """Adopts what `save` wrote: the batch was committed."""
-        if self._fresh is not None:
-            self.block, self._written, self._spent = self._fresh
-            self._fresh = None
+        saved, self._saved = self._saved, None
+        if saved is None:
+            return
+        self.block, self._written = saved.block, saved.written
+        if saved.anew or self._known is None:
+            self._known, self._before = {}, Before()
+        self._known.update(saved.rows)
+        self._before.update(saved.rows)
 
     def rolled_back(self) -> None:
         """Discards what `save` wrote: the batch was rolled back."""
-        self._fresh = None
+        self._saved = None

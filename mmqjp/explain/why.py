@@ -14,7 +14,6 @@ from mmqjp.answers.residual import holds
 from mmqjp.documents.records import Record
 from mmqjp.explain.terms import leaf_sides
 from mmqjp.session import Session
-from mmqjp.tables.answers import DOCIDS_OF_OUTPUTS
 from xpath_stage.binder import bindings
 from xscl.algebra.normal import Conjunct, NormalQuery, Side, Term
 
@@ -38,14 +37,11 @@ class Evidence:
         self._normal: dict[str, list[NormalQuery]] = defaultdict(list)
         for subscription in engine.registry.subscriptions.values():
             self._normal[subscription.name].append(subscription.normal)
-        self._matches: dict[int, list[list[int]]] = defaultdict(list)
-        rows = engine.sql(DOCIDS_OF_OUTPUTS, trusted=True)
-        for row in rows.to_pylist():
-            self._matches[row["seq"]].append([row["docid1"]] + ([] if row["docid2"] is None else [row["docid2"]]))
+        self._engine = engine
 
     def of(self, output: Output) -> tuple[JoinedValue, ...]:
         """Returns the value joins behind an output, inner ones first. A filter has none."""
-        for docids in self._matches[output.seq]:
+        for docids in self._engine.documents_behind(output):
             parts = [self._records[part] for docid in docids for part in self._records[docid].parts]
             for normal in self._normal[output.query]:
                 for conjunct in normal.conjuncts:

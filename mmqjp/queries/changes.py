@@ -14,7 +14,7 @@ from join_stage.store.protocol import whole_batch
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.model import UNNAMED, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.queries.stored import StoredQueries
+from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
 from templates.witness import NO_WITNESSES
@@ -81,9 +81,10 @@ class QueryChanges:
         numbers = map(UNNAMED.fullmatch, stored.take_names())
         self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
 
-    def save_pauses(self, qids: Iterable[int], docid: int, reason: str | None) -> None:
-        """Writes, within a batch, that queries are paused after a document, or, if `reason` is None, resumed."""
-        self._stored.save_pauses(qids, docid, reason, self._now(), self._ledger.batch)
+    def save_pauses(self, qids: Sequence[int], docid: int, reason: str | None, arrival: int = NO_ARRIVAL) -> None:
+        """Writes, within a batch, that queries are paused after a document, or, if `reason` is None, resumed. Paused
+        queries get the answers of this batch for arrivals before `arrival`."""
+        self._stored.save_pauses(qids, docid, reason, self._now(), self._ledger.batch, arrival)
 
     def subscribe(
         self,
@@ -109,7 +110,7 @@ class QueryChanges:
         """Removes all queries of a name. Raises UnknownQuery if there is none."""
         gone = self._named(name)
         with whole_batch(self._store):
-            self._stored.save_removals([s.qid for s in gone], self._now())
+            self._stored.save_removals(gone, self._now(), self._ledger.batch)
             self._ledger.save_metadata(metadata_for([name]))
         for subscription in gone:
             self._registry.remove(subscription.qid)
@@ -140,7 +141,7 @@ class QueryChanges:
             self._ledger.save_metadata(metadata_for(names))
         for subscription in subscriptions:
             if reason is None:
-                subscription.resume(docid)
+                subscription.resume(docid, self._ledger.batch)
                 self._registry.activate(subscription)
             else:
                 self._registry.deactivate(subscription)
@@ -179,7 +180,19 @@ class QueryChanges:
             if query.publish is None:
                 highest = int(name[1:])
             qid = self._stored.next_qid + len(fresh)
-            fresh.append(Subscription(qid, name, text, occurrence, last if since is None else since, compiled))
+            fresh.append(
+                Subscription(
+                    qid,
+                    name,
+                    text,
+                    occurrence,
+                    last if since is None else since,
+                    compiled.normal.window,
+                    compiled.form_id,
+                    self._ledger.batch,
+                    compiled,
+                )
+            )
             names.append(name)
         return names, fresh, kept
 
@@ -209,7 +222,7 @@ class QueryChanges:
                 self._registry.flush()  # a rollback would take rows of R_T with it
             with whole_batch(self._store):
                 self._stored.save(fresh, self._registry, self._now())
-                self._stored.save_removals([s.qid for s in gone], self._now())
+                self._stored.save_removals(gone, self._now(), self._ledger.batch)
                 note()
                 self._mark_removed(gone)
                 within(fresh)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from join_stage.store.protocol import StoreError
+from mmqjp.queries.identity import digest
 from mmqjp.queries.model import Owner, Target, width_of
 from templates.catalog import Catalog, Change
 from xscl import Query, Script, XsclErrors, parse_script, to_xscl
@@ -35,6 +36,12 @@ class UnnamedQuery:
         self.normal = normalize(query, dict(namespaces))
 
     @cached_property
+    def form_id(self) -> str:
+        """The id of its form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
+        of can be renamed."""
+        return digest(repr(replace(self.normal, window=None)))
+
+    @cached_property
     def text(self) -> str:
         """The query as a script of its own."""
         return to_xscl(Script((self.query,), self._namespaces))
@@ -52,6 +59,11 @@ class CompiledQuery:
         return self._unnamed.normal
 
     @property
+    def form_id(self) -> str:
+        """The id of its form."""
+        return self._unnamed.form_id
+
+    @property
     def text(self) -> str:
         """The query as a script of its own."""
         return self._unnamed.text if self.publish is None else f"{self._unnamed.text} PUBLISH {self.publish}"
@@ -66,7 +78,16 @@ class StoredQuery:
     @cached_property
     def normal(self) -> NormalQuery:
         """The normal form. Raises StoreError if this version cannot parse the text."""
-        return self._compiler.compile_text(self._text).normal
+        return self._compiled.normal
+
+    @property
+    def form_id(self) -> str:
+        """The id of its form. Raises StoreError if this version cannot parse the text."""
+        return self._compiled.form_id
+
+    @cached_property
+    def _compiled(self) -> CompiledQuery:
+        return self._compiler.compile_text(self._text)
 
 
 class Compiler:

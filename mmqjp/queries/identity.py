@@ -1,4 +1,4 @@
-"""The ids of outputs: digests that are the same on every engine and after every restart."""
+"""The ids of outputs and forms: digests that are the same on every engine and after every restart."""
 
 from __future__ import annotations
 
@@ -7,28 +7,33 @@ import json
 
 
 class Identity:
-    """The part of an output's id that all outputs of one query share: the query's name, its text, and the number of
-    equal queries that were registered before it."""
+    """The part of an output's id that all outputs of one query share. `text` has the query's name, its text, and the
+    number of equal queries that were registered before it: the beginning of a JSON list."""
 
-    __slots__ = ("_begun",)
+    __slots__ = ("_begun", "text")
 
-    def __init__(self, name: str, text: str, occurrence: int) -> None:
-        query = json.dumps([name, text, occurrence], ensure_ascii=False)
-        self._begun = hashlib.sha256(query.removesuffix("]").encode())
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._begun = hashlib.sha256(text.encode())
+
+    @classmethod
+    def of(cls, name: str, text: str, occurrence: int) -> Identity:
+        """Returns the identity of a query."""
+        return cls(json.dumps([name, text, occurrence], ensure_ascii=False).removesuffix("]"))
 
     def id(self, choice: bytes) -> str:
-        """Returns an output's id: 32 hexadecimal digits of a digest. `choice` is what `choice_bytes` returns."""
+        """Returns an output's id: 32 hexadecimal digits of a digest. `choice` is what `choice_of` returns, encoded."""
         digest = self._begun.copy()
         digest.update(choice)
         return digest.hexdigest()[:32]
 
 
-def choice_bytes(part_ids: str, nodes: str) -> bytes:
-    """Returns the part of an output's id that the equal outputs of all queries share.
+def choice_of(part_ids: str, nodes: str) -> str:
+    """Returns the part of an output's id that the equal outputs of all queries share: the end of the JSON list.
 
     `part_ids` are those of its documents, and `nodes` the values of `Output.nodes`, both as JSON lists.
     """
-    return f", {part_ids}, {nodes}]".encode()
+    return f", {part_ids}, {nodes}]"
 
 
 def digest(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -19,22 +19,17 @@ UNNAMED = re.compile(r"q([0-9]+)")
 
 
 class HasNormalForm(Protocol):
-    """A query with a normal form, which may be computed on first use."""
+    """A query with a normal form and the id of its form, which may be computed on first use."""
 
     @property
     def normal(self) -> NormalQuery: ...
 
+    @property
+    def form_id(self) -> str: ...
+
 
 ReadersOf = Callable[[str], list["Subscription"]]
 """Returns the queries that read a hidden stream, given its name."""
-
-
-@dataclass(frozen=True, eq=False)
-class Form:
-    """What queries share that differ only in name, window, time of registration and pauses. `normal` is their normal
-    form without the window."""
-
-    normal: NormalQuery
 
 
 class Owner(Protocol):
@@ -42,12 +37,6 @@ class Owner(Protocol):
     matches."""
 
     targets: list[Target]
-    form: Form | None
-    """What it shares with others, once that was found (see `mmqjp.queries.forms`)."""
-
-    @property
-    def shared(self) -> NormalQuery | None:
-        """What its form is made of; None if it has none."""
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:
@@ -72,9 +61,11 @@ class Owner(Protocol):
 class Subscription:
     """A registered query.
 
-    `since` is the last document that it does not see. `occurrence` numbers equal queries from 0. `paused` is the reason
-    for the current pause, if any, and `removed` is true while it is being removed. `gaps` are the pauses: the last
-    document before each one and the last document of it, which is None for the current one.
+    `since` is the last document that it does not see. `occurrence` numbers equal queries from 0. `window` is in
+    microseconds, None for INF. `form_id` names its form (see `mmqjp.queries.forms`). `begun` is the batch that
+    registered it, or resumed it last. `paused` is the reason for the current pause, if any, and `removed` is true while
+    it is being removed. `gaps` are the pauses: the last document before each one and the last document of it, which is
+    None for the current one.
     """
 
     qid: int
@@ -82,22 +73,24 @@ class Subscription:
     text: str
     occurrence: int
     since: int
+    window: int | None
+    form_id: str
+    begun: int
     compiled: HasNormalForm
     paused: str | None = None
     removed: bool = False
     gaps: list[tuple[int, int | None]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
-    form: Form | None = None
-
-    @property
-    def shared(self) -> NormalQuery | None:
-        """Its normal form without the window."""
-        return replace(self.normal, window=None)
 
     @cached_property
     def identity(self) -> Identity:
         """The part of the ids of its outputs that they share."""
-        return Identity(self.name, self.text, self.occurrence)
+        return Identity.of(self.name, self.text, self.occurrence)
+
+    @property
+    def width(self) -> int:
+        """The window in microseconds; INFINITE without one."""
+        return INFINITE if self.window is None else self.window
 
     @property
     def normal(self) -> NormalQuery:
@@ -142,9 +135,9 @@ class Subscription:
         self.paused = reason
         self.gaps.append((docid, None))
 
-    def resume(self, docid: int) -> None:
-        """Ends the pause after a document."""
-        self.paused = None
+    def resume(self, docid: int, batch: int) -> None:
+        """Ends the pause after a document, in a batch."""
+        self.paused, self.begun = None, batch
         self.gaps.append((self.gaps.pop()[0], docid))
 
     @property
@@ -167,12 +160,6 @@ class HiddenStream:
     reader_count: int = 0
     active_reader_count: int = 0
     targets: list[Target] = field(default_factory=list)
-    form: Form | None = None
-
-    @property
-    def shared(self) -> NormalQuery | None:
-        """None: equal inner joins are one hidden stream."""
-        return None
 
     @cached_property
     def hidden(self) -> Hidden:

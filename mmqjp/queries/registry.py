@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
 from mmqjp.queries.compile import inner_join, place
-from mmqjp.queries.forms import Forms, RowTargets, TargetGroup
+from mmqjp.queries.forms import Form, Forms, RowTargets, TargetGroup
 from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target
 from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
@@ -36,6 +37,7 @@ class Registry:
         self._sources: dict[frozenset[str], frozenset[str]] = {}
         self._joined_streams: frozenset[str] | None = None
         self._outside: frozenset[str] | None = None
+        self._read: dict[str, list[Subscription]] | None = None
         self._pending: dict[int, dict[int, Row]] = {}
         self._live: set[int] = set()
 
@@ -83,7 +85,7 @@ class Registry:
 
     def _forget_sources(self) -> None:
         self._sources.clear()
-        self._joined_streams = self._outside = None
+        self._joined_streams = self._outside = self._read = None
 
     def cycle_of(self, name: str, without: Container[Subscription] = frozenset()) -> list[str]:
         """Returns the streams on a path from a stream to itself, avoiding the queries `without`; [] if none exists."""
@@ -115,9 +117,14 @@ class Registry:
             makers.append(self._hidden[stream])
         return {stream for maker in makers for target in maker.targets for stream in target.streams}
 
-    def has_readers(self, stream: str) -> bool:
-        """Returns whether any query reads the stream."""
-        return self._readers[stream] > 0
+    def read_of(self, form_id: str) -> list[Subscription]:
+        """Returns the queries of a form whose streams are read, in the order of their names and qids."""
+        if self._read is None:
+            self._read = {}
+            read = (s for stream in self._readers for s in self.named(stream) if s.publishes)
+            for subscription in sorted(read, key=attrgetter("name", "qid")):
+                self._read.setdefault(subscription.form_id, []).append(subscription)
+        return self._read.get(form_id, [])
 
     def hidden(self, stream: str) -> HiddenStream:
         """Returns the hidden stream of a name, which some registered query reads."""
@@ -163,7 +170,11 @@ class Registry:
 
     def groups_of_row(self, row: int) -> list[TargetGroup]:
         """Returns the targets of a row of R_T in groups that are answered together."""
-        return self._by_row[row].groups(self._forms) if row in self._by_row else []
+        return self._by_row[row].groups if row in self._by_row else []
+
+    def form(self, id: str) -> Form | None:
+        """Returns the form of an id, if a registered query has it."""
+        return self._forms.get(id)
 
     def template_of(self, row: int) -> int:
         """Returns the template of a row that has targets."""
@@ -207,11 +218,13 @@ class Registry:
         self.subscriptions[subscription.qid] = subscription
         self._by_name.setdefault(subscription.name, {})[subscription] = None
         self._by_text.setdefault(subscription.key, {})[subscription] = None
+        self._forms.add(subscription)
 
     def remove(self, qid: int) -> None:
         """Removes a query."""
         self._forget_sources()
         subscription = self.subscriptions.pop(qid)
+        self._forms.remove(subscription)
         for index, key in ((self._by_name, subscription.name), (self._by_text, subscription.key)):
             del index[key][subscription]
             if not index[key]:
@@ -248,7 +261,7 @@ class Registry:
         self._forget_sources()
         self._active_targets[target.row] += 1
         target.owner.targets.append(target)
-        self._by_row.setdefault(target.row, RowTargets()).add(target)
+        self._by_row.setdefault(target.row, RowTargets()).add(target, self._forms)
         self._windows[target.window] += 1
         for stream in target.streams:
             self._readers[stream] += 1
@@ -265,6 +278,7 @@ class Registry:
     def deactivate(self, owner: Owner) -> None:
         """Drops from stage 2 the rows of R_T that no other active plan node needs. Stage 1 still evaluates the
         patterns, and their witnesses are stored."""
+        self._forms.forget(owner)
         for target in owner.targets:
             self._active_targets[target.row] -= 1
             if not self._active_targets[target.row]:
@@ -277,6 +291,7 @@ class Registry:
 
     def activate(self, owner: Owner) -> None:
         """Undoes `deactivate`."""
+        self._forms.forget(owner)
         for target in owner.targets:
             self._active_targets[target.row] += 1
             self._queue_rows((self.catalog.row(target.row),))
@@ -302,7 +317,7 @@ class Registry:
             gone, changed = self.catalog.remove(target.row, target.window, target.op == "FOLLOWED BY")
             self.stage1.remove(gone)
             self._queue_rows(changed.rows)
-            self._by_row[target.row].remove(target)
+            self._by_row[target.row].remove(target, self._forms)
             if not self._by_row[target.row]:
                 del self._by_row[target.row]
             _decrease(self._windows, target.window)

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
+
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import Compiler, StoredQuery
 from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width_of
 from mmqjp.queries.registry import Registry
-from mmqjp.tables.queries import added_at
+from mmqjp.tables.queries import TABLES, added_at
 from mmqjp.tables.table_rows import TableRows
 from templates.catalog import Catalog, SharedStep
 from templates.shared_rows import RowKey
@@ -24,6 +26,9 @@ from xscl.algebra.pattern_json import from_json, to_json
 _PLACEMENT_COLUMNS = "place template variables op window_us streams"
 
 _Rows = list[tuple[object, ...]]
+
+FROM_THE_START, NO_ARRIVAL = 0, -1
+"""A batch and an arrival before all others."""
 
 
 class StoredQueries:
@@ -37,6 +42,7 @@ class StoredQueries:
         self._variables = list(self._rows.tuples("variables", "var parent stream definition node", "var"))
         self._saved_steps = max((var for var, *_ in self._variables), default=-1) + 1
         self._saved_templates = self._saved_chains = 0
+        self._begun = {qid: batch for qid, batch, begins in self._memberships() if begins}
         # Variables that no query used when the store was migrated. They have no stored pattern.
         with_node = {var for var, *_, node in self._variables if node is not None}
         self._without_node = {var for var, *_ in self._variables} - with_node
@@ -114,14 +120,16 @@ class StoredQueries:
     def _subscriptions(self, compiled: Callable[[str], HasNormalForm]) -> Iterator[Subscription]:
         """Yields the queries that were added and not removed."""
         pauses = self._pauses()
-        for row in self._rows.tuples("added_queries", "qid name text occurrence since", "qid"):
-            qid, name, text, occurrence, since = row
+        columns = "qid name text occurrence since window_us form"
+        for qid, name, text, occurrence, since, window, form in self._rows.tuples("added_queries", columns, "qid"):
             if qid in self._removed:
                 continue
-            subscription = Subscription(qid, name, text, occurrence, since, compiled(text))
+            query = compiled(text)
+            begun = self._begun.get(qid, FROM_THE_START)
+            subscription = Subscription(qid, name, text, occurrence, since, window, form or query.form_id, begun, query)
             for docid, reason in pauses.get(qid, ()):
                 if reason is None:
-                    subscription.resume(docid)
+                    subscription.resume(docid, begun)
                 else:
                     subscription.pause(docid, reason)
             yield subscription
@@ -134,9 +142,14 @@ class StoredQueries:
             pauses.setdefault(qid, []).append((docid, reason))
         return pauses
 
+    def _memberships(self) -> Iterator[tuple[int, int, int]]:
+        """Yields when queries began or ended to be members, in order, as (qid, batch, begins)."""
+        return self._rows.tuples("memberships", "qid batch begins", "batch")
+
     def take_names(self) -> list[str]:
         """Returns the names of all queries ever added. Frees what was read to open the store."""
         names = list(self._all_names.values())
+        self._begun.clear()
         self._all_names.clear()
         self._variables.clear()
         self._removed.clear()
@@ -153,10 +166,28 @@ class StoredQueries:
         queries: _Rows = []
         for s in subscriptions:
             templates = sorted({target.template for target in s.targets})
-            queries.append((s.qid, s.name, s.text, s.occurrence, templates, s.normal.window, now, s.since))
+            identity = s.identity.text
+            queries.append(
+                (s.qid, s.name, s.text, s.occurrence, templates, s.window, now, s.since, s.form_id, identity)
+            )
         self._rows.append("added_queries", queries)
+        self._rows.append("memberships", [(s.qid, s.begun, 1, NO_ARRIVAL) for s in subscriptions])
         self._save_placements(subscriptions, registry)
         self.save_catalog(registry.catalog)
+
+    def save_forms(self, subscriptions: Iterable[Subscription]) -> None:
+        """Writes, in a batch, the forms and identities of queries that a store of an older format has, and that they
+        are members of their forms from the start."""
+        known = {query.qid: query for query in subscriptions}
+        table = self._store.read("added_queries", TABLES["added_queries"].names)
+        ids = [known[qid].form_id if qid in known else None for qid in table["qid"].to_pylist()]
+        identities = [known[qid].identity.text if qid in known else None for qid in table["qid"].to_pylist()]
+        for name, values in (("form", ids), ("identity", identities)):
+            table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.string()))
+        self._store.drop_before("added_queries", "qid", self.next_qid)
+        self._store.append("added_queries", table)
+        active = [query.qid for query in known.values() if query.active]
+        self._rows.append("memberships", [(qid, FROM_THE_START, 1, NO_ARRIVAL) for qid in active])
 
     def committed(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
         """Marks what `save` wrote as committed."""
@@ -166,13 +197,21 @@ class StoredQueries:
         if self._without_node:  # a scan of all steps is slow
             self._without_node -= catalog.steps.keys()
 
-    def save_removals(self, qids: Iterable[int], now: int) -> None:
-        """Writes that queries are removed at `now`, in microseconds."""
-        self._rows.append("removed_queries", [(qid, now) for qid in qids])
+    def save_removals(self, subscriptions: Iterable[Subscription], now: int, batch: int) -> None:
+        """Writes, in a batch, that queries are removed at `now`, in microseconds."""
+        gone = list(subscriptions)
+        self._rows.append("removed_queries", [(s.qid, now) for s in gone])
+        self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.active])
 
-    def save_pauses(self, qids: Iterable[int], docid: int, reason: str | None, now: int, batch: int) -> None:
-        """Writes that queries are paused after a document, or, if `reason` is None, resumed."""
+    def save_pauses(
+        self, qids: Sequence[int], docid: int, reason: str | None, now: int, batch: int, arrival: int = NO_ARRIVAL
+    ) -> None:
+        """Writes, in a batch, that queries are paused after a document, or, if `reason` is None, resumed.
+
+        Paused queries get the answers of this batch for arrivals before `arrival`.
+        """
         self._rows.append("pauses", [(qid, docid, reason, now, batch) for qid in qids])
+        self._rows.append("memberships", [(qid, batch, int(reason is None), arrival) for qid in qids])
 
     def _save_placements(self, subscriptions: Sequence[Subscription], registry: Registry) -> None:
         def rows(owner: Owner, window: int | None) -> _Rows:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from common.whole_file import sync_directory, whole_file
+from mmqjp.answers.fan_out import Lines
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
+from mmqjp.answers.outputs import lines_of
 from mmqjp.sinks.file_checkpoint import FileCheckpoint
 from mmqjp.sinks.sink import Pending, Sink, Warn
 from mmqjp.sinks.standard_output import standard_output
@@ -27,12 +29,12 @@ class _AcknowledgingSink:
     def __init__(self, position: Position) -> None:
         self._acked = self._greatest = position.acked
 
-    def _passing(self, outputs: Iterable[Output]) -> Iterator[Output]:
-        """Yields outputs that are about to be written."""
+    def _passing(self, outputs: Iterable[Output]) -> Iterator[Lines]:
+        """Yields the lines of outputs that are about to be written."""
         self._greatest = self._acked
-        for output in outputs:
-            self._greatest = max(self._greatest, output.seq)
-            yield output
+        for lines in lines_of(outputs):
+            self._greatest = max(self._greatest, lines.greatest)
+            yield lines
 
     def _acknowledge(self) -> None:
         """Marks the outputs that passed as written."""
@@ -176,11 +178,11 @@ class GrowingFile(_AcknowledgingSink):
         self._checkpoint, self._break = replace(checkpoint, bytes=self._end), b""
         return count
 
-    def _append(self, outputs: Iterable[Output]) -> int:
+    def _append(self, given: Iterable[Lines]) -> int:
         count, chunk = 0, bytearray(self._break)
-        for output in outputs:
-            chunk += output.to_line()
-            count += 1
+        for lines in given:
+            chunk += lines.text
+            count += lines.count
             if len(chunk) >= CHUNK:
                 self._put(chunk)
         if count:
@@ -231,9 +233,9 @@ def refuse_missing_directory(path: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
-def _write(outputs: Iterable[Output], file: BinaryIO) -> int:
+def _write(given: Iterable[Lines], file: BinaryIO) -> int:
     count = 0
-    for output in outputs:
-        file.write(output.to_line())
-        count += 1
+    for lines in given:
+        file.write(lines.text)
+        count += lines.count
     return count

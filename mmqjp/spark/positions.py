@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from feeds.offsets import Offset, Positions
+from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
 from mmqjp.tables.offsets import OFFSETS, by_file
 
@@ -20,7 +21,7 @@ class StoredPositions:
         self._positions: Positions = {}
 
     def __call__(self) -> Positions:
-        files = newest_files(self._state, ["offsets"])["offsets"]
+        files = newest_files(self._state, StoreSchema({"offsets": OFFSETS}))["offsets"]
         if files != self._files:
             schema = OFFSETS
             tables = [read_checked(self._state / "offsets" / file.name, file, schema) for file in files]

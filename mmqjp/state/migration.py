@@ -2,7 +2,7 @@
 
 Up to format 3, two processes that wrote one store could give the same number to two chains of functions. These numbers
 cannot be resolved, so derived values are computed again from the documents. Up to format 4, outputs had no numbers and
-ids, and positions of sinks were stored as batches.
+ids, and positions of sinks were stored as batches. Up to format 5, queries had no forms.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ OLD_CHAIN_SHIFT = 52
 
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
-FORMAT_WITH_PLACEMENTS, FORMAT_WITH_CHAINS, FORMAT_WITH_OUTPUT_IDS = 3, 4, 5
-"""The formats that introduced placements of queries, numbered chains, and ids of outputs."""
+FORMAT_WITH_PLACEMENTS, FORMAT_WITH_CHAINS, FORMAT_WITH_OUTPUT_IDS, FORMAT_WITH_FORMS = 3, 4, 5, 6
+"""The formats that introduced placements of queries, numbered chains, ids of outputs, and forms of queries."""
 
 
 def migrate(
@@ -57,6 +57,8 @@ def migrate(
             derive_anew(store, registry.catalog, registry.stage1)
         if 0 < ledger.version < FORMAT_WITH_OUTPUT_IDS:
             number_outputs()
+        if 0 < ledger.version < FORMAT_WITH_FORMS:
+            stored.save_forms(registry.subscriptions.values())
         stored.save_catalog(registry.catalog)
         ledger.save_version()
     registry.stage1.finish_batch(committed=True)

@@ -41,10 +41,11 @@ def prune(
     if horizon <= EARLIEST:
         return None
     before = horizon - keep
-    for table in ("outputs", "match_rows"):
+    for table in ("answers", "match_rows", "earlier_outputs"):
         store.drop_before(table, "t1", before)
-    for table in ("match_queries", "output_matches"):
+    for table in ("answer_matches", "earlier_match_queries", "earlier_output_matches"):
         store.drop_before(table, "match", ledger.first_match())
+    store.drop_before("withheld", "answer", ledger.first_answer())
     unneeded = min(before, evictable)
     documents.keep_ids(store, unneeded)
     if keep_ids is not None:

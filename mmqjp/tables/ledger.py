@@ -17,15 +17,16 @@ from join_stage.store.protocol import StoreError, TableStore, whole_batch
 from mmqjp.tables import answers, batches, command_answers, dead_letters, documents, offsets, settings
 from mmqjp.tables.commit_metadata import CommitMetadata
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources. Format 3 added placements of queries in the catalog. Format 4
-added numbered chains of functions and arrivals of documents. Format 5 added numbers and ids of outputs. A version that
-computes another normal form or another template for a query needs a new format.
+added numbered chains of functions and arrivals of documents. Format 5 added numbers and ids of outputs. Format 6 stores
+answers instead of outputs, and the forms of queries. A version that computes another normal form or another template
+for a query needs a new format.
 """
 
-BATCH_TABLES = ("batches", "outputs", "settings", "offsets", "pauses", "commands")
+BATCH_TABLES = ("batches", "answers", "earlier_outputs", "memberships", "settings", "offsets", "pauses", "commands")
 """The tables with a column `batch`: the number of the batch that wrote the row."""
 
 NEXT_IDS = "numbers"
@@ -34,10 +35,16 @@ NEXT_IDS = "numbers"
 COSTS = "costs"
 """The setting with the costs of templates in the last run."""
 
-_ID_COLUMNS = ("documents", "docid"), ("documents", "arrival"), ("match_rows", "match"), ("outputs", "seq")
+_ID_COLUMNS = (
+    (("documents", "docid"),),
+    (("documents", "arrival"),),
+    (("match_rows", "match"),),
+    (("answers", "last_seq"), ("earlier_outputs", "seq")),
+    (("answers", "answer"),),
+)
 
-NextIds = tuple[int, int, int, int]
-"""The next docid, arrival, match and output."""
+NextIds = tuple[int, int, int, int, int]
+"""The next docid, arrival, match, output and answer."""
 
 
 class Ledger:
@@ -55,10 +62,10 @@ class Ledger:
             )
         self.batch = 1 + max(store.highest(table, "batch") for table in BATCH_TABLES)
         noted = json.loads(self.setting(NEXT_IDS) or "[]")
-        kept = (store.highest(*column) + 1 for column in _ID_COLUMNS)
+        kept = (max(store.highest(*column) for column in columns) + 1 for columns in _ID_COLUMNS)
         # Older stores have saved fewer.
-        numbers = (max(pair) for pair in zip_longest(kept, noted, fillvalue=0))
-        self.next_docid, self.next_arrival, self.next_match, self.next_seq = numbers
+        docid, arrival, match, seq, answer = (max(pair) for pair in zip_longest(kept, noted, fillvalue=0))
+        self.restore_next_ids((docid, arrival, match, seq, answer))
 
     @property
     def is_current(self) -> bool:
@@ -69,11 +76,11 @@ class Ledger:
 
     def next_ids(self) -> NextIds:
         """Returns the next numbers."""
-        return self.next_docid, self.next_arrival, self.next_match, self.next_seq
+        return self.next_docid, self.next_arrival, self.next_match, self.next_seq, self.next_answer
 
     def restore_next_ids(self, next_ids: NextIds) -> None:
         """Resets the next numbers after a rollback."""
-        self.next_docid, self.next_arrival, self.next_match, self.next_seq = next_ids
+        self.next_docid, self.next_arrival, self.next_match, self.next_seq, self.next_answer = next_ids
 
     def save_next_ids(self) -> None:
         """Writes the next numbers, so that dropping rows does not reuse numbers."""
@@ -84,10 +91,10 @@ class Ledger:
         first = answers.lowest(self._store, "match_rows", "match")
         return self.next_match if first is None else first
 
-    def first_seq(self) -> int:
-        """Returns the lowest number of a stored output, or the next number if there is none."""
-        first = answers.lowest(self._store, "outputs", "seq")
-        return self.next_seq if first is None else first
+    def first_answer(self) -> int:
+        """Returns the lowest number of a stored answer, or the next number if there is none."""
+        first = answers.lowest(self._store, "answers", "answer")
+        return self.next_answer if first is None else first
 
     def arrivals(self) -> pa.Table:
         """Returns the `docid` and `arrival` of all stored documents, in the order of their docids."""

@@ -1,15 +1,28 @@
-"""The tables of queries: texts, shared catalog, placements, pauses."""
+"""The tables of queries: texts, memberships of forms, shared catalog, placements, pauses."""
 
 from __future__ import annotations
 
 from join_stage.store.protocol import TableStore
 from join_stage.store.schema import NumberedViews
 from mmqjp.tables.columns import INT, INTS, TEXT, TEXTS, schema
+from templates.catalog import INFINITE
 
 TABLES = {
+    # `form` is the id of the query's form, and `identity` the part of its outputs' ids that they share.
     "added_queries": schema(
-        qid=INT, name=TEXT, text=TEXT, occurrence=INT, template=INTS, window_us=INT, added_at=INT, since=INT
+        qid=INT,
+        name=TEXT,
+        text=TEXT,
+        occurrence=INT,
+        template=INTS,
+        window_us=INT,
+        added_at=INT,
+        since=INT,
+        form=TEXT,
+        identity=TEXT,
     ),
+    # A query is a member of its form from a batch on, if `begins` is 1, or, if it is 0, up to an arrival of a batch.
+    "memberships": schema(qid=INT, batch=INT, begins=INT, arrival=INT),
     # `place` numbers the conjunctive queries of a query or inner join from 0; `streams` has one stream per side.
     "placements": schema(qid=INT, template=INT, variables=INTS, window_us=INT, place=INT, op=TEXT, streams=TEXTS),
     # The hidden streams behind a query. A stream that several queries share has rows for each of them.
@@ -29,6 +42,13 @@ TABLES = {
 VIEWS = {
     "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
 FROM added_queries a LEFT JOIN removed_queries r USING (qid)""",
+    # The times at which queries were members of their forms (see `mmqjp.queries.members`).
+    "members": f"""SELECT q.qid, q.name, q.form, q.identity, q.since, coalesce(q.window_us, {INFINITE}) AS widest,
+m.begun, coalesce(m.ended, {INFINITE}) AS ended, coalesce(m.ended_at, {INFINITE}) AS ended_at
+FROM (
+  SELECT qid, begins, batch AS begun, lead(batch) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended,
+  lead(arrival) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended_at FROM memberships
+) m JOIN added_queries q ON m.qid = q.qid WHERE m.begins = 1""",
 }
 
 

@@ -33,5 +33,7 @@ _DOCUMENTED = (
     "r_docts",
 )
 
-SCHEMA = StoreSchema(TABLES, queries.VIEWS | answers.VIEWS, queries.R_T, documented=_DOCUMENTED)
+SCHEMA = StoreSchema(
+    TABLES, queries.VIEWS | answers.VIEWS, queries.R_T, documented=_DOCUMENTED, former_names=answers.FORMER_NAMES
+)
 """All tables and views of a store beside the join state."""

@@ -34,7 +34,7 @@ class Watched:
 
     def pause(self, arrival: int) -> None:
         self.gaps.append((arrival, None))
-        self.tuples = 0
+        self.outputs = self.tuples = 0
 
     def resume(self, arrival: int) -> None:
         self.gaps[-1] = self.gaps[-1][0], arrival
@@ -92,7 +92,6 @@ class Model:
             first = [query for query in over if not names & set(self._upstream.get(query.name, ()))]
             for query in first:
                 query.pause(arrival)
-                query.outputs = 0
             if not first:
                 break
         for query in self.queries:
@@ -110,7 +109,6 @@ class Model:
                 query.outputs = query.tuples = 0
             if self._is_over(query, outputs, tuples, arrival):
                 query.pause(arrival)
-                query.outputs = 0
                 return
             self.given += outputs[query.name, arrival]
             query.outputs += len(outputs[query.name, arrival])

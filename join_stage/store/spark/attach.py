@@ -30,20 +30,24 @@ class _File(InputPartition):
 class _Reader(DataSourceReader):
     """Reads the files that a table has when a query is planned."""
 
-    def __init__(self, directory: Path, table: str, schema: pa.Schema) -> None:
-        self._directory, self._table, self._schema = directory, table, schema
+    def __init__(self, directory: Path, table: str, store: StoreSchema) -> None:
+        # Only what concerns the table: it is pickled.
+        former = {table: store.folder(table)}
+        self._directory, self._table = directory, table
+        self._store = StoreSchema({table: store.tables[table]}, former_names=former)
+        self._schema = store.tables[table]
 
     def partitions(self) -> list[InputPartition]:
-        files = newest_files(self._directory, [self._table])[self._table]
-        return [_File(self._directory / self._table / file.name, file) for file in files]
+        files = newest_files(self._directory, self._store)[self._table]
+        return [_File(self._directory / self._store.folder(self._table) / file.name, file) for file in files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
             yield from read_checked(partition.path, partition.file, self._schema).to_batches()
 
 
-def table_source(directory: Path, table: str, rows: pa.Schema) -> type[DataSource]:
-    """The data source of a table, whose rows have the schema `rows`.
+def table_source(directory: Path, table: str, store: StoreSchema) -> type[DataSource]:
+    """The data source of a table of a store.
 
     All sessions share a table of the catalog, and it keeps no options. So which store a session reads depends on the
     source that is registered with the session.
@@ -55,10 +59,10 @@ def table_source(directory: Path, table: str, rows: pa.Schema) -> type[DataSourc
             return _source_name(table)
 
         def schema(self) -> str:
-            return spark_columns(rows)
+            return spark_columns(store.tables[table])
 
         def reader(self, schema: object) -> _Reader:
-            return _Reader(directory, table, rows)
+            return _Reader(directory, table, store)
 
     return TableSource
 
@@ -78,8 +82,8 @@ def attach(session: SparkSession, schema: StoreSchema, directory: Path, database
     session.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
     session.sql(f"USE {database}")
     try:
-        for table, rows in schema.tables.items():
-            session.dataSource.register(table_source(directory, table, rows))
+        for table in schema.tables:
+            session.dataSource.register(table_source(directory, table, schema))
             _refuse_other(session, f"{database}.{table}")
             session.sql(f"CREATE TABLE IF NOT EXISTS {table} USING {_source_name(table)}")
         # A view refers to the tables of the database that is current when the view is made.
@@ -91,7 +95,7 @@ def attach(session: SparkSession, schema: StoreSchema, directory: Path, database
 
 def _numbered_views(schema: StoreSchema, directory: Path) -> dict[str, str]:
     """The SELECTs of the numbered views that a store has now, by name."""
-    numbered, files = schema.numbered, newest_files(directory, schema.tables)
+    numbered, files = schema.numbered, newest_files(directory, schema)
     if numbered is None:
         return {}
     table, rows = numbered.table, schema.tables[numbered.table]

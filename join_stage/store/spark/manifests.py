@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from common.whole_file import write_whole
 from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
+from join_stage.store.schema import StoreSchema
 
 FORMAT = 2
 """The format of manifests. Since format 2 they have digests of themselves and of their files."""
@@ -53,8 +54,8 @@ class Manifest:
     written_at: int
 
 
-def newest_files(directory: Path, tables: Collection[str]) -> Files:
-    """The files of some tables after the last batch. Another process may be writing the store.
+def newest_files(directory: Path, schema: StoreSchema) -> Files:
+    """The files of the tables after the last batch. Another process may be writing the store.
 
     Raises StoreError if the directory holds no store.
     """
@@ -63,7 +64,7 @@ def newest_files(directory: Path, tables: Collection[str]) -> Files:
         if not batches:
             raise StoreError(f"{directory} holds no store of the engine spark")
         with suppress(FileNotFoundError):  # newer manifests have come, and this one was removed
-            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json", tables).files
+            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json", schema).files
 
 
 def digests(content: bytes | memoryview) -> tuple[int, int]:
@@ -129,8 +130,8 @@ def highest_number(path: Path | str, column: str) -> int | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
-def read_manifest(path: Path, tables: Collection[str]) -> Manifest:
-    """What a manifest says of some tables.
+def read_manifest(path: Path, schema: StoreSchema) -> Manifest:
+    """What a manifest says of the tables.
 
     Raises StoreError for what is no manifest, or is not what was written, and OSError.
     """
@@ -143,7 +144,9 @@ def read_manifest(path: Path, tables: Collection[str]) -> Manifest:
         if content["format"] == FORMAT and digest != _digest(content):
             raise damaged(path)
         named = content["tables"]
-        files = {table: tuple(DataFile(**file) for file in named.get(table, ())) for table in tables}
+        files = {
+            table: tuple(DataFile(**file) for file in named.get(schema.folder(table), ())) for table in schema.tables
+        }
         return Manifest(files, int(content.get("written_at", 0)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
@@ -151,9 +154,9 @@ def read_manifest(path: Path, tables: Collection[str]) -> Manifest:
         ) from error
 
 
-def write_manifest(path: Path, manifest: Manifest) -> None:
+def write_manifest(path: Path, manifest: Manifest, schema: StoreSchema) -> None:
     """Writes a manifest, which appears as a whole."""
-    tables = {name: [asdict(file) for file in found] for name, found in manifest.files.items() if found}
+    tables = {schema.folder(name): [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
     write_whole(path, json.dumps({**content, "digest": _digest(content)}))
 

@@ -81,7 +81,7 @@ class ParquetStore:
             make_inside(self.directory, SPARK_MANIFESTS)
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
-        kept = {batch: read_manifest(self._manifest(batch), self._tables) for batch in sorted(self._batches())}
+        kept = {batch: read_manifest(self._manifest(batch), schema) for batch in sorted(self._batches())}
         self._batch = max(kept, default=0)
         self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
         self.files: Files = self._committed
@@ -89,9 +89,9 @@ class ParquetStore:
         self._superseded: deque[tuple[int, list[Path]]] = deque()
         self._drafts: list[Path] = []
         for name in self._tables:
-            make_inside(self.directory, name)
+            make_inside(self.directory, schema.folder(name))
             for file in self.files[name]:
-                self._find(self.directory / name / file.name, file)
+                self._find(self._place(name, file.name), file)
         for older, newer in pairwise(kept):
             self._supersede(older, kept[older].files, kept[newer])
         self._remove_unnamed(manifest.files for manifest in kept.values())
@@ -131,15 +131,18 @@ class ParquetStore:
         """The greatest number in a column of a table, None if there is none. Reads only the footers of files."""
         found = [pc.max(self.fresh(table)[column]).as_py()]
         for file in self.files[table]:
-            path = self.directory / table / file.name
+            path = self._place(table, file.name)
             if (table, file.name) not in self._checked:
                 check_footer(path, file)
             found.append(highest_number(path, column))
         return max((number for number in found if number is not None), default=None)
 
+    def _place(self, table: str, name: str) -> Path:
+        return self.directory / self.schema.folder(table) / name
+
     def _path(self, table: str, file: DataFile) -> Path:
         """The path of a file that is about to be read. It is checked the first time."""
-        path = self.directory / table / file.name
+        path = self._place(table, file.name)
         if (table, file.name) not in self._checked:
             check_whole(path, file)
             self._checked.add((table, file.name))
@@ -167,7 +170,7 @@ class ParquetStore:
         """Drops the files of dated tables whose documents all begin before a time, and returns them by table."""
         dated = self.schema.dated.tables if self.schema.dated else ()
         kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in dated}
-        gone = {n: [self.directory / n / f.name for f in self.files[n] if f not in kept[n]] for n in dated}
+        gone = {n: [self._place(n, f.name) for f in self.files[n] if f not in kept[n]] for n in dated}
         self.files = {**self.files, **kept}
         return gone
 
@@ -209,7 +212,7 @@ class ParquetStore:
         }
         if files != self._committed or not self._batch:
             manifest = Manifest(files, self._now())
-            write_manifest(self._manifest(batch), manifest)
+            write_manifest(self._manifest(batch), manifest, self.schema)
             if self._batch:
                 self._supersede(self._batch, self._committed, manifest)
             self._committed = self.files = files
@@ -252,7 +255,7 @@ class ParquetStore:
     def _write(
         self, table: str, batch: int, rows: pa.Table, level: int, first: int | None, last: int | None
     ) -> DataFile:
-        path = self.directory / table / f"{batch}-{next(self._numbers)}.parquet"
+        path = self._place(table, f"{batch}-{next(self._numbers)}.parquet")
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink)
         content = memoryview(sink.getvalue())
@@ -266,9 +269,7 @@ class ParquetStore:
 
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
         """Notes that a newer manifest supersedes the one of a batch, and which of its files it lacks."""
-        gone = [
-            self.directory / name / f.name for name in self._tables for f in set(older[name]) - set(newer.files[name])
-        ]
+        gone = [self._place(name, f.name) for name in self._tables for f in set(older[name]) - set(newer.files[name])]
         self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))
 
     def _sweep(self) -> None:
@@ -281,7 +282,7 @@ class ParquetStore:
 
     def _remove_drafts(self) -> None:
         """Removes the files of a batch that did not become part of it."""
-        named = {self.directory / name / file.name for name in self._tables for file in self._committed[name]}
+        named = {self._place(name, file.name) for name in self._tables for file in self._committed[name]}
         for path in self._drafts:
             if path not in named:
                 with suppress(OSError):
@@ -292,7 +293,7 @@ class ParquetStore:
         """Removes the files that killed runs left."""
         named = {(name, f.name) for files in kept for name in self._tables for f in files[name]}
         for name in self._tables:
-            for path in (self.directory / name).iterdir():
+            for path in (self.directory / self.schema.folder(name)).iterdir():
                 if (name, path.name) not in named:
                     path.unlink()
         manifests = self.directory / SPARK_MANIFESTS

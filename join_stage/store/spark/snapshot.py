@@ -36,7 +36,8 @@ class Snapshot:
 
     def paths(self, table: str) -> list[str]:
         """The paths of the files of a table."""
-        return [str(self._directory / table / file.name) for file in self.files[table]]
+        folder = self._directory / self.schema.folder(table)
+        return [str(folder / file.name) for file in self.files[table]]
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
         """No rows: all of them are in files."""

@@ -63,8 +63,7 @@ class TableViews:
         """Brings the views of all relations that a query names up to date."""
         words = set(_WORD.findall(sql.lower()))
         for name, statement in self._derived(words).items():
-            inner = set(_WORD.findall(statement))
-            self._refresh_tables(inner)
+            self.refresh(statement)  # it may name other views
             self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {statement}")
         self._refresh_tables(words)
 

@@ -59,6 +59,13 @@ def steps(rng: random.Random) -> list[Step]:
     return made
 
 
+USED = """SELECT m.name, sum(s.outputs) AS o, sum(s.work) AS w FROM members m JOIN spent s
+ON s.begun >= m.begun AND ((s.owner = m.form AND s.width <= m.widest AND s.since >= m.since AND s.first_qid <= m.qid)
+OR (s.owner = CAST(m.qid AS STRING) AND s.begun = m.begun))
+WHERE m.ended > 1000000 GROUP BY m.name"""
+"""What active queries have used of their quotas."""
+
+
 def _text(rng: random.Random, texts: Sequence[str]) -> str:
     return rng.choice(texts).replace("WINDOW", rng.choice(["3", "10", "20", "INF"]))
 
@@ -81,11 +88,10 @@ def told(engine: str | SparkSession, given: Sequence[Step], only: str | None, **
                 outputs.setdefault(o.query, []).append((o.t0, o.t1, o.documents, dict(o.nodes), o.xml, o.id))
             paused |= opened.take_paused().keys()
         matches = opened.sql("SELECT query, docid1, docid2 FROM matches ORDER BY 1, 2, 3").to_pylist()
-        qids = {str(query.qid): query.name for query in opened.registry.subscriptions.values()}
-        rows = opened.sql("SELECT owner, sum(outputs) AS o, sum(work) AS w FROM spent GROUP BY owner").to_pylist()
-        used = {qids[row["owner"]]: (int(row["o"]), int(row["w"])) for row in rows if row["owner"] in qids}
+        used = {row["name"]: (int(row["o"]), int(row["w"])) for row in opened.sql(USED).to_pylist()}
+        active = {query.name for query in opened.registry.subscriptions.values() if query.active}
     found: dict[str, Any] = {}
-    for name in qids.values():
+    for name in active | paused:
         ours = [(row["docid1"], row["docid2"]) for row in matches if row["query"] == name]
         found[name] = outputs.get(name, []), ours, used.get(name), name in paused
     return found

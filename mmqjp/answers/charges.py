@@ -1,0 +1,140 @@
+"""Charges as columns: works out which members of a form have exceeded their quota, and at which arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmqjp.answers.quota import Bound, Quota, Usage, block_size
+from mmqjp.queries.members import Ints
+
+
+class ChargeKey(NamedTuple):
+    """Whom a charge counts for: members with a window of at least `width`, that see documents after `since`, have at
+    least `first_qid`, and began in the batch `begun` or before."""
+
+    width: int
+    since: int
+    first_qid: int
+    begun: int
+
+
+class Holder(NamedTuple):
+    """What decides which charges count for a member. It gets nothing from the arrival `until` on."""
+
+    window: int
+    since: int
+    qid: int
+    begun: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The arrival from which on a member gets nothing, and the bound that it exceeded there."""
+
+    arrival: int
+    bound: Bound
+
+
+_Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]
+"""Arrival, width, since, first_qid, begun, outputs, work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """Charges of a step, in the order of arrivals, and those of its first block from `before` the step."""
+
+    block: int
+    step: _Columns
+    before: _Columns
+
+    @classmethod
+    def of(
+        cls, block: int, step: Mapping[tuple[int, ChargeKey], list[int]], before: Mapping[ChargeKey, Usage]
+    ) -> Charges:
+        """Returns charges by arrival and key, each with its outputs and work."""
+        rows = sorted((arrival, *key, *used) for (arrival, key), used in step.items())
+        return cls(block, _columns(rows), _columns((-1, *key, used.outputs, used.work) for key, used in before.items()))
+
+    def most(self) -> Holder:
+        """Returns a holder for whom everything counts."""
+        least, greatest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+        return Holder(greatest, least, greatest, least, greatest)
+
+    def excess(
+        self, quota: Quota, holder: Holder, own: Usage, less: Iterable[tuple[int, int, int]] = ()
+    ) -> Excess | None:
+        """Returns where a member exceeds its quota, or None if it does not.
+
+        `own` is to be added to what counts for it of the first block. `less` has (arrival, outputs, work) that do not
+        count for it.
+        """
+        counts = _counts_for(self.step, holder) & (self.step[0] < holder.until)
+        arrival, outputs, work = (self.step[i][counts] for i in (0, 5, 6))
+        if not len(arrival):
+            return None
+        for at, fewer_outputs, less_work in less:
+            arrival = np.append(arrival, at)
+            outputs, work = np.append(outputs, -fewer_outputs), np.append(work, -less_work)
+        arrivals, place = np.unique(arrival, return_inverse=True)
+        earlier = _counts_for(self.before, holder)
+        found: list[Excess] = []
+        for used, column, base, each, of_block, bounds in (
+            (outputs, 5, own.outputs, quota.most_outputs, quota.most_outputs_of_block, (Bound.MATCHES, Bound.OUTPUTS)),
+            (work, 6, own.work, quota.most_work, quota.most_work_of_block, (Bound.WORK, Bound.WORK_OF_BLOCK)),
+        ):
+            sums = np.zeros(len(arrivals), np.int64)
+            np.add.at(sums, place, used)
+            base += int(self.before[column][earlier].sum())
+            found += _first(arrivals, sums > each, bounds[0])
+            found += _first(arrivals, self._in_blocks(arrivals, sums, base) > of_block, bounds[1])
+        return min(found, key=_arrival, default=None)
+
+    def _in_blocks(self, arrivals: Ints, sums: Ints, base: int) -> Ints:
+        """Returns what was used of each arrival's block up to it."""
+        blocks = arrivals // block_size()
+        running = np.cumsum(sums)
+        starts = np.flatnonzero(np.diff(blocks, prepend=-1))
+        skipped = np.repeat(running[starts] - sums[starts], np.diff(np.append(starts, len(blocks))))
+        return running - skipped + np.where(blocks == self.block, base, 0)
+
+
+def _counts_for(columns: _Columns, holder: Holder) -> NDArray[np.bool_]:
+    _, width, since, first_qid, begun, _, _ = columns
+    return (width <= holder.window) & (since >= holder.since) & (first_qid <= holder.qid) & (begun >= holder.begun)
+
+
+def _first(arrivals: Ints, over: NDArray[np.bool_], bound: Bound) -> Iterator[Excess]:
+    if over.any():
+        yield Excess(int(arrivals[np.argmax(over)]), bound)
+
+
+def _arrival(excess: Excess) -> int:
+    return excess.arrival
+
+
+def _columns(rows: Iterable[tuple[int, ...]]) -> _Columns:
+    table = np.array(list(rows), np.int64).reshape(-1, 7)
+    return tuple(table.T)  # type: ignore[return-value]  # of seven columns
+
+
+def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Iterator[tuple[Holder, Excess]]:
+    """Yields the holders that exceed their quota. No holder is worked out for whom no more counts than for one that is
+    within its quota."""
+    within: list[tuple[int, int]] = []
+    latest = None
+    for holder in sorted(holders, key=lambda one: (one.qid, one.since, one.begun, -one.window)):
+        if holder.qid != latest:
+            latest, within = holder.qid, []
+        if any(begun <= holder.begun and window >= holder.window for begun, window in within):
+            continue
+        excess = charges.excess(quota, holder, Usage())
+        if excess is None:
+            within.append((holder.begun, holder.window))
+        else:
+            yield holder, excess

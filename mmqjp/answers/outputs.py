@@ -1,0 +1,104 @@
+"""Outputs that are made when they are asked for, some at a time: those of a batch, and stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Protocol, overload
+
+import pyarrow as pa
+
+from mmqjp.answers.fan_out import FanOut, Lines, OutputChunk
+from mmqjp.answers.output import Output
+from mmqjp.queries.members import Members
+
+
+class Chunk(Protocol):
+    """Some outputs."""
+
+    def outputs(self) -> Iterator[Output]:
+        """Yields the outputs."""
+
+    def lines(self) -> Lines:
+        """Returns the output lines."""
+
+
+class OutputStream(Iterable[Output]):
+    """Outputs that are made each time they are iterated over."""
+
+    def __init__(self, chunks: Callable[[], Iterator[Chunk]]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[Output]:
+        for chunk in self._chunks():
+            yield from chunk.outputs()
+
+    def lines(self) -> Iterator[Lines]:
+        """Yields the output lines, some at a time: many times faster than a line an output."""
+        return (chunk.lines() for chunk in self._chunks())
+
+
+class Outputs(OutputStream, Sequence[Output]):
+    """The outputs of a batch, in the order of output lines."""
+
+    def __init__(
+        self,
+        answers: pa.Table | None = None,
+        members: Mapping[str, Members] = MappingProxyType({}),
+        withheld: Mapping[int, frozenset[int]] = MappingProxyType({}),
+        count: int = 0,
+    ) -> None:
+        """See `mmqjp.answers.fan_out.FanOut`. `count` is the number of outputs."""
+        super().__init__(self._made)
+        self._answers, self._members, self._withheld, self._count = answers, members, withheld, count
+
+    @cached_property
+    def _fan_out(self) -> FanOut | None:
+        return None if self._answers is None else FanOut(self._answers, self._members, self._withheld)
+
+    def _made(self) -> Iterator[OutputChunk]:
+        return iter(()) if self._fan_out is None else self._fan_out.chunks()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Output: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Output]: ...
+    def __getitem__(self, place: int | slice) -> Output | list[Output]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        count = len(self)
+        if not -count <= place < count:
+            raise IndexError(place)
+        place %= count
+        for chunk in self._made():
+            if place < len(chunk):
+                return chunk.output(place)
+            place -= len(chunk)
+        raise AssertionError("there are as many outputs as were counted")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Outputs, list)) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as lists have none
+
+    def __add__(self, other: Iterable[Output]) -> list[Output]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Output]) -> list[Output]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+def lines_of(outputs: Iterable[Output]) -> Iterator[Lines]:
+    """Yields the output lines of outputs."""
+    if isinstance(outputs, OutputStream):
+        yield from outputs.lines()
+    else:
+        for output in outputs:
+            yield Lines(output.to_line(), 1, output.seq)
