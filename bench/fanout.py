@@ -23,18 +23,18 @@ from bench.stage2_report import Column, Line, keep, parsed, parser, show
 from feeds.document import Document
 from join_stage.joiner import DEFAULT_PLAN
 from mmqjp.answers.outbox import Position
-from mmqjp.answers.output import Output
+from mmqjp.answers.outputs import Chunk, OutputStream
 from mmqjp.garbage import gc_frozen
 from mmqjp.session import Session
 from mmqjp.sinks.jsonl import GrowingFile
 
 START, SECOND = 1_780_000_000_000_000, 1_000_000
-PAIRS, NUMBERS, QUICK_NUMBERS = 1_000, [1, 100, 1_000], [1, 100]
+PAIRS, NUMBERS, QUICK_NUMBERS = 1_000, [1, 100, 10_000, 100_000], [1, 100]
 SAMPLE = 3
 """The number of queries that are run alone."""
 WORDS, SELECTS = 1_000, 100
-READ_ROWS = 1_000_000
-"""At most so many rows of `outputs` are read."""
+READ_ROWS = WRITTEN_LINES = 1_000_000
+"""At most so many outputs are read, and written."""
 
 _LEFT, _RIGHT = "S//a->x[./t->t][./w->w]", "S//b->y[./t->u]"
 
@@ -109,18 +109,20 @@ def _measure(case: Case, directory: Path) -> Line:
         registering = _clocked(lambda: engine.subscribe(script(case, range(case.queries))))
         with gc_frozen():
             engine.process([])  # what registration leaves to the first batch
+            before = engine.state_bytes() or 0
             begin = time.process_time()
             outputs = engine.process(given)
             seconds = time.process_time() - begin
-        got = {f"n{n}": [o for o in outputs if o.query == f"n{n}"] for n in sample}
+        memory = getrusage(RUSAGE_SELF).ru_maxrss >> 10
         for n in sample:
-            assert _rows(got[f"n{n}"]) == _rows(_alone(case, n, given)), f"{case.kind}: n{n} gets something else alone"
+            assert _rows(engine, n) == _alone(case, n, given), f"{case.kind}: n{n} gets something else alone"
         reading = _clocked(lambda: sum(1 for _ in islice(engine.outputs(), READ_ROWS)))
         sink = GrowingFile(directory / "lines", Position())
         sink.prepare(list)
-        writing = _clocked(lambda: sink.write(outputs))
+        writing = _clocked(lambda: sink.write(_first(outputs, WRITTEN_LINES)))
         sink.close()
-        size = engine.state_bytes()
+        written = getrusage(RUSAGE_SELF).ru_maxrss >> 10
+        size = (engine.state_bytes() or 0) - before
     lines = (directory / "lines").read_bytes().splitlines(keepends=True)
     floor = _clocked(lambda: _write(lines, directory / "floor"))
     count = len(outputs)
@@ -128,10 +130,11 @@ def _measure(case: Case, directory: Path) -> Line:
         "registering": registering,
         "outputs_a_second": count / seconds,
         "rows_read_a_second": min(count, READ_ROWS) / reading if reading else 0.0,
-        "lines_a_second": count / writing if writing else 0.0,
-        "floor_lines_a_second": count / floor if floor else 0.0,
+        "lines_a_second": len(lines) / writing if writing else 0.0,
+        "floor_lines_a_second": len(lines) / floor if floor else 0.0,
         "state_bytes": size,
-        "rss_mib": getrusage(RUSAGE_SELF).ru_maxrss >> 10,
+        "rss_mib": memory,
+        "rss_written_mib": written,
     }
     about = {"kind": case.kind, "queries": case.queries, "pairs": case.pairs}
     return Line("fanout", about, case.engine, case.plan, seconds, count, None, None, details=details)
@@ -141,14 +144,32 @@ def _opened(case: Case, state: Path | None) -> Session:
     return Session(case.engine, state=state, plan=case.plan, max_matches=None, max_outputs=None, max_work=None)
 
 
-def _alone(case: Case, number: int, given: list[Document]) -> list[Output]:
+def _alone(case: Case, number: int, given: list[Document]) -> list[dict[str, object]]:
     with _opened(case, None) as engine:
         engine.subscribe(script(case, [number]))
-        return list(engine.process(given))
+        engine.process(given)
+        return _rows(engine, number)
 
 
-def _rows(outputs: list[Output]) -> list[tuple[object, ...]]:
-    return [(o.query, o.t0, o.t1, o.documents, o.streams, dict(o.nodes), o.xml, o.id) for o in outputs]
+def _rows(engine: Session, number: int) -> list[dict[str, object]]:
+    columns = "query, t0, t1, documents, streams, nodes, xml, id"
+    sql = f"SELECT {columns} FROM outputs WHERE query = 'n{number}' ORDER BY t1, t0, id"
+    rows: list[dict[str, object]] = engine.sql(sql, trusted=True).to_pylist()
+    return rows
+
+
+def _first(outputs: OutputStream, count: int) -> OutputStream:
+    """The first outputs, to the end of the chunk in which there are enough."""
+
+    def chunks() -> Iterator[Chunk]:
+        left = count
+        for chunk in outputs.chunks():
+            if left <= 0:
+                return
+            left -= len(chunk)
+            yield chunk
+
+    return OutputStream(chunks)
 
 
 def _clocked(work: Callable[[], object]) -> float:
@@ -191,6 +212,7 @@ COLUMNS: tuple[Column, ...] = (
     ("floor, lines/s", lambda line: line.details["floor_lines_a_second"]),
     ("state, bytes", lambda line: line.details["state_bytes"]),
     ("memory, MiB", lambda line: line.details["rss_mib"]),
+    ("... written", lambda line: line.details["rss_written_mib"]),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,7 @@ from join_stage.views import CACHE_BYTES
 from mmqjp.answers.batch import Batches, BatchResult
 from mmqjp.answers.components import assemble, make_operators
 from mmqjp.answers.operators import MakeOperators
-from mmqjp.answers.output import Output
-from mmqjp.answers.outputs import OutputStream
+from mmqjp.answers.outputs import Outputs, OutputStream
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, Quota
 from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
@@ -239,7 +238,7 @@ class Engine:
 
     # ------------------------------------------------------------ documents
 
-    def process(self, documents: Iterable[Document | Reject]) -> Sequence[Output]:
+    def process(self, documents: Iterable[Document | Reject]) -> Outputs:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
 
         A document that is refused becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger
@@ -253,7 +252,7 @@ class Engine:
         documents: Iterable[Document | Reject],
         metadata: CommitMetadata = NO_METADATA,
         evaluated: EvaluatedBatch | None = None,
-    ) -> Sequence[Output]:
+    ) -> Outputs:
         with gc_paused():
             batch = self._batches.process(documents, metadata, evaluated)
         self._record(batch)

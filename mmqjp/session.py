@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from join_stage.costs import Cost
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.answers.outputs import OutputStream
+from mmqjp.answers.outputs import Outputs, OutputStream
 from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.documents.evaluated import EvaluatedRows
 from mmqjp.documents.records import Records
@@ -107,7 +107,7 @@ class Session(Engine):
         documents: Iterable[Document | Reject],
         metadata: CommitMetadata = NO_METADATA,
         evaluated: EvaluatedBatch | None = None,
-    ) -> Sequence[Output]:
+    ) -> Outputs:
         """Like `Engine.process`. Commits `metadata` with the batch.
 
         `evaluated` has the results of stage 1 from `Session.evaluate`, after which no query may have come or gone.

@@ -92,8 +92,10 @@ class FanOut:
     def _boxes(self) -> Iterator[_Box]:
         """Yields boxes of at most ROWS_AT_A_TIME pairs, in order: whole groups, or parts of one."""
         count = len(self._group)
-        starts = np.flatnonzero(np.diff(self._group, prepend=self._group[:1] - 1)) if count else np.zeros(0, np.int64)
-        sizes = np.add.reduceat(self._high - self._low, starts) if count else starts
+        if not count:
+            return
+        starts = np.flatnonzero(np.diff(self._group, prepend=self._group[0] - 1))
+        sizes = np.add.reduceat(self._high - self._low, starts)
         ends = np.append(starts[1:], count)
         begin = taken = 0
         for start, end, size in zip(starts.tolist(), ends.tolist(), sizes.tolist(), strict=True):
@@ -126,7 +128,7 @@ class FanOut:
                 return
         half = len(box.answers) // 2
         if half:  # one name: by the places of answers
-            order = box.answers[np.argsort(self._order[box.answers], kind="stable")] - box.answers[0]
+            order = np.argsort(self._order[box.answers], kind="stable")
             for some in (order[:half], order[half:]):
                 yield from self._split(_Box(box.answers[some], box.low[some], box.high[some]))
         else:

@@ -17,6 +17,8 @@ from mmqjp.queries.members import Members
 class Chunk(Protocol):
     """Some outputs."""
 
+    def __len__(self) -> int: ...
+
     def outputs(self) -> Iterator[Output]:
         """Yields the outputs."""
 
@@ -28,15 +30,16 @@ class OutputStream(Iterable[Output]):
     """Outputs that are made each time they are iterated over."""
 
     def __init__(self, chunks: Callable[[], Iterator[Chunk]]) -> None:
-        self._chunks = chunks
+        self.chunks = chunks
+        """Makes the outputs, some at a time."""
 
     def __iter__(self) -> Iterator[Output]:
-        for chunk in self._chunks():
+        for chunk in self.chunks():
             yield from chunk.outputs()
 
     def lines(self) -> Iterator[Lines]:
         """Yields the output lines, some at a time: many times faster than a line an output."""
-        return (chunk.lines() for chunk in self._chunks())
+        return (chunk.lines() for chunk in self.chunks())
 
 
 class Outputs(OutputStream, Sequence[Output]):

@@ -63,6 +63,9 @@ class Given:
     def __init__(self, given: list[Output]) -> None:
         self._given = given
 
+    def __len__(self) -> int:
+        return len(self._given)
+
     def outputs(self) -> Iterator[Output]:
         """Yields the outputs."""
         return iter(self._given)

@@ -5,17 +5,24 @@ The targets of a row of R_T are grouped by form, so that a match is answered onc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from mmqjp.queries.members import ALWAYS, Ints, Members
+from mmqjp.queries.members import Ints, Members
 from mmqjp.queries.model import Owner, Subscription, Target
 from xscl.algebra.normal import NormalQuery, Side
+
+FEW = 32
+"""So many changes, or an eighth of the members, are applied to an audience; more make it anew."""
+
+MANY = 1_000
+"""Audiences of so many queries are made before a document needs them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,31 +32,36 @@ class Audience:
     `latest_gap` is the last document of any pause that ended.
     """
 
-    queries: tuple[Subscription, ...]
+    queries: Sequence[Subscription]
     members: Members
     latest_gap: int
 
     @classmethod
     def of(cls, queries: Collection[Subscription]) -> Audience:
         """Returns the audience of active queries."""
-        ordered = tuple(sorted(queries, key=attrgetter("name", "qid")))
+        ordered = sorted(queries, key=_order)
+        columns = [np.array([getattr(query, name) for query in ordered], np.int64) for name in _COLUMNS]
+        names, identities = [query.name for query in ordered], [query.identity for query in ordered]
+        return cls(ordered, Members.active(names, identities, columns), _latest_gap(ordered))
 
-        def column(values: Iterator[int]) -> Ints:
-            return np.fromiter(values, np.int64, len(ordered))
-
-        ended = np.full(len(ordered), ALWAYS)
-        members = Members(
-            [query.name for query in ordered],
-            [query.identity for query in ordered],
-            column(query.qid for query in ordered),
-            column(query.width for query in ordered),
-            column(query.since for query in ordered),
-            column(query.begun for query in ordered),
-            ended,
-            ended,
-        )
-        gaps = (high for query in ordered for _, high in query.gaps if high is not None)
-        return cls(ordered, members, max(gaps, default=-1))
+    def changed(self, gone: Collection[Subscription], new: Collection[Subscription]) -> Audience:
+        """Returns the audience without some queries and with others: many times faster than making it anew."""
+        members, ordered = self.members, sorted(new, key=_order)
+        without = sorted(self.place_of(query) for query in gone)
+        columns = [np.delete(getattr(members, column), without) for column in _MEMBER_COLUMNS]
+        lists: list[list[Any]] = [list(self.queries), list(members.names), list(members.identities)]
+        for place in reversed(without):
+            for one in lists:
+                del one[place]
+        places = [bisect_left(lists[0], _order(query), key=_order) for query in ordered]
+        for attribute, i in zip(_COLUMNS, range(len(columns)), strict=True):
+            columns[i] = np.insert(columns[i], places, [getattr(query, attribute) for query in ordered])
+        for shift, (place, query) in enumerate(zip(places, ordered, strict=True)):
+            for one, value in zip(lists, (query, query.name, query.identity), strict=True):
+                one.insert(place + shift, value)
+        queries, names, identities = lists
+        latest_gap = max(self.latest_gap, _latest_gap(ordered))
+        return Audience(queries, Members.active(names, identities, columns), latest_gap)
 
     @cached_property
     def windows(self) -> Ints:
@@ -81,18 +93,26 @@ class Audience:
         """The members that were paused before."""
         return tuple(query for query in self.queries if query.gaps)
 
-    @cached_property
-    def _places(self) -> dict[Subscription, int]:
-        return {query: place for place, query in enumerate(self.queries)}
-
     def place_of(self, query: Subscription) -> int:
         """Returns the place of a member."""
-        return self._places[query]
+        return bisect_left(self.queries, _order(query), key=_order)
 
     def since_qid(self, first_qid: int) -> Audience | None:
         """Returns the audience of those with at least a qid; None if there is none."""
         found = [query for query in self.queries if query.qid >= first_qid]
         return Audience.of(found) if found else None
+
+
+def _latest_gap(queries: Iterable[Subscription]) -> int:
+    return max((high for query in queries for _, high in query.gaps if high is not None), default=-1)
+
+
+def _order(query: Subscription) -> tuple[str, int]:
+    return query.name, query.qid
+
+
+_COLUMNS, _MEMBER_COLUMNS = ("qid", "width", "since", "begun"), ("qids", "windows", "sinces", "begun")
+"""Attributes of queries, and the columns of members that have them."""
 
 
 class Form:
@@ -102,26 +122,42 @@ class Form:
         self.id = id
         self._queries: dict[Subscription, None] = {}
         self._audience: Audience | None = None
+        self._members: set[Subscription] = set()
+        """The queries in the audience, once it was asked for."""
+        self._changed: set[Subscription] = set()
+
+    def __len__(self) -> int:
+        """Returns the number of registered queries."""
+        return len(self._queries)
 
     def add(self, query: Subscription) -> None:
         """Adds a query."""
         self._queries[query] = None
-        self.forget()
+        self.note(query)
 
     def remove(self, query: Subscription) -> None:
         """Removes a query."""
         self._queries.pop(query, None)
-        self.forget()
+        self.note(query)
 
-    def forget(self) -> None:
-        """Notes that queries of the form changed."""
-        self._audience = None
+    def note(self, query: Subscription) -> None:
+        """Notes that a query was added, removed, paused or resumed."""
+        if self._audience is not None:
+            self._changed.add(query)
 
     @property
     def audience(self) -> Audience:
         """The active queries. Cached until queries change."""
-        if self._audience is None:
-            self._audience = Audience.of([query for query in self._queries if query.active])
+        if self._audience is None or len(self._changed) > FEW + len(self._members) // 8:
+            self._members = {query for query in self._queries if query.active}
+            self._audience = Audience.of(self._members)
+        elif self._changed:
+            gone = self._changed & self._members
+            new = {query for query in self._changed if query in self._queries and query.active}
+            self._audience = self._audience.changed(gone, new)
+            self._members -= gone
+            self._members |= new
+        self._changed.clear()
         return self._audience
 
     @cached_property
@@ -146,6 +182,7 @@ class Forms:
     def __init__(self) -> None:
         self._known: WeakValueDictionary[str, Form] = WeakValueDictionary()
         self._sides: WeakValueDictionary[object, FixedSide] = WeakValueDictionary()
+        self._unsettled: set[Form] = set()
 
     def of(self, owner: Owner) -> Form | None:
         """Returns the form of a plan node; None if it has none."""
@@ -157,16 +194,30 @@ class Forms:
 
     def add(self, query: Subscription) -> None:
         """Adds a registered query to its form."""
-        self._form(query.form_id).add(query)
+        form = self._form(query.form_id)
+        form.add(query)
+        self._unsettle(form)
 
     def remove(self, query: Subscription) -> None:
         """Removes a query from its form."""
         self._form(query.form_id).remove(query)
 
-    def forget(self, owner: Owner) -> None:
+    def note(self, owner: Owner) -> None:
         """Notes that a plan node begins or ends to be answered."""
         if isinstance(owner, Subscription):
-            self._form(owner.form_id).forget()
+            form = self._form(owner.form_id)
+            form.note(owner)
+            self._unsettle(form)
+
+    def _unsettle(self, form: Form) -> None:
+        if len(form) >= MANY:
+            self._unsettled.add(form)
+
+    def settle(self) -> None:
+        """Makes the audiences of forms with many queries, so that no document has to wait for them."""
+        for form in self._unsettled:
+            _ = form.audience
+        self._unsettled.clear()
 
     def _form(self, id: str) -> Form:
         form = self._known.get(id)

@@ -34,6 +34,12 @@ class Members:
     ended: Ints
     ended_at: Ints
 
+    @classmethod
+    def active(cls, names: Sequence[str], identities: Sequence[Identity], columns: Sequence[Ints]) -> Members:
+        """Returns members that have not ended. `columns` are the qids, windows, sinces and begun."""
+        ended = np.full(len(names), ALWAYS)
+        return cls(names, identities, columns[0], columns[1], columns[2], columns[3], ended, ended)
+
     def __len__(self) -> int:
         return len(self.names)
 

@@ -232,7 +232,8 @@ class Registry:
         self._remove_targets(subscription)
 
     def flush(self) -> None:
-        """Writes pending rows of R_T to stage 2."""
+        """Writes pending rows of R_T to stage 2, and prepares what documents need."""
+        self._forms.settle()
         for number, rows in self._pending.items():
             if rows:
                 self._stage2.put_rows(self._table(number), list(rows.values()))
@@ -278,7 +279,7 @@ class Registry:
     def deactivate(self, owner: Owner) -> None:
         """Drops from stage 2 the rows of R_T that no other active plan node needs. Stage 1 still evaluates the
         patterns, and their witnesses are stored."""
-        self._forms.forget(owner)
+        self._forms.note(owner)
         for target in owner.targets:
             self._active_targets[target.row] -= 1
             if not self._active_targets[target.row]:
@@ -291,7 +292,7 @@ class Registry:
 
     def activate(self, owner: Owner) -> None:
         """Undoes `deactivate`."""
-        self._forms.forget(owner)
+        self._forms.note(owner)
         for target in owner.targets:
             self._active_targets[target.row] += 1
             self._queue_rows((self.catalog.row(target.row),))

@@ -35,6 +35,7 @@ from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, FaultyStore, Injected
+from tests.support.shown import assert_shown
 from xscl import parse_script
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ class Live:
         outputs = list(self._engine.outputs(self._engine.position(OUTPUT_SINK).acked))
         if outputs:  # numbers have no gaps, whatever was rolled back
             _same("numbers", [o.seq for o in outputs], list(range(outputs[0].seq, self._engine.last_seq + 1)))
+        assert_shown(self._engine)
         left = [as_row(output) for output in undelivered(self._engine)]
         _same_rows("undelivered outputs", left, self._model.undelivered)
 

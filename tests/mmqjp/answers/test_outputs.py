@@ -16,6 +16,7 @@ from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
 from tests.support.agreement import Delivery, arranged, as_row
+from tests.support.shown import assert_shown
 from xscl import Script
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ def assert_consistent(engine: Session, outputs: list[Output]) -> None:
     assert [output.seq for output in outputs] == list(range(len(outputs)))
     assert len({output.id for output in outputs}) == len(outputs)
     assert list(engine.outputs()) == outputs
+    assert_shown(engine)
     linked = engine.sql(
         """SELECT o.seq, m.match, m.docid1, m.docid2, q.query FROM outputs o
 JOIN output_matches l ON o.seq = l.seq JOIN match_rows m ON l.match = m.match
-JOIN match_queries q ON q.match = m.match AND q.query = o.query""",
+JOIN matches q ON q.match = m.match AND q.query = o.query""",
         trusted=True,
     ).to_pylist()
     by_seq: dict[int, list[list[str]]] = {}
