@@ -14,18 +14,21 @@ import pytest
 from feeds.document import Document
 from join_stage.joiner import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
+from mmqjp.answers.output import json_nodes
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
 from mmqjp.sinks.jsonl import open_sink
+from mmqjp.tables.answers import FORMER_NAMES
 from tests.support.cli import mmqjp
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.places import DATA
+from tests.support.shown import assert_shown
 from tests.support.stores import TABLES, parquet_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDED, CHAINS, UNNUMBERED = (DATA / f"store_v{version}.sql" for version in (1, 3, 4))
+RECORDED, CHAINS, UNNUMBERED, WITHOUT_FORMS = (DATA / f"store_v{version}.sql" for version in (1, 3, 4, 5))
 TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
 START = 1_767_225_600_000_000
 
@@ -46,6 +49,8 @@ def write_spark(directory: Path, recorded: Path = RECORDED) -> None:
             flat = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp)"
             tables["r_bin"] = connection.sql(flat).to_arrow_table()
             del tables["bound"]
+    now_called = {former: name for name, former in FORMER_NAMES.items()}
+    tables = {now_called.get(name, name): rows for name, rows in tables.items()}
     for name, rows in tables.items():
         for field in TABLES[name]:
             if field.name not in rows.column_names:
@@ -76,7 +81,7 @@ def assert_goes_on(engine: Session) -> None:
     assert {o.documents for o in got} == pairs and len(got) == len(pairs)
     engine.pause("pairs")
     assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
-    assert engine.setting("schema_version") == "5"
+    assert engine.setting("schema_version") == "6"
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -191,6 +196,55 @@ def test_outputs_of_a_store_of_format_4_are_numbered_on_spark(spark: SparkSessio
         assert_numbered(engine, lines)
 
 
+def outputs_of_format_5() -> list[tuple[object, ...]]:
+    with duckdb.connect() as connection:
+        connection.execute(WITHOUT_FORMS.read_text("utf-8"))
+        columns = "seq, query, t0, t1, documents, streams, nodes, xml, id"
+        return connection.sql(f"SELECT {columns} FROM outputs ORDER BY seq").fetchall()
+
+
+def rows_of(engine: Session) -> list[tuple[object, ...]]:
+    assert_shown(engine)
+    return [
+        (o.seq, o.query, o.t0, o.t1, list(o.documents), list(o.streams), json_nodes(o.nodes), o.xml, o.id)
+        for o in engine.outputs()
+    ]
+
+
+def assert_has_forms(engine: Session) -> None:
+    """Outputs and matches are what they were, queries are answered on, and what they have used counts."""
+    before = outputs_of_format_5()
+    assert rows_of(engine) == before
+    counts = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
+    assert {row["query"]: row["n"] for row in counts} == {"late": 6, "narrow": 1, "pairs": 6, "q2": 5, "readers": 4}
+    assert [o.seq for o in engine.outputs(20)] == [21]
+    got = list(engine.process([Document("b20", "<b><k>v</k></b>", time=START + 20_000_000)]))
+    # `narrow` was paused when a3 came, and `late` began with a backfill.
+    assert [(o.query, o.documents, o.seq) for o in got] == [
+        ("narrow", ("a1", "b20"), 22), ("q2", ("a1", "b20"), 23), ("q2", ("a3", "b20"), 24)
+    ]  # fmt: skip
+    reasons = engine.take_paused()
+    assert set(reasons) == {"pairs", "late"} and all("more than 7 matches in 10,000" in why for why in reasons.values())
+    assert rows_of(engine)[:22] == before
+    ids = [o.id for o in engine.lines()]
+    assert sorted(ids) == sorted(o.id for o in engine.outputs()) and len(set(ids)) == 25
+    assert [o.t1 for o in engine.lines()] == sorted(o.t1 for o in engine.outputs())
+
+
+def test_a_store_of_format_5_opens_on_duckdb(tmp_path: Path):
+    write_duckdb(tmp_path / "state", WITHOUT_FORMS)
+    with Session("duckdb", state=tmp_path / "state", max_outputs=7) as engine:
+        assert rows_of(engine) == outputs_of_format_5()
+    with Session("duckdb", state=tmp_path / "state", max_outputs=7) as engine:
+        assert_has_forms(engine)
+
+
+def test_a_store_of_format_5_opens_on_spark(spark: SparkSession, tmp_path: Path):
+    write_spark(tmp_path / "state", WITHOUT_FORMS)
+    with Session(spark, state=tmp_path / "state", max_outputs=7) as engine:
+        assert_has_forms(engine)
+
+
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_duckdb(tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -205,11 +259,11 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
     state = tmp_path / "state"
     Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '6', 7)")
-    with pytest.raises(StoreError, match="the store has format 6, and this version of mmqjp reads formats up to 5"):
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '7', 7)")
+    with pytest.raises(StoreError, match="the store has format 7, and this version of mmqjp reads formats up to 6"):
         Session("duckdb", state=state)
     result = mmqjp("list", "--state", state)
-    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 6")
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 7")
     assert result.stderr.count("\n") == 1
 
 
