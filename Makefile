@@ -30,6 +30,7 @@ bench: bench-stage1
 	$(BIN)/mmqjp bench adversarial --json bench-results/adversarial.json
 	$(BIN)/mmqjp bench whole-path --json bench-results/whole-path.json
 	$(BIN)/mmqjp bench expert --csv bench-results/expert.csv --json bench-results/expert.json
+	$(BIN)/mmqjp bench peers $(call kept,peers)
 	$(BIN)/mmqjp bench fanout --csv bench-results/fanout.csv --json bench-results/fanout.json
 	$(BIN)/mmqjp bench feeds --json bench-results/feeds.json
 

@@ -18,6 +18,8 @@ _STYLES = {
 }
 _OTHER = ("tab:purple", "v-")
 
+_COLOURS = ("tab:green", "tab:red", "tab:blue", "tab:orange")
+
 _WIDE = 7
 """Inches of a figure that has room for five names side by side."""
 
@@ -163,6 +165,27 @@ def draw_expert(lines: Sequence[Line], prefix: Path) -> None:
     times.plot(queries, [_number(line.details, "expert_document_ms") for line in lines], "s:", label="by hand")
     rates.set(xlabel="queries", ylabel="items a second of CPU", xscale="log", yscale="log")
     times.set(xlabel="queries", ylabel="ms of CPU for one document", xscale="log", ylim=(0, None))
+    _finish(figure, rates, prefix)
+
+
+def draw_peers(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: items a second, seconds to add a query, and memory, by number of queries. Of a
+    peer with two forms, the rate of `each` is dotted."""
+    figure = _figure(11, 3.6)
+    rates, adding, memory = figure.subplots(1, 3)
+    for system, colour in zip(dict.fromkeys(line.engine for line in lines), _COLOURS, strict=False):
+        of = [line for line in lines if line.engine == system]
+        for form, points in _by_plan(of, "queries").items():
+            queries, at = [x for x, _ in points], [line for _, line in points]
+            style, label = ("o-", system) if form == "joined" else ("o:", f"{system}, each")
+            heights = [_number(line.details, "items_a_second") for line in at]
+            rates.plot(queries, heights, style, color=colour, label=label)
+            if form == "joined":
+                adding.plot(queries, [_number(line.details, "added") for line in at], style, color=colour)
+                memory.plot(queries, [float(str(line.details["resident_mib"])) for line in at], style, color=colour)
+    rates.set(xlabel="queries", ylabel="items a second", xscale="log", yscale="log")
+    adding.set(xlabel="queries", ylabel="seconds to add a query", xscale="log", yscale="log")
+    memory.set(xlabel="queries", ylabel="memory, MiB", xscale="log", yscale="log")
     _finish(figure, rates, prefix)
 
 

@@ -116,9 +116,15 @@ def marked(line: Line) -> str:
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     """The options that the benchmarks of stage 2 share."""
-    made = argparse.ArgumentParser(prog=f"mmqjp bench {name}", description=description)
+    made = plain_parser(name, description)
     made.add_argument("--engine", choices=ENGINES, default="duckdb", help="default: duckdb")
     made.add_argument("--plan", choices=PLANS, help="measure one plan; default: all")
+    return made
+
+
+def plain_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """These options without those that choose an engine or a plan."""
+    made = argparse.ArgumentParser(prog=f"mmqjp bench {name}", description=description)
     made.add_argument("--queries", type=_numbers, metavar="N,N", help="numbers of queries, separated by commas")
     made.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
     made.add_argument("--csv", type=file, metavar="FILE", help="write the table")

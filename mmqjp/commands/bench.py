@@ -18,6 +18,7 @@ MODULES = {
     "rss": "bench.rss",
     "realistic": "bench.realistic",
     "expert": "bench.expert",
+    "peers": "bench.peers",
     "fanout": "bench.fanout",
     "feeds": "bench.feeds",
     "flat-state": "bench.flat_state",
@@ -41,6 +42,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     rss           joining the items of a feed, as the thesis does
     realistic     lifelike queries with windows: the joins and the whole path
     expert        bytes to output lines, compared with a program written by hand
+    peers         beside Apache Flink, Pathway and Spark's stream-stream joins
     fanout        many queries over the same matches, compared with one of them
     feeds         feeds to documents, and which library takes the time
     flat-state    a long run on DuckDB, to check that it stays small
