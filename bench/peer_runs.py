@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -83,7 +84,7 @@ def run(system: System, work: Work, batches: Path, python: str = sys.executable,
         with errors.open("wb") as said:
             process = subprocess.Popen(
                 [python, "-m", f"bench.{system.module}", str(directory)],
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment, cwd=directory,
+                stdin=subprocess.PIPE, stdout=said, stderr=said, env=environment, cwd=directory,
                 start_new_session=True,
             )  # fmt: skip
             resident = _watched(process, long)
@@ -116,19 +117,10 @@ def _watched(process: subprocess.Popen[bytes], long: float) -> int:
     finally:
         ended.set()
         watcher.join()
-        if process.poll() is None or _group_lives(process.pid):
+        with suppress(ProcessLookupError):  # A JVM may outlive the Python that started it.
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.communicate()
     return most
-
-
-def _group_lives(group: int) -> bool:
-    """Whether processes that a peer started are left: a JVM may outlive the Python that started it."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _code(system: System, directory: Path) -> str:

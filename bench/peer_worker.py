@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -153,8 +155,19 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
         writer.writerows(rows)
 
 
+def end_with_parent() -> None:
+    """Ends this process and all in its group once its standard input is closed, as when its parent is killed."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def serve(make: Callable[[Work, Path], Peer]) -> None:
     """The main function of a peer's module: measures it over the case in the directory of the first argument."""
+    end_with_parent()
     directory = Path(sys.argv[1])
     work = read_work(directory)
     peer = make(work, directory)

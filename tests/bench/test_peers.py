@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -196,6 +197,16 @@ def test_memory_and_time_are_those_of_all_descendants():
         process.communicate(b"\n")
     assert resident_bytes(process.pid) == 0
     assert processor_seconds(1 << 30) == 0
+
+
+def test_a_peer_ends_when_the_benchmark_does():
+    text = (
+        "from bench.peer_worker import end_with_parent; import threading; end_with_parent(); threading.Event().wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == -signal.SIGKILL
 
 
 def test_the_command_prints_a_table_and_writes_lines(tmp_path: Path):
