@@ -32,13 +32,14 @@ class PeerFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class System:
-    """A peer: its name, its module in `bench`, what must be importable, and whether it needs Java."""
+    """A peer: its name, its module in `bench`, what must be importable, whether it needs Java, and whether it uses
+    mmqjp, so that it cannot have an interpreter of its own."""
 
     name: str
     module: str
     needs: str
     java: bool = False
-    shares_interpreter: bool = True
+    uses_ours: bool = False
 
     def lacking(self, python: str) -> str:
         """What it lacks to run with an interpreter; "" if nothing."""
@@ -55,10 +56,10 @@ class System:
 SYSTEMS = {
     system.name: system
     for system in (
-        System("mmqjp", "peer_ours", "mmqjp"),
-        System("flink", "peer_flink", "pyflink", java=True, shares_interpreter=False),
+        System("mmqjp", "peer_ours", "mmqjp", uses_ours=True),
+        System("flink", "peer_flink", "pyflink", java=True),
         System("pathway", "peer_pathway", "pathway"),
-        System("spark", "peer_spark", "pyspark", java=True),
+        System("spark", "peer_spark", "pyspark", java=True, uses_ours=True),
     )
 }
 
@@ -126,7 +127,7 @@ def _watched(process: subprocess.Popen[bytes], long: float) -> int:
 def _code(system: System, directory: Path) -> str:
     """Where a peer finds `bench`: with an interpreter of its own it must not find our libraries beside it."""
     package = Path(__file__).parent
-    if system.shares_interpreter:
+    if system.uses_ours:
         return str(package.parent)
     copied = directory / "code" / "bench"
     copied.mkdir(parents=True)

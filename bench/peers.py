@@ -195,10 +195,11 @@ def _options() -> argparse.Namespace:
     made = plain_parser("peers", "beside Apache Flink, Pathway and Spark's stream-stream joins")
     made.add_argument("--items", type=int, metavar="N", help=f"how many items; default: {ITEMS:,}")
     made.add_argument("--rounds", type=int, metavar="N", help=f"how often each is run; default: {ROUNDS}")
-    for name in SYSTEMS:
-        if name != OURS:
-            help_text = f"the interpreter that has {SYSTEMS[name].needs}; default: this one"
-            made.add_argument(f"--{name}-python", default=sys.executable, metavar="PATH", help=help_text)
+    made.add_argument("--peer", choices=[*SYSTEMS][1:], action="append", help="only this one; may be repeated")
+    for system in SYSTEMS.values():
+        if not system.uses_ours:
+            said = f"the interpreter that has {system.needs}; default: this one"
+            made.add_argument(f"--{system.name}-python", default=sys.executable, metavar="PATH", help=said)
     return parsed(made)
 
 
@@ -215,7 +216,8 @@ def present(pythons: dict[str, str]) -> dict[str, str]:
 
 def main() -> None:
     options = _options()
-    pythons = {name: getattr(options, f"{name}_python", sys.executable) for name in SYSTEMS}
+    taking_part = [OURS, *(options.peer or [*SYSTEMS][1:])]
+    pythons = {name: getattr(options, f"{name}_python", sys.executable) for name in taking_part}
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
     count = options.items or (QUICK_ITEMS if options.quick else ITEMS)
     rounds = options.rounds or (1 if options.quick else ROUNDS)

@@ -185,7 +185,7 @@ def draw_peers(lines: Sequence[Line], prefix: Path) -> None:
                 memory.plot(queries, [float(str(line.details["resident_mib"])) for line in at], style, color=colour)
     rates.set(xlabel="queries", ylabel="items a second", xscale="log", yscale="log")
     adding.set(xlabel="queries", ylabel="seconds to add a query", xscale="log", yscale="log")
-    memory.set(xlabel="queries", ylabel="memory, MiB", xscale="log", yscale="log")
+    memory.set(xlabel="queries", ylabel="memory, MiB", xscale="log", ylim=(0, None))
     _finish(figure, rates, prefix)
 
 
