@@ -193,7 +193,10 @@ def crawl_files(paths: Sequence[Path]) -> list[bytes]:
     def is_wanted(name: str) -> bool:
         return is_named_as_feed(name) and not name.lower().endswith(SIDECAR_SUFFIX)
 
-    found = [file for path in paths for file in (files_below(path, is_wanted) if path.is_dir() else [path])]
+    def below(path: Path) -> list[Path]:
+        return [file for file, _ in files_below(path, is_wanted)]
+
+    found = [file for path in paths for file in (below(path) if path.is_dir() else [path])]
     if not found:
         raise SourceError(", ".join(map(str, paths)), "there are no feeds", "name a directory of them")
     return [path.read_bytes() for path in found]

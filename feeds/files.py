@@ -40,32 +40,54 @@ def modified_us(path: Path) -> int:
     return path.stat().st_mtime_ns // 1000
 
 
-def files_below(directory: Path, is_wanted: Callable[[str], bool]) -> Iterator[Path]:
-    """The regular files whose names are wanted, depth first in order of names.
+def none_known(name: str) -> bool:
+    """The default of `files_below`: no file is known already."""
+    return False
 
+
+def files_below(
+    directory: Path, is_wanted: Callable[[str], bool], is_known: Callable[[str], bool] = none_known
+) -> Iterator[tuple[Path, str]]:
+    """The regular files that are wanted by their names, depth first in order of names, with their names below the
+    directory.
+
+    A file that `is_known` by its name below the directory is left out, at little cost: there may be many of them.
     A symbolic link to a file counts if it leads to a place inside `directory`. Links to directories are not followed:
     what they hold inside is met anyway. A directory that cannot be listed, and a file that cannot be looked at, are
     among the paths, so that whoever reads them says so.
     """
-    return _below(directory, is_wanted, directory.resolve())
+    return _below(str(directory), "", is_wanted, is_known, directory.resolve())
 
 
-def _below(directory: Path, is_wanted: Callable[[str], bool], root: Path) -> Iterator[Path]:
+def _below(
+    directory: str, prefix: str, is_wanted: Callable[[str], bool], is_known: Callable[[str], bool], root: Path
+) -> Iterator[tuple[Path, str]]:
     try:
-        children = sorted(os.scandir(directory), key=lambda child: child.name)
+        with os.scandir(directory) as children:
+            left = [
+                child
+                for child in children
+                if child.is_dir(follow_symlinks=False)
+                or (not is_known(printable(prefix + child.name)) and is_wanted(child.name))
+            ]
     except OSError:
-        yield directory
+        path = Path(directory)
+        yield path, printable(prefix.rstrip("/") or path.name)
         return
-    for child in children:
-        path = Path(child.path)
+    left.sort(key=lambda child: child.name)
+    for child in left:
+        name = prefix + child.name
         if child.is_dir(follow_symlinks=False):
-            yield from _below(path, is_wanted, root)
-        elif is_wanted(child.name) and _is_file_inside(path, root):
-            yield path
+            yield from _below(child.path, f"{name}/", is_wanted, is_known, root)
+        elif _is_file_inside(child, root):
+            yield Path(child.path), printable(name)
 
 
-def _is_file_inside(path: Path, root: Path) -> bool:
+def _is_file_inside(child: os.DirEntry[str], root: Path) -> bool:
     try:
+        if not child.is_symlink():  # costs nothing: the listing of the directory has told it
+            return child.is_file()
+        path = Path(child.path)
         return path.is_file() and path.resolve().is_relative_to(root)
     except OSError:
         return True
@@ -78,4 +100,4 @@ def name_below(path: Path, directory: Path) -> str:
 
 def printable(name: str) -> str:
     """A name as text that can be written anywhere, with lone surrogates (undecodable bytes) replaced."""
-    return name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return name if name.isascii() else name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

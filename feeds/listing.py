@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from feeds.drop_directory import read_sidecar, read_stem
-from feeds.files import files_below, name_below, printable
+from feeds.files import files_below, none_known, printable
 from feeds.kinds import SIDECAR_SUFFIX, FileKind, is_unfinished, kind_of_file
 from feeds.order import fetch_time
 
@@ -33,36 +33,44 @@ class Listing:
     def __init__(self, path: Path, *, feeds: bool) -> None:
         self._path = path
         self._kind = partial(kind_of_file, feeds=feeds)
-        self._sidecars: set[Path] = set()
+        self._sidecars: set[str] = set()
 
-    def files(self) -> Iterator[SourceFile]:
-        """The files that are there now, in no particular order."""
+    def files(self, is_known: Callable[[str], bool] = none_known) -> Iterator[SourceFile]:
+        """The files that are there now, in no particular order. In a directory, those that are known by their names are
+        left out."""
         if not self._path.is_dir():
             yield SourceFile(self._path, printable(self._path.name), self._kind(self._path.name))
             return
-        for path in files_below(self._path, self._is_wanted):
-            if not self._is_sidecar(path):
-                kind = self._kind(path.name) if self._is_wanted(path.name) else None
-                name = printable(path.name) if path == self._path else name_below(path, self._path)
-                yield SourceFile(path, name, kind)
+        sidecars: set[str] = set()
 
-    def _is_wanted(self, name: str) -> bool:
+        def is_passed_over(name: str) -> bool:
+            if name in self._sidecars:
+                sidecars.add(name)
+                return True
+            return is_known(name)
+
+        for path, name in files_below(self._path, self.is_wanted, is_passed_over):
+            if _is_sidecar(path):
+                sidecars.add(name)
+            else:
+                yield SourceFile(path, name, self._kind(path.name) if self.is_wanted(path.name) else None)
+        self._sidecars = sidecars
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a file of the directory is listed if it has this name, unless it is a sidecar."""
         return not is_unfinished(name) and self._kind(name) is not None
 
-    def _is_sidecar(self, path: Path) -> bool:
-        """Whether a file only has notes on another, which may come later."""
-        if path.suffix.lower() != SIDECAR_SUFFIX:
-            return False
-        if read_stem(path.stem) is not None:
-            return True
-        if path not in self._sidecars:
-            try:
-                if read_sidecar(path) is None:
-                    return False
-            except (ValueError, OSError):
-                return False
-            self._sidecars.add(path)
+
+def _is_sidecar(path: Path) -> bool:
+    """Whether a file only has notes on another, which may come later."""
+    if path.suffix.lower() != SIDECAR_SUFFIX:
+        return False
+    if read_stem(path.stem) is not None:
         return True
+    try:
+        return read_sidecar(path) is not None
+    except (ValueError, OSError):
+        return False
 
 
 def in_order(files: Iterable[SourceFile]) -> list[SourceFile]:

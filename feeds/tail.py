@@ -110,15 +110,29 @@ class Tail:
         """Whether what is read are feeds."""
         return self._feeds is not None
 
+    @property
+    def path(self) -> Path:
+        """The directory, or the file."""
+        return self._path
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a file with this name, in the directory or beside the file, may be one to read."""
+        return self._listing.is_wanted(name) if self._path.is_dir() else name.startswith(self._path.name)
+
     def waiting(self, positions: Positions) -> Iterator[WaitingFile]:
         """The files that have something to read behind their positions, in no particular order."""
         lines: dict[str, Path] = {}
-        for file in self._listing.files():
+
+        def is_read(name: str) -> bool:
+            known = positions.get((self.name, name))
+            return known is not None and known.position == ALL_READ
+
+        for file in self._listing.files(is_read):
             if file.kind is FileKind.JSON_LINES:
                 lines[file.name] = file.path
                 continue
-            known = positions.get((self.name, file.name))
-            if known is None or known.position != ALL_READ:
+            if not is_read(file.name):  # a source that is one file is listed in any case
+                known = positions.get((self.name, file.name))
                 start = known or Offset(self.name, file.name, 0)
                 yield WaitingFile(
                     True, file.fetched(), self.name, file.name, file.path, self, start, known, lines=False
