@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import click
@@ -47,6 +47,8 @@ from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.question_runner import MAX_RUNNING, QUERY, QuestionRunner
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
+from mmqjp.service.watcher import Polling
+from mmqjp.service.watching import watch
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT_SINK
 from mmqjp.sinks.jsonl import open_sink
@@ -115,7 +117,8 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     default="1s",
     show_default=True,
     callback=trigger,
-    help=f"How often to look for new documents; {AVAILABLE_NOW}: read what is there and stop.",
+    help="Longest time between two looks for new documents, and on Spark the time between any two; "
+    f"{AVAILABLE_NOW}: read what is there and stop.",
 )
 @click.option(
     "--output",
@@ -246,7 +249,7 @@ def stream(
         session or engine, None, plan, state, timing, quota=quota,
         max_document=max_document, max_nodes=max_nodes, shared=shared,
     )  # fmt: skip
-    with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as fetching:
+    with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as beside:
         if script is not None and queries_path is not None:
             for message in subscribe(opened, script, queries_path, "renew"):
                 metrics.event("queries", what=message)
@@ -271,8 +274,10 @@ def stream(
             max_running = 1 if session is not None else MAX_RUNNING
             questions = QuestionRunner(opened, spool, metrics, question_timeout, max_running=max_running)
             common = opened, sources, sink, CommandQueue(spool, skip=(QUERY,)), metrics
+            watches = session is None and trigger is not None
+            watcher = beside.enter_context(closing(watch(sources, spool, metrics))) if watches else Polling()
             service_options = ServiceOptions(
-                batch_size, batch_bytes, keep, keep_ids, history, on_idle, should_reopen, questions.free_memory
+                batch_size, batch_bytes, keep, keep_ids, history, on_idle, should_reopen, questions.free_memory, watcher
             )
             if session is None:
                 service = Service(*common, service_options)
@@ -295,12 +300,12 @@ def stream(
             metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
             if drops is not None:
                 job = options.job(subscribed, drops.directory)
-                fetch = fetching.enter_context(Fetching(job, metrics, stop, watch=trigger is not None))
+                fetch = beside.enter_context(Fetching(job, metrics, stop, watch=trigger is not None))
                 if trigger is None:
                     fetch.wait()
             with questions, gc_frozen():
                 service.run(trigger, stop)
-            fetching.close()
+            beside.close()
         except BrokenPipeError as error:
             if error.filename is None:  # the reader of standard error: there is nobody to tell
                 raise

@@ -15,6 +15,7 @@ from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS
 from mmqjp.service.intake import Intake, ReadBatch
 from mmqjp.service.log import Log
 from mmqjp.service.progress import progress
+from mmqjp.service.watcher import Polling, Stop, Watcher
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import Delivery
 from mmqjp.sinks.sink import Sink
@@ -24,19 +25,15 @@ from mmqjp.tables.commit_metadata import CommitMetadata
 POLL = 0.1
 """Seconds between two looks for commands while the service waits."""
 
+SHARE = 9
+"""A look that found nothing, though the watcher had called for it, is followed by a rest that takes so many times as
+long. So a storm of changes that do not matter costs at most one part in ten of a processor."""
+
 PRUNE_INTERVAL = 50
 """Every so many batches, counted across restarts, the service drops what it need not keep any longer."""
 
 PRUNED_AT_BATCH = "pruned"
 """The setting that stores the number of the batch at which that was last done."""
-
-
-class Stop(Protocol):
-    """Says when to stop. A `threading.Event` is one."""
-
-    def is_set(self) -> bool: ...
-
-    def wait(self, timeout: float) -> bool: ...
 
 
 class Commands(Protocol):
@@ -66,6 +63,7 @@ class ServiceOptions:
     - `on_idle`: called whenever everything that has arrived is processed.
     - `should_reopen`: returns True, once, if the output file must be opened again.
     - `free_memory`: called when a batch runs out of memory. Returns whether it freed any, so that a retry is worth it.
+    - `watcher`: waits between two looks, and calls for one when something may have come. The caller closes it.
     """
 
     batch_size: int = BATCH_DOCUMENTS
@@ -76,6 +74,7 @@ class ServiceOptions:
     on_idle: Callable[[Session], object] = do_nothing
     should_reopen: Callable[[], bool] = never
     free_memory: Callable[[], bool] = never
+    watcher: Watcher = field(default_factory=Polling)
 
 
 class Service:
@@ -101,7 +100,8 @@ class Service:
         self._write()
 
     def run(self, trigger: float | None, stop: Stop) -> None:
-        """Looks for documents every `trigger` seconds until `stop` is set. With None, looks once and returns."""
+        """Looks for documents whenever the watcher calls for it, and at least every `trigger` seconds, until `stop` is
+        set. With None, looks once and returns."""
         while not stop.is_set():
             started = perf_counter()
             self.drain(stop)
@@ -110,20 +110,36 @@ class Service:
             if trigger is None:
                 break
             self._commit_settings()
-            while not stop.is_set() and (left := trigger - (perf_counter() - started)) > 0:
-                self._run_commands()
-                stop.wait(min(left, POLL))
+            self._wait(started + trigger, stop)
         self._commit_settings()
 
-    def drain(self, stop: Stop) -> None:
-        """Processes all that has arrived, batch by batch. Once `stop` is set, returns after the current batch."""
-        self._run_commands()
+    def _wait(self, until: float, stop: Stop) -> None:
+        """Waits for the next regular look, and looks in between when the watcher calls for it. Upkeep that only time
+        calls for, such as advancing silent streams, is left to the regular looks."""
+        rest_until = 0.0
+        while not stop.is_set() and (left := until - (now := perf_counter())) > 0:
+            self._run_commands()
+            watcher = self._options.watcher if now >= rest_until else Polling()
+            if watcher.wait(min(left, POLL), stop):
+                started = perf_counter()
+                if not self.drain(stop):
+                    now = perf_counter()
+                    rest_until = now + SHARE * (now - started)
+
+    def drain(self, stop: Stop) -> bool:
+        """Processes all that has arrived, batch by batch. Once `stop` is set, returns after the current batch.
+
+        Returns whether there was anything, be it a document or a command.
+        """
+        found = self._run_commands()
         for batch in self._intake.batches():
+            found = True
             self._process(batch)
             if stop.is_set():
-                return
+                break
             self._run_commands()
             self._prune()
+        return found
 
     def _pass_time(self) -> None:
         """Advances silent streams with the clock, and writes the outputs that this decides."""
@@ -142,14 +158,17 @@ class Service:
         self._pruned = self._engine.batch
         self._note_delivered()
 
-    def _run_commands(self) -> None:
-        """Runs the commands of other processes. A backfill among them has outputs, and may pause queries."""
+    def _run_commands(self) -> bool:
+        """Runs the commands of other processes, and returns whether there were any. A backfill among them has outputs,
+        and may pause queries."""
         if self._options.should_reopen():
             self._delivery.prepare()
             self._note_delivered()
-        if self._commands.apply(self._engine, self._log):
-            self._write()
-            self._log_paused()
+        if not self._commands.apply(self._engine, self._log):
+            return False
+        self._write()
+        self._log_paused()
+        return True
 
     def _log_paused(self) -> None:
         """Logs which queries passed a bound and were paused."""

@@ -55,6 +55,11 @@ class Spool:
         self._commands, self._answers, self._now = state / SPOOL / COMMANDS, state / SPOOL / ANSWERS, now
         self._state = state
 
+    def directory(self) -> Path:
+        """The directory of the commands, which is made if it is missing. Raises OSError."""
+        make_state(self._state)
+        return make_inside(self._state, SPOOL, COMMANDS)
+
     def submit(self, do: str, arguments: Mapping[str, Any]) -> Command:
         """Submits a command. Raises OSError if the directory cannot be written to."""
         command = Command(f"{self._now():019d}-{uuid4().hex}", do, arguments)
@@ -95,7 +100,7 @@ class Spool:
 
     def _paths(self) -> list[Path]:
         try:
-            names = sorted(entry.name for entry in os.scandir(self._commands) if entry.name.endswith(".json"))
+            names = sorted(entry.name for entry in os.scandir(self._commands) if is_command(entry.name))
         except FileNotFoundError:
             return []
         return [self._commands / name for name in names]
@@ -131,6 +136,11 @@ class Spool:
                 stale = time.isdecimal() and int(time) < before
                 if stale and (directory == self._answers or path.name.startswith(".")):
                     path.unlink(missing_ok=True)
+
+
+def is_command(name: str) -> bool:
+    """Whether a file in the directory of the commands is one."""
+    return name.endswith(".json")
 
 
 def _command(path: Path) -> Command:

@@ -28,7 +28,8 @@ from join_stage.store.protocol import StoreError
 from join_stage.store.spark.tables import file_urls
 from mmqjp.service.intake import ReadBatch
 from mmqjp.service.log import Log
-from mmqjp.service.loop import POLL, Commands, Service, ServiceOptions, Stop
+from mmqjp.service.loop import POLL, Commands, Service, ServiceOptions
+from mmqjp.service.watcher import Stop
 from mmqjp.session import Session
 from mmqjp.sinks.sink import Sink
 from mmqjp.spark.micro_batch import items_of, numbered, readable, uncommitted
