@@ -32,6 +32,8 @@ bench: bench-stage1
 	$(BIN)/mmqjp bench expert --csv bench-results/expert.csv --json bench-results/expert.json
 	$(BIN)/mmqjp bench peers $(call kept,peers)
 	$(BIN)/mmqjp bench fanout --csv bench-results/fanout.csv --json bench-results/fanout.json
+	$(BIN)/mmqjp bench latency --csv bench-results/latency.csv --json bench-results/latency.json
+	$(BIN)/mmqjp bench latency --engine spark --quick --json bench-results/latency-spark.json
 	$(BIN)/mmqjp bench feeds --json bench-results/feeds.json
 
 bench-stage1: $(READY)

@@ -203,6 +203,19 @@ def draw_fanout(lines: Sequence[Line], prefix: Path) -> None:
     _finish(figure, commits, prefix)
 
 
+def draw_latency(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: the latency of a service that is idle or at half load, by queries."""
+    figure = _figure(8, 3.4)
+    panels = figure.subplots(1, 2)
+    for axes, load in zip(panels, ("idle", "half"), strict=True):
+        of = [line for line in lines if line.case["load"] == load]
+        queries = [float(str(line.case["queries"])) for line in of]
+        for share in ("p50", "p95", "p99"):
+            axes.plot(queries, [_number(line.details, f"{share}_ms") for line in of], "o-", label=share)
+        axes.set(title=load, xlabel="queries", ylabel="ms", xscale="log", yscale="log")
+    _finish(figure, panels[0], prefix)
+
+
 def _by_plan(lines: Iterable[Line], key: str) -> dict[str, list[tuple[float, Line]]]:
     found: dict[str, list[tuple[float, Line]]] = {}
     for line in lines:

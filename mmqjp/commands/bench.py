@@ -20,6 +20,7 @@ MODULES = {
     "expert": "bench.expert",
     "peers": "bench.peers",
     "fanout": "bench.fanout",
+    "latency": "bench.latency",
     "feeds": "bench.feeds",
     "flat-state": "bench.flat_state",
 }
@@ -44,6 +45,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     expert        bytes to output lines, compared with a program written by hand
     peers         beside Apache Flink, Pathway and Spark's stream-stream joins
     fanout        many queries over the same matches, compared with one of them
+    latency       from the appearance of a file to its output line, of a running service
     feeds         feeds to documents, and which library takes the time
     flat-state    a long run on DuckDB, to check that it stays small
 
