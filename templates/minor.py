@@ -8,7 +8,7 @@ variable, whatever queries call it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from xscl.algebra.normal import Term
 from xscl.algebra.pattern import PatternNode, Test
@@ -44,7 +44,7 @@ def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
     for term in dict.fromkeys(terms):
         by_var.setdefault(term.var, []).append(term)
     if not by_var:
-        return Minor((MinorNode(None, (_canonical(pattern),), ()),), {})
+        return Minor((MinorNode(None, (_canonical(pattern, pattern.children),), ()),), {})
     builder = _MinorBuilder(by_var)
     tree = builder.mark(pattern, ())
     builder.collect(tree, None, ())
@@ -81,7 +81,7 @@ class _MinorBuilder:
 
     def collect(self, tree: _MarkedNode, parent: int | None, above: tuple[PatternNode, ...]) -> None:
         branches = tuple(child.node for child in tree.children if not child.holds)
-        definition = (*above, _canonical(replace(tree.node, children=branches)))
+        definition = (*above, _canonical(tree.node, branches))
         if tree.kept:
             index = len(self.nodes)
             self.nodes.append(MinorNode(parent, definition, tree.path))
@@ -92,12 +92,14 @@ class _MinorBuilder:
                 self.collect(child, parent, definition)
 
 
-def _canonical(node: PatternNode) -> PatternNode:
-    """The node without variable names, with its conditions and branches sorted and distinct."""
-    children = {str(child): child for child in map(_canonical, node.children)}
-    return replace(
-        node,
-        var=None,
-        conditions=tuple(sorted(set(node.conditions), key=str)),
-        children=tuple(children[key] for key in sorted(children)),
-    )
+def _canonical(node: PatternNode, branches: tuple[PatternNode, ...]) -> PatternNode:
+    """The node without variable names, with `branches` as children. These and its conditions are sorted and
+    distinct."""
+    conditions = node.conditions
+    if len(conditions) > 1:
+        conditions = tuple(sorted(set(conditions), key=str))
+    if branches:
+        children = {str(child): child for child in (_canonical(branch, branch.children) for branch in branches)}
+        branches = tuple(children[key] for key in sorted(children))
+    # Written out, because `replace` takes several times as long.
+    return PatternNode(node.axis, node.test, conditions, branches, None, node.functions)

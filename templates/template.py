@@ -73,16 +73,23 @@ def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
     """The canonical form of a shape with variables. Identical conjunctive queries have one key."""
     colours = [(node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)]
     ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
+    order, position, numbered = _canonical_order(shape, tuple([ranks[colour] for colour in colours]))
+    return Canonical((tuple([colours[node] for node in order]), numbered), position)
+
+
+@lru_cache(maxsize=65536)
+def _canonical_order(shape: Shape, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The canonical order of the nodes of a shape, whose colours have these ranks; the position of each node in it; and
+    the edges between positions, one after another."""
     edges = shape.edges()
     import igraph  # it takes longer than all other imports of a Spark worker, which does not need it
 
-    graph = igraph.Graph(n=len(colours), edges=edges, vertex_attrs={"node": range(len(colours))})
+    graph = igraph.Graph(n=len(ranks), edges=edges, vertex_attrs={"node": range(len(ranks))})
     # The direction of the permutation depends on the version of igraph, so igraph applies it.
-    permutation = graph.canonical_permutation(color=[ranks[colour] for colour in colours])
-    order = sorted(graph.permute_vertices(permutation).vs["node"], key=lambda node: colours[node])
+    permutation = graph.canonical_permutation(color=ranks)
+    order = sorted(graph.permute_vertices(permutation).vs["node"], key=lambda node: ranks[node])
     position = [0] * len(order)
     for place, node in enumerate(order):
         position[node] = place
     numbered = sorted(tuple(sorted((position[a], position[b]))) for a, b in edges)
-    key = (tuple(colours[node] for node in order), tuple(chain.from_iterable(numbered)))
-    return Canonical(key, tuple(position))
+    return tuple(order), tuple(position), tuple(chain.from_iterable(numbered))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lark import UnexpectedInput, UnexpectedToken
 
 from xscl.algebra.expressions import Span
-from xscl.problems import Problem
+from xscl.problems import Lines, Problem
 
 KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
 
@@ -199,27 +199,28 @@ _RULES = (
 )
 
 
-def explain(error: UnexpectedInput, text: str, statement: Span) -> Problem:
-    """What is wrong where the parser stopped in `text`. `statement` is the span of the statement in it."""
+def explain(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
+    """What is wrong where the parser stopped in the `text` of a statement, which begins at `start` in its script."""
     if isinstance(error, UnexpectedToken):
         expected, ended = set(error.accepts), error.token.type == "$END"
     else:
         expected, ended = set(getattr(error, "allowed", ())), False
-    at = statement.end if ended else error.pos_in_stream or statement.start
-    return (
-        _bracket_problem(text, statement.start, at, ended, expected)
-        or _known_mistake(text[statement.start : at], text[at : statement.end], at, expected)
-        or _keyword_problem(text[at : statement.end], at, expected)
-        or _plain_problem(text[at : statement.end], at, expected)
+    at = len(text) if ended else error.pos_in_stream or 0
+    problem = (
+        _bracket_problem(text, at, ended, expected, start, lines)
+        or _known_mistake(text[:at], text[at:], at, expected)
+        or _keyword_problem(text[at:], at, expected)
+        or _plain_problem(text[at:], at, expected)
     )
+    return Problem(problem.message, Span(start + problem.span.start, start + problem.span.end), problem.hint)
 
 
-def _bracket_problem(text: str, start: int, at: int, ended: bool, expected: set[str]) -> Problem | None:
+def _bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: int, lines: Lines) -> Problem | None:
     """The problem of a bracket that closes nothing or another one, or that is open at the end; else None."""
     if not ended and (text[at] not in ")]}" or expected & {"TEXT", "DQUOTED", "SQUOTED"}):
         return None
     stack: list[int] = []
-    for found in _BRACKETS.finditer(text, start, at):
+    for found in _BRACKETS.finditer(text, 0, at):
         if found[0] in "([{":
             stack.append(found.start())
         elif found[0] in ")]}" and stack:
@@ -233,8 +234,7 @@ def _bracket_problem(text: str, start: int, at: int, ended: bool, expected: set[
         return Problem(f"this {text[at]} closes nothing", here, "remove it, or write what it should close")
     if _CLOSER[opener] == text[at]:
         return None
-    line = text.count("\n", 0, stack[-1]) + 1
-    column = stack[-1] - text.rfind("\n", 0, stack[-1])
+    line, column = lines.place(start + stack[-1])
     message = f"this {text[at]} comes before the {opener} at {line}:{column} is closed"
     return Problem(message, here, f"write {_CLOSER[opener]} first")
 

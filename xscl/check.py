@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
+from common.progress import followed
 from xscl.algebra.expressions import (
     And,
     Call,
@@ -24,7 +25,7 @@ from xscl.algebra.expressions import (
 from xscl.check_expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
 from xscl.check_publishing import check_publishing
 from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
-from xscl.problems import Problem, XsclError
+from xscl.problems import Lines, Problem
 from xscl.scope import NameKind, blocks, operand_kind, star_items, visible_names
 from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
 
@@ -40,28 +41,34 @@ MAX_STEPS = 100
 _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 
 
-def check_script(script: Script, text: str) -> list[XsclError]:
-    """Every mistake in the meaning of a script's queries. `text` is the script's."""
+def check_script(script: Script, lines: Lines, in_place: Callable[[int], Query]) -> list[Problem]:
+    """Every mistake in the meaning of a script's queries. `lines` are the script's. `in_place` parses the query of a
+    number, counted from 0, again: the spans inside those of the script may be those of other queries."""
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     problems: list[Problem] = []
-    right: set[tuple[int, int]] = set()
-    for query in script.queries:
-        parts = id(query.source), id(query.select)
-        if parts not in right:  # queries that differ only in their names may share these
-            checker = _QueryChecker(text, prefixes)
-            checker.query(query)
-            problems += checker.problems
-            if not checker.problems:
-                right.add(parts)
-    problems += check_publishing(script)
-    return [XsclError(problem, text) for problem in problems]
+    right: set[tuple[object, ...]] = set()
+    for number, query in enumerate(followed("checking", script.queries)):
+        parts = query.shared_parts()
+        if parts in right:  # nothing is wrong with a name or a window by itself
+            continue
+        if _problems(query, lines, prefixes):
+            problems += _problems(in_place(number), lines, prefixes)
+        else:
+            right.add(parts)
+    return problems + list(check_publishing(script))
+
+
+def _problems(query: Query, lines: Lines, prefixes: set[str]) -> list[Problem]:
+    checker = _QueryChecker(lines, prefixes)
+    checker.query(query)
+    return checker.problems
 
 
 class _QueryChecker:
     """Checks one query, and collects its `problems`."""
 
-    def __init__(self, text: str, prefixes: set[str]) -> None:
-        self.text = text
+    def __init__(self, lines: Lines, prefixes: set[str]) -> None:
+        self.lines = lines
         self.prefixes = prefixes
         self.problems: list[Problem] = []
         self.bound: dict[str, Span] = {}
@@ -128,8 +135,8 @@ class _QueryChecker:
 
     def bind(self, name: str, span: Span) -> None:
         if name in self.bound:
-            first = XsclError(Problem("", self.bound[name]), self.text)
-            message = f"variable {name} is already bound at {first.line}:{first.column}"
+            line, column = self.lines.place(self.bound[name].start)
+            message = f"variable {name} is already bound at {line}:{column}"
             self.problem(message, span, "use another name, and compare the two in a predicate")
         else:
             self.bound[name] = span
@@ -162,8 +169,8 @@ class _QueryChecker:
     def binding_span(self, step: Step) -> Span:
         """Where a step's variable stands: right behind the test, or at the end of the step."""
         var = step.var or ""
-        found = _BINDS.match(self.text, step.test.span.end)
-        if found and self.text.startswith(var, found.end()):
+        found = _BINDS.match(self.lines.text, step.test.span.end)
+        if found and self.lines.text.startswith(var, found.end()):
             return Span(found.end(), found.end() + len(var))
         return _end(step.span, var)
 
@@ -290,7 +297,7 @@ class _QueryChecker:
                 self.operand(child, names)
 
     def name_span(self, node: ElementConstructor, name: str) -> Span:
-        start = self.text.find(name, node.span.start, node.span.end)
+        start = self.lines.text.find(name, node.span.start, node.span.end)
         return Span(start, start + len(name)) if start >= 0 else node.span
 
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from lark import Lark, UnexpectedInput
-from lark.utils import TextSlice
 
+from common.progress import followed
 from xscl.advice import explain
 from xscl.algebra.expressions import ElementConstructor, Hole, Span
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
 from xscl.check_publishing import check_publishing
-from xscl.problems import Problem, XsclError, XsclErrors
+from xscl.lalr import Rejected, TableParser
+from xscl.problems import Lines, Problem, XsclError, XsclErrors
 from xscl.skeletons import KnownSkeletons
 from xscl.statements import Statement, split_script
 from xscl.syntax import Query, Script
@@ -71,16 +72,15 @@ class _Parser:
     """Parses one script."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self._text, self._lines = text, Lines(text)
         self._clean, self._statements = split_script(text)
         self._problems: list[Problem] = []
         self._queries: list[tuple[Statement, Query]] = []
         self._declarations: list[Declaration] = []
-        self._unplaced = False
 
     def script(self, *, reuse: bool = True) -> Script:
         """The script. With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
-        for statement in self._statements:
+        for statement in followed("parsing", self._statements):
             self._take(statement, reuse)
         problems = self._problems + _check_declarations(self._declarations)
         namespaces: dict[str, str] = {}
@@ -89,14 +89,11 @@ class _Parser:
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
         script = Script(tuple(query for _, query in self._queries), tuple(namespaces.items()))
-        errors = [XsclError(problem, self._text) for problem in problems] + check_script(script, self._text)
-        if errors and self._unplaced:
-            return _Parser(self._text).script(reuse=False)
-        if not script.queries and not errors:
-            nothing = Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item")
-            errors.append(XsclError(nothing, self._text))
-        if errors:
-            raise XsclErrors(errors)
+        problems += check_script(script, self._lines, self._in_place)
+        if not script.queries and not problems:
+            problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
+        if problems:
+            raise XsclErrors(XsclError(problem, self._lines) for problem in problems)
         if not namespaces:
             self._remember()
         return script
@@ -107,11 +104,10 @@ class _Parser:
         if reuse and not statement.problem:
             known = _known.get(text) or _skeletons.query(text)
             if known:
-                self._unplaced = True
                 self._queries.append((statement, _placed(known, statement.span)))
                 return
         try:
-            node = _parse_statement(self._clean, statement)
+            node = _parse_statement(self._clean, statement, self._lines)
         except Problem as problem:
             self._problems.append(problem)
             # Otherwise its prefix would be reported wherever it is used.
@@ -119,16 +115,24 @@ class _Parser:
                 self._declarations.append(Declaration(failed[1], "?", statement.span))
             return
         if isinstance(node, Query):
-            if isinstance(node.select, ElementConstructor):
-                node = _with_hole_texts(node, self._text)
-            else:
+            if not isinstance(node.select, ElementConstructor):
                 _skeletons.add(text, statement.span.start, node)
+            node = self._complete(node)
             self._queries.append((statement, node))
             return
         if self._queries:
             hint = "move it to the beginning of the script"
             self._problems.append(Problem("a declaration stands behind a query", node.span, hint))
         self._declarations.append(node)
+
+    def _complete(self, query: Query) -> Query:
+        return _with_hole_texts(query, self._text) if isinstance(query.select, ElementConstructor) else query
+
+    def _in_place(self, number: int) -> Query:
+        """The query of a number, with the spans that it has in this script."""
+        node = _parse_statement(self._clean, self._queries[number][0], self._lines)
+        assert isinstance(node, Query)
+        return self._complete(node)
 
     def _remember(self) -> None:
         if len(_known) + len(self._queries) > MAX_STATEMENTS:
@@ -150,7 +154,12 @@ def _lark() -> Lark:
     )
 
 
-def _parse_statement(clean: str, statement: Statement) -> Query | Declaration:
+@cache
+def _tables() -> TableParser:
+    return TableParser(_lark())
+
+
+def _parse_statement(clean: str, statement: Statement, lines: Lines) -> Query | Declaration:
     """The tree of a statement. `clean` is the script without its comments. Raises Problem."""
     span = statement.span
     if statement.problem:
@@ -158,13 +167,22 @@ def _parse_statement(clean: str, statement: Statement) -> Query | Declaration:
     if span.start == span.end:
         raise Problem("there is no query before this semicolon", Span(span.start, span.start + 1), "remove it")
     try:
-        # Lark's types know trees only. With our builder its result is what the start rule reduces to.
-        node: Any = _lark().parse(TextSlice(clean, span.start, span.end))
-    except UnexpectedInput as error:
-        raise explain(error, clean, span) from None
+        # With our builder the result is what the start rule reduces to.
+        node: Any = _tables().parse(clean, span.start, span.end)
+    except Rejected:
+        raise _explained(clean[span.start : span.end], span.start, lines) from None
     # The builder's span leaves out parentheses around the query.
     result: Query | Declaration = replace(node, span=span)
     return result
+
+
+def _explained(statement: str, start: int, lines: Lines) -> Problem:
+    """What is wrong with a statement that begins at `start`. Lark says where it stops and what it expects there."""
+    try:
+        _lark().parse(statement)
+    except UnexpectedInput as error:
+        return explain(error, statement, start, lines)
+    raise AssertionError(f"Lark accepts what its tables reject: {statement}")
 
 
 def _check_declarations(declarations: list[Declaration]) -> list[Problem]:

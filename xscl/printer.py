@@ -64,10 +64,7 @@ def to_xscl(node: Node) -> str:
         case SubQuery():
             return f"(SELECT {to_xscl(node.select)} FROM {to_xscl(node.source)})"
         case Join():
-            right = to_xscl(node.right)
-            if isinstance(node.right, Join):
-                right = f"({right})"
-            return f"{to_xscl(node.left)} {node.op} {{{to_xscl(node.pred)}, {to_xscl(node.window)}}} {right}"
+            return f"{to_xscl(node.left)} {node.op} {{{to_xscl(node.pred)}, {to_xscl(node.window)}{_right(node)}"
         case Window():
             return _window(node)
         case Step():
@@ -95,6 +92,18 @@ def to_xscl(node: Node) -> str:
             return " or ".join(_grouped(arg) for arg in node.args)
         case Not():
             return f"not({to_xscl(node.arg)})"
+
+
+def around_window(text: str, join: Join) -> tuple[str, str]:
+    """What stands before and behind the window of a join, with which the `text` of a query ends."""
+    behind = _right(join)
+    return text.removesuffix(behind).removesuffix(_window(join.window)), behind
+
+
+def _right(join: Join) -> str:
+    """A join from behind its window on."""
+    right = to_xscl(join.right)
+    return f"}} ({right})" if isinstance(join.right, Join) else f"}} {right}"
 
 
 def _steps(steps: tuple[Step, ...]) -> str:

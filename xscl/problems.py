@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
+from functools import cached_property
 
 from common.errors import InputError
 from xscl.algebra.expressions import Span
 
 LINE_WIDTH = 110
 """How many characters of a source line a rendering shows."""
+
+MOST_SHOWN = 100
+"""How many mistakes of a script are rendered. The others are counted."""
 
 _UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\u2027\u202f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -30,6 +35,27 @@ class Problem(Exception):
         return self.message
 
 
+class Lines:
+    """The lines of a script's `text`. Finding the line of one place does not go through all the text before it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(found.end() for found in re.finditer("\n", self.text))]
+
+    def place(self, at: int) -> tuple[int, int]:
+        """The line and the column of a place, both from 1."""
+        line = bisect_right(self._starts, at)
+        return line, at - self._starts[line - 1] + 1
+
+    def line(self, number: int) -> str:
+        """The text of a line, without its end."""
+        begin, following = self._starts[number - 1], self._starts[number : number + 1]
+        return (self.text[begin : following[0] - 1] if following else self.text[begin:]).rstrip("\r")
+
+
 class XsclError(InputError, ValueError):
     """One mistake in a script. `str()` is its rendering.
 
@@ -37,16 +63,13 @@ class XsclError(InputError, ValueError):
     `line` and `column` (both from 1) are those of its start, and `source` is the text of that line.
     """
 
-    def __init__(self, problem: Problem, text: str) -> None:
-        super().__init__(problem, text)
+    def __init__(self, problem: Problem, lines: Lines) -> None:
+        super().__init__(problem, lines)
         self.message = problem.message
         self.hint = problem.hint
         self.span = problem.span
-        begin = text.rfind("\n", 0, self.span.start) + 1
-        end = text.find("\n", begin)
-        self.source = text[begin : end if end >= 0 else len(text)].rstrip("\r")
-        self.line = text.count("\n", 0, begin) + 1
-        self.column = self.span.start - begin + 1
+        self.line, self.column = lines.place(self.span.start)
+        self.source = lines.line(self.line)
 
     def render(self, file: str | None = None) -> str:
         """The place and the message, the source line, carets below the span, and the hint."""
@@ -74,15 +97,19 @@ class XsclError(InputError, ValueError):
 
 
 class XsclErrors(InputError, ValueError):
-    """All mistakes of a script, as `errors`, in the order of their places. `str()` renders them one after another."""
+    """All mistakes of a script, as `errors`, in the order of their places. `str()` renders them one after another, the
+    first 100 of very many."""
 
     def __init__(self, errors: Iterable[XsclError]) -> None:
         self.errors = tuple(sorted(errors, key=lambda error: (error.span.start, error.span.end)))
         super().__init__(self.errors)
 
     def render(self, file: str | None = None) -> str:
-        """The renderings of all errors, one after another, with `file` before line and column."""
-        return "\n".join(error.render(file) for error in self.errors)
+        """The renderings of the errors, one after another, with `file` before line and column. If there are more than
+        MOST_SHOWN, the others are counted."""
+        shown = [error.render(file) for error in self.errors[:MOST_SHOWN]]
+        more = len(self.errors) - len(shown)
+        return "\n".join(shown + ([f"and {more:,} more mistake{'s' if more > 1 else ''}"] if more else []))
 
     def __str__(self) -> str:
         return self.render()

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, cast
 
 from xscl.algebra.expressions import ElementConstructor, Number, Span, String
 from xscl.builder import unquoted, window_us
 from xscl.problems import Problem
-from xscl.syntax import Query, Window
+from xscl.syntax import Join, Query, Window
 
 MAX_SKELETONS = 5_000
 """How many skeletons are remembered. When there are more, all are forgotten."""
@@ -41,6 +41,17 @@ _PUBLISHED = re.compile(
 _Fill = Callable[[Sequence[str]], Any]
 """Makes a part of a tree, given a statement's literals."""
 
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Filled:
+    """Makes the trees of statements with one skeleton. If they are joins with a window, `slot` is the place of its
+    number among the literals, and `window` makes it."""
+
+    fill: _Fill
+    slot: int | None = None
+    window: _Fill | None = None
+
+
 _Skeleton = tuple[object, ...]
 
 
@@ -48,29 +59,50 @@ class KnownSkeletons:
     """The trees of statements so far, by skeleton."""
 
     def __init__(self) -> None:
-        self._fills: dict[_Skeleton, _Fill | None] = {}
-        self._trees: dict[str, Query] = {}
+        self._fills: dict[_Skeleton, _Filled | None] = {}
+        self._unused: dict[_Skeleton, tuple[str, int, Query]] = {}
+        self._trees: dict[object, Query] = {}
 
     def query(self, text: str) -> Query | None:
         """The tree of a statement if its skeleton is known, without spans; None if it has to be parsed.
 
-        Statements that differ only in their PUBLISH names get the same source and the same SELECT.
+        Statements that differ only in their PUBLISH names get the same source and the same SELECT. If they differ in
+        the window of a join, too, they get the same inputs, predicate and SELECT.
         """
         text, name = _unpublished(text)
         tree = self._trees.get(text)
         if tree is None:
             skeleton, literals = _split(text)
+            if skeleton in self._unused:
+                self._fills[skeleton] = _fill(*self._unused.pop(skeleton))
             fill = self._fills.get(skeleton)
             if fill is None:
                 return None
             try:
-                tree = fill(literals)
+                tree = self._filled(fill, literals)
             except Problem:
                 return None
-            if len(self._trees) >= MAX_TREES:
-                self._trees.clear()
-            self._trees[text] = tree
+            self._keep(text, tree)
         return tree if name is None else replace(tree, publish=name)
+
+    def _filled(self, filled: _Filled, literals: list[str]) -> Query:
+        if filled.slot is None or filled.window is None:
+            return cast(Query, filled.fill(literals))
+        # By the literals but the window.
+        key = filled, *literals[: filled.slot], *literals[filled.slot + 1 :]
+        tree = self._trees.get(key)
+        if tree is None:
+            tree = cast(Query, filled.fill(literals))
+            self._keep(key, tree)
+            return tree
+        join = cast(Join, tree.source)
+        other = Join(join.op, join.left, join.right, join.pred, filled.window(literals), join.span)
+        return Query(other, tree.select, tree.publish, tree.span)
+
+    def _keep(self, key: object, tree: Query) -> None:
+        if len(self._trees) >= MAX_TREES:
+            self._trees.clear()
+        self._trees[key] = tree
 
     def add(self, text: str, start: int, query: Query) -> None:
         """Remembers the tree of the statement `text`, which begins at `start` in its script."""
@@ -79,13 +111,26 @@ class KnownSkeletons:
         skeleton, _ = _split(text)
         if skeleton in self._fills or isinstance(query.select, ElementConstructor):
             return
-        if len(self._fills) >= MAX_SKELETONS:
+        if len(self._fills) + len(self._unused) >= MAX_SKELETONS:
             self._fills.clear()
-        places = [Span(start + found.start(), start + found.end()) for found in _LITERAL.finditer(text)]
-        recipe = _Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text, start)
-        fill = recipe.of(query) or (lambda literals: query)
-        # If the lexer found other literals than we did, the tree cannot be used for other statements.
-        self._fills[skeleton] = fill if recipe.met == set(range(len(places))) else None
+            self._unused.clear()
+        # What makes other trees of it takes long to find, and most statements may have a skeleton of their own.
+        self._unused[skeleton] = text, start, query
+
+
+def _fill(text: str, start: int, query: Query) -> _Filled | None:
+    """What makes the trees of statements with the skeleton of this one."""
+    places = [Span(start + found.start(), start + found.end()) for found in _LITERAL.finditer(text)]
+    recipe = _Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text, start)
+    fill = recipe.of(query) or (lambda literals: query)
+    # If the lexer found other literals than we did, the tree cannot be used for other statements.
+    if recipe.met != set(range(len(places))):
+        return None
+    source = query.source
+    if not isinstance(source, Join) or source.window.us is None:
+        return _Filled(fill)
+    slot = next(slot for slot, place in enumerate(places) if place.start == source.window.span.start)
+    return _Filled(fill, slot, recipe.of(source.window))
 
 
 def _unpublished(text: str) -> tuple[str, str | None]:

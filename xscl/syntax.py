@@ -97,6 +97,14 @@ class Query:
     publish: str | None = None
     span: Span = nowhere()
 
+    def shared_parts(self) -> tuple[object, ...]:
+        """The identities of all parts but the PUBLISH name and the window of a join. The parser gives statements that
+        differ only in these the same parts."""
+        source = self.source
+        if isinstance(source, Join):
+            return source.op, id(source.left), id(source.right), id(source.pred), id(self.select)
+        return id(source), id(self.select)
+
 
 @dataclass(frozen=True, slots=True)
 class Script:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.identity import digest
@@ -20,6 +21,8 @@ from templates.catalog import Catalog, Change
 from xscl import Query, Script, XsclErrors, parse_script, to_xscl
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.lower import normalize
+from xscl.printer import around_window
+from xscl.syntax import Join
 
 MAX_COMPILED = 20_000
 """The cache is cleared when it has this many queries."""
@@ -28,27 +31,53 @@ Namespaces = tuple[tuple[str, str], ...]
 """Pairs of a prefix and its URI."""
 
 
-class UnnamedQuery:
-    """What a query of a script is without its PUBLISH name, which other queries may share."""
+class SharedQuery:
+    """What queries share that differ only in their PUBLISH names and the windows of their joins."""
 
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
-        self.query, self._namespaces = replace(query, publish=None), namespaces
-        self.normal = normalize(query, dict(namespaces))
+        self._query, self._namespaces = replace(query, publish=None), namespaces
+        self._normal = normalize(query, dict(namespaces))
+        self._by_window: dict[int | None, UnnamedQuery] = {}
+
+    def of(self, query: Query) -> UnnamedQuery:
+        """Returns what a query is without its PUBLISH name. `query` is the first one or shares its inputs."""
+        if not isinstance(query.source, Join):
+            if None not in self._by_window:
+                self._by_window[None] = UnnamedQuery(self._normal, "".join(self._around), self)
+            return self._by_window[None]
+        window = query.source.window
+        found = self._by_window.get(window.us)
+        if found is None:
+            normal = replace(self._normal, window=window.us)  # with the same conjunctive queries
+            found = self._by_window[window.us] = UnnamedQuery(normal, to_xscl(window).join(self._around), self)
+        return found
 
     @cached_property
     def form_id(self) -> str:
-        """The id of its form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
+        """The id of their form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
         of can be renamed."""
-        return digest(repr(replace(self.normal, window=None)))
+        return digest(repr(replace(self._normal, window=None)))
 
     @cached_property
-    def text(self) -> str:
-        """The query as a script of its own."""
-        return to_xscl(Script((self.query,), self._namespaces))
+    def _around(self) -> tuple[str, ...]:
+        """The text of the query as a script of its own, in two parts if a window stands between them."""
+        text = to_xscl(Script((self._query,), self._namespaces))
+        return around_window(text, self._query.source) if isinstance(self._query.source, Join) else (text,)
+
+
+class UnnamedQuery(NamedTuple):
+    """What a query of a script is without its PUBLISH name: its normal form, its text as a script of its own, and what
+    it shares."""
+
+    normal: NormalQuery
+    text: str
+    shared: SharedQuery
 
 
 class CompiledQuery:
     """A query of a script, with the script's namespaces."""
+
+    __slots__ = ("_unnamed", "publish")
 
     def __init__(self, unnamed: UnnamedQuery, publish: str | None) -> None:
         self._unnamed, self.publish = unnamed, publish
@@ -61,7 +90,7 @@ class CompiledQuery:
     @property
     def form_id(self) -> str:
         """The id of its form."""
-        return self._unnamed.form_id
+        return self._unnamed.shared.form_id
 
     @property
     def text(self) -> str:
@@ -94,18 +123,18 @@ class Compiler:
     """Compiles queries. The parser returns the same tree for the same text, so cached queries are found by identity."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, Namespaces], UnnamedQuery] = {}
+        self._known: dict[tuple[object, ...], SharedQuery] = {}
 
     def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
         """Compiles a query of a script."""
-        key = (id(query.source), id(query.select), namespaces)
+        key = (*query.shared_parts(), namespaces)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_COMPILED:
                 self._known.clear()
             # The cached query keeps its syntax trees alive, so that no others can have their identities.
-            found = self._known[key] = UnnamedQuery(query, namespaces)
-        return CompiledQuery(found, query.publish)
+            found = self._known[key] = SharedQuery(query, namespaces)
+        return CompiledQuery(found.of(query), query.publish)
 
     def compile_text(self, text: str) -> CompiledQuery:
         """Compiles a stored query, which is a script of its own. Raises StoreError if it cannot be parsed."""
