@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -9,15 +10,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from mmqjp.commands.console import console
+from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import FAILED, Failure
 from mmqjp.commands.options import read_script
+from mmqjp.commands.progress import progress_shown
 from mmqjp.explain.terms import leaf_sides, names_of_others
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.session import Session
 from xscl import Script
+
+MOST_LISTED = 1_000
+"""How many queries of a file are listed. The others are counted."""
 
 COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")
 NAME_WIDTH = 40
@@ -38,28 +43,32 @@ def check(files: tuple[Path, ...]) -> None:
     failed = False
     for path in files:
         try:
-            summary = summarise(read_script(path)[1])
+            script = read_script(path)[1]
+            summary = summarise(script)
         except Failure as failure:
             failure.show()
             failed = True
             continue
-        count = "1 query" if summary.row_count == 1 else f"{summary.row_count} queries"
-        click.echo(f"{path}: {count}, no mistakes")
+        click.echo(f"{path}: {counted(len(script.queries), 'query', 'queries')}, no mistakes")
         console().print(summary)
+        if more := len(script.queries) - summary.row_count:
+            click.echo(f"and {counted(more, 'query', 'queries')} more")
     if failed:
         raise click.exceptions.Exit(FAILED)
 
 
 def summarise(script: Script) -> Table:
-    """A table with a row for each query of a script. The queries are registered in a new, empty engine."""
+    """A table with a row for each query of a script, but at most MOST_LISTED. All are registered in a new, empty
+    engine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    longest = max(map(len, script.names()))
+    longest = max(map(len, script.names()[:MOST_LISTED]))
     for name in COLUMNS:
         width = min(longest, NAME_WIDTH) if name == "query" else None
         table.add_column(name, overflow="fold", min_width=width)
     with Session("duckdb") as engine:
-        engine.ensure(script)
-        for subscription in engine.registry.subscriptions.values():
+        with progress_shown():
+            engine.ensure(script)
+        for subscription in islice(engine.registry.subscriptions.values(), MOST_LISTED):
             table.add_row(*map(Text, _row(engine.registry, subscription)))
     return table
 

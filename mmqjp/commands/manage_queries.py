@@ -21,6 +21,7 @@ from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import engine_option, read_script, seconds, shared_option
+from mmqjp.commands.progress import progress_shown
 from mmqjp.service.client import Client, stored_engine
 from mmqjp.service.question_runner import QUERY
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS
@@ -83,7 +84,9 @@ def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, 
     """
     text = read_script(file)[0]
     arguments = {"text": text, "add": add, "backfill": backfill}
-    print_changed(client(state, wait, engine, shared=shared).ask("subscribe", arguments), "subscribed")
+    with progress_shown():  # if no service runs, this process registers them
+        changed = client(state, wait, engine, shared=shared).ask("subscribe", arguments)
+    print_changed(changed, "subscribed")
 
 
 @click.command()

@@ -10,6 +10,7 @@ from common.private import is_shared, umask_of
 from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure
+from mmqjp.commands.progress import progress_shown
 from mmqjp.documents.watermarks import Timing
 from mmqjp.queries.changes import PublishCycle, SubscribeMode
 from mmqjp.session import Session
@@ -67,7 +68,8 @@ def subscribe(engine: Session, script: Script, path: Path, mode: SubscribeMode) 
     """Registers the queries of a file that are not registered yet. Returns messages on those that end or change."""
     before = dict(engine.registry.subscriptions)
     try:
-        names = set(engine.ensure(script, mode))
+        with progress_shown():
+            names = set(engine.ensure(script, mode))
     except PublishCycle as error:
         raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
     gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]

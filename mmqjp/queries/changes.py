@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from common.errors import InputError
+from common.progress import followed
 from feeds.times import Now
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
@@ -162,7 +163,7 @@ class QueryChanges:
         fresh: list[Subscription] = []
         kept: set[Subscription] = set()
         highest = self._highest_number
-        for position, query in enumerate(script.queries, 1):
+        for position, query in enumerate(followed("compiling", script.queries), 1):
             compiled = self._compiler.compile(query, script.namespaces)
             text = compiled.text
             key = query.publish, text
@@ -212,7 +213,7 @@ class QueryChanges:
         # if this fails. The old queries are not answered meanwhile.
         added: list[Subscription] = []
         try:
-            for subscription in fresh:
+            for subscription in followed("registering", fresh):
                 self._registry.add(subscription)
                 added.append(subscription)
             without = frozenset(gone)

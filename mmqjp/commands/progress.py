@@ -1,0 +1,59 @@
+"""The progress bar of commands that read or register many queries."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from common.progress import watched
+
+DELAY, INTERVAL = 1.0, 0.1
+"""Seconds before the bar appears, and between two drawings of it."""
+
+
+@contextmanager
+def progress_shown(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Shows how far the followed loops inside are, on standard error. Only a terminal gets anything, and only if the
+    work takes longer than a second. The bar is gone at the end."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    bar = _Bar(clock)
+    try:
+        with watched(bar.advance):
+            yield
+    finally:
+        bar.close()
+
+
+class _Bar:
+    """A bar that is drawn by whoever advances it: there is no thread, which would slow the work down."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._next = clock, clock() + DELAY
+        self._shown: Progress | None = None
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """Shows that `done` of `total` queries are done."""
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + INTERVAL
+        if self._shown is None:
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            console = Console(file=sys.stderr, force_terminal=True)
+            self._shown = Progress(*columns, console=console, transient=True, auto_refresh=False)
+            self._shown.add_task(what)
+            self._shown.start()
+        self._shown.update(self._shown.task_ids[0], description=what, completed=done, total=total)
+        self._shown.refresh()
+
+    def close(self) -> None:
+        """Removes the bar."""
+        if self._shown is not None:
+            self._shown.stop()
