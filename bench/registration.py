@@ -1,7 +1,10 @@
 """How long it takes to register queries: their patterns in stage 1, their texts in an engine, and a store reopened.
 
     mmqjp bench registration
+    mmqjp bench registration --quick --csv registration.csv --json registration.json
 
+First come the rates of several kinds of queries, and the commands `check` and `run` over a file of them (see
+`bench.registration_rates` and `bench.registration_commands`).
 Patterns are given to the catalog and to stage 1 as the engine does. Texts are given to an engine on DuckDB that has
 seen no similar ones. A store with very many different texts is closed and opened again.
 """
@@ -21,7 +24,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.command import file, with_progress
+from bench.fresh import in_fresh_process
+from bench.registration_commands import measure_commands
+from bench.registration_rates import COLUMNS, RATES, Rate, measure_rate
+from bench.registration_scripts import KINDS
 from bench.stage1_workload import VOCABULARIES, documents, patterns
+from bench.stage2_report import Line, keep
+from bench.stage2_report import show as show_lines
 from bench.timing import ROUNDS, clocked, evaluate, floor, in_turns, ratio
 from bench.workload import channel, items, queries
 from mmqjp.session import Session
@@ -29,7 +39,7 @@ from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.normal import Conjunct
 
-DISTINCT, SUBSCRIPTIONS = 5_000, 100_000
+DISTINCT, SUBSCRIPTIONS, QUICK = 5_000, 100_000, 10_000
 _MORE = 20
 _HOUR = 3_600_000_000
 
@@ -165,9 +175,25 @@ def _median_and_worst(times: Sequence[float]) -> str:
 
 
 def main() -> None:
-    description = "measures how long it takes to register queries"
-    argparse.ArgumentParser(prog="mmqjp bench registration", description=description).parse_args()
-    report()
+    made = argparse.ArgumentParser(
+        prog="mmqjp bench registration", description="measures how long it takes to register queries"
+    )
+    made.add_argument("--quick", action="store_true", help=f"{QUICK:,} queries of each kind, and nothing else")
+    made.add_argument("--kind", choices=list(KINDS), help="measure one kind of queries, and nothing else")
+    made.add_argument("--csv", type=file, metavar="FILE", help="write the table of the kinds")
+    made.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement of them")
+    options = made.parse_args()
+    number = QUICK if options.quick else SUBSCRIPTIONS
+    kinds = [options.kind] if options.kind else list(KINDS)
+    lines: list[Line] = []
+    for kind in with_progress(kinds, str):
+        if kind in RATES:
+            lines.append(in_fresh_process(measure_rate, Rate(kind, number)))
+        lines += measure_commands(kind, number)
+    show_lines(lines, "registration by kind of query, DuckDB", COLUMNS)
+    keep(lines, options)
+    if not (options.quick or options.kind):
+        report()
 
 
 def report() -> None:
