@@ -212,7 +212,7 @@ def explain(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Prob
         or _keyword_problem(text[at:], at, expected)
         or _plain_problem(text[at:], at, expected)
     )
-    return Problem(problem.message, Span(start + problem.span.start, start + problem.span.end), problem.hint)
+    return problem.moved(start)
 
 
 def _bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: int, lines: Lines) -> Problem | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
+from sys import intern
 from typing import Any, cast
 
 from lark import Token, Transformer
@@ -81,7 +82,16 @@ def _span(first: Any, last: Any) -> Span:
     """The span from the start of one token or node to the end of another."""
     start: int = first.start_pos if isinstance(first, Token) else first.span.start  # type: ignore[assignment]  # only made-up tokens have no place
     end: int = last.end_pos if isinstance(last, Token) else last.span.end  # type: ignore[assignment]
-    return Span(start, end)
+    return _shared_span(start, end)
+
+
+_shared_span = lru_cache(maxsize=65536)(Span)
+"""The span from one place to another. Very many statements have the same ones."""
+
+
+def _name(token: Token) -> str:
+    """The text of a token that many statements have: trees of equal names have one object."""
+    return intern(str(token))
 
 
 class Builder(Transformer[Token, Any]):
@@ -145,12 +155,12 @@ class Builder(Transformer[Token, Any]):
         if not isinstance(first, Token):
             return Block(DEFAULT_STREAM, tuple(children), span)
         if len(children) > 1 and isinstance(children[1], Step):
-            return Block(str(first), tuple(children[1:]), span)
-        var = str(children[-1]) if len(children) > 1 else None
-        return Block(str(first), (Step("/", NameTest("element", "*"), (), var, span),), span)
+            return Block(_name(first), tuple(children[1:]), span)
+        var = _name(children[-1]) if len(children) > 1 else None
+        return Block(_name(first), (Step("/", NameTest("element", "*"), (), var, span),), span)
 
     def step(self, children: list[Any]) -> Step:
-        return _step(cast(Axis, str(children[0])), children[1], children[2:], _span(children[0], children[-1]))
+        return _step(cast(Axis, _name(children[0])), children[1], children[2:], _span(children[0], children[-1]))
 
     def first_step(self, children: list[Any]) -> Step:
         return _step("/", children[0], children[1:], _span(children[0], children[-1]))
@@ -158,10 +168,10 @@ class Builder(Transformer[Token, Any]):
     def test(self, children: list[Token]) -> NameTest:
         span = _span(children[0], children[-1])
         if children[0].type == "AT":
-            prefix = str(children[1]) if len(children) == 4 else None
-            return NameTest("attribute", str(children[-1]), prefix, span)
-        prefix = str(children[0]) if len(children) == 3 else None
-        return NameTest("element", str(children[-1]), prefix, span)
+            prefix = _name(children[1]) if len(children) == 4 else None
+            return NameTest("attribute", _name(children[-1]), prefix, span)
+        prefix = _name(children[0]) if len(children) == 3 else None
+        return NameTest("element", _name(children[-1]), prefix, span)
 
     def binding(self, children: list[Token]) -> _Binding:
         return _Binding(children[1], _span(children[0], children[1]))
@@ -188,13 +198,13 @@ class Builder(Transformer[Token, Any]):
         return self.and_([_condition(child) for child in children])
 
     def compare(self, children: list[Any]) -> Compare:
-        return Compare(str(children[1]), children[0], children[2], _span(children[0], children[2]))  # type: ignore[arg-type]
+        return Compare(_name(children[1]), children[0], children[2], _span(children[0], children[2]))  # type: ignore[arg-type]
 
     def parentheses(self, children: list[Any]) -> Expr:
         return cast(Expr, children[1])
 
     def call(self, children: list[Any]) -> Call | Not:
-        name, args = str(children[0]), tuple(children[2:-1:2])
+        name, args = _name(children[0]), tuple(children[2:-1:2])
         span = _span(children[0], children[-1])
         if name.lower() == "not" and len(args) == 1:
             return Not(_condition(args[0]), span)
@@ -203,7 +213,7 @@ class Builder(Transformer[Token, Any]):
         return Call(name, args, span)
 
     def var_path(self, children: list[Any]) -> VarPath:
-        return VarPath(str(children[0]), tuple(children[1:]), _span(children[0], children[-1]))
+        return VarPath(_name(children[0]), tuple(children[1:]), _span(children[0], children[-1]))
 
     def string(self, children: list[Token]) -> String:
         return String(unquoted(children[0]), _span(children[0], children[0]))
@@ -293,7 +303,7 @@ def _step(axis: Axis, test: NameTest, suffixes: list[_Binding | _Filter], span: 
         raise Problem("a step can be bound to one variable only", bindings[1].span, "use the first variable for both")
     if bindings[0] is not suffixes[0] and bindings[0] is not suffixes[-1]:
         raise Problem("this binding stands between two filters", bindings[0].span, "move it before them or behind them")
-    return Step(axis, test, filters, str(bindings[0].var), span)
+    return Step(axis, test, filters, _name(bindings[0].var), span)
 
 
 def _condition(expr: Expr) -> Expr:

@@ -8,6 +8,7 @@ as XPath 1.0 text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from xscl.algebra.expressions import And, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
 from xscl.algebra.functions import number_string
@@ -15,6 +16,10 @@ from xscl.algebra.pattern import EXTENSION_PREFIX, Condition, PatternNode, Test,
 
 _NUMERIC = ("count", "number", "string-length")
 _STRING_ARGUMENTS = ("contains", "starts-with", "normalize-space", "string-length", "string")
+
+
+_shared_test = lru_cache(maxsize=10_000)(Test)
+"""The test of a name. Very many patterns have the same ones."""
 
 
 class PatternBuilder:
@@ -59,7 +64,7 @@ class PatternBuilder:
             uri = "*"
         else:
             uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
-        return Test(test.kind, uri, test.local)
+        return _shared_test(test.kind, uri, test.local)
 
     def _xpath(self, expr: Expr) -> str:
         """A filter as XPath 1.0 text. It has no namespace prefix but EXTENSION_PREFIX."""

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from lark import Lark, UnexpectedInput
 
@@ -64,7 +63,8 @@ def _known_script(text: str) -> Script | None:
 
 
 def _placed(query: Query, span: Span) -> Query:
-    """The query at another place. The spans inside it remain those of the statement that was parsed."""
+    """The query at another place. The spans inside it remain those in the statement that was parsed. The builder's span
+    of the query leaves out parentheses around it."""
     return Query(query.source, query.select, query.publish, span)
 
 
@@ -100,14 +100,19 @@ class _Parser:
 
     def _take(self, statement: Statement, reuse: bool) -> None:
         """Adds a statement to the script, or its problem to the problems."""
-        text = self._clean[statement.span.start : statement.span.end]
+        span, text = statement.span, self._clean[statement.span.start : statement.span.end]
         if reuse and not statement.problem:
             known = _known.get(text) or _skeletons.query(text)
             if known:
                 self._queries.append((statement, _placed(known, statement.span)))
                 return
         try:
-            node = _parse_statement(self._clean, statement, self._lines)
+            if statement.problem:
+                raise statement.problem
+            if not text:
+                hint = "remove it"
+                raise Problem("there is no query before this semicolon", Span(span.start, span.start + 1), hint)
+            node = _parse_statement(text, span.start, self._lines)
         except Problem as problem:
             self._problems.append(problem)
             # Otherwise its prefix would be reported wherever it is used.
@@ -116,23 +121,21 @@ class _Parser:
             return
         if isinstance(node, Query):
             if not isinstance(node.select, ElementConstructor):
-                _skeletons.add(text, statement.span.start, node)
-            node = self._complete(node)
-            self._queries.append((statement, node))
+                _skeletons.add(text, node)
+            else:
+                node = _with_hole_texts(node, self._text[span.start : span.end])
+            self._queries.append((statement, _placed(node, span)))
             return
         if self._queries:
             hint = "move it to the beginning of the script"
-            self._problems.append(Problem("a declaration stands behind a query", node.span, hint))
-        self._declarations.append(node)
-
-    def _complete(self, query: Query) -> Query:
-        return _with_hole_texts(query, self._text) if isinstance(query.select, ElementConstructor) else query
+            self._problems.append(Problem("a declaration stands behind a query", span, hint))
+        self._declarations.append(replace(node, span=span))
 
     def _in_place(self, number: int) -> Query:
         """The query of a number, with the spans that it has in this script."""
-        node = _parse_statement(self._clean, self._queries[number][0], self._lines)
-        assert isinstance(node, Query)
-        return self._complete(node)
+        span = self._queries[number][0].span
+        query = _placed(_tables().parse(self._clean, span.start, span.end), span)
+        return _with_hole_texts(query, self._text) if isinstance(query.select, ElementConstructor) else query
 
     def _remember(self) -> None:
         if len(_known) + len(self._queries) > MAX_STATEMENTS:
@@ -159,21 +162,17 @@ def _tables() -> TableParser:
     return TableParser(_lark())
 
 
-def _parse_statement(clean: str, statement: Statement, lines: Lines) -> Query | Declaration:
-    """The tree of a statement. `clean` is the script without its comments. Raises Problem."""
-    span = statement.span
-    if statement.problem:
-        raise statement.problem
-    if span.start == span.end:
-        raise Problem("there is no query before this semicolon", Span(span.start, span.start + 1), "remove it")
+def _parse_statement(text: str, start: int, lines: Lines) -> Query | Declaration:
+    """The tree of a statement that begins at `start` in its script. The spans in the tree are those in the statement:
+    small numbers take no memory. Raises Problem."""
     try:
         # With our builder the result is what the start rule reduces to.
-        node: Any = _tables().parse(clean, span.start, span.end)
+        node: Query | Declaration = _tables().parse(text, 0, len(text))
     except Rejected:
-        raise _explained(clean[span.start : span.end], span.start, lines) from None
-    # The builder's span leaves out parentheses around the query.
-    result: Query | Declaration = replace(node, span=span)
-    return result
+        raise _explained(text, start, lines) from None
+    except Problem as problem:
+        raise problem.moved(start) from None
+    return node
 
 
 def _explained(statement: str, start: int, lines: Lines) -> Problem:
@@ -206,20 +205,20 @@ def _check_declarations(declarations: list[Declaration]) -> list[Problem]:
 
 def _with_hole_texts(query: Query, text: str) -> Query:
     """The query, in whose constructor each hole has the text between its braces."""
-
-    def hole(part: str | Hole) -> str | Hole:
-        return (
-            replace(part, text=text[part.span.start + 1 : part.span.end - 1].strip())
-            if isinstance(part, Hole)
-            else part
-        )
-
-    def element(node: ElementConstructor) -> ElementConstructor:
-        attributes = tuple((name, tuple(hole(part) for part in parts)) for name, parts in node.attributes)
-        children = tuple(
-            element(child) if isinstance(child, ElementConstructor) else hole(child) for child in node.children
-        )
-        return replace(node, attributes=attributes, children=children)
-
     assert isinstance(query.select, ElementConstructor)
-    return replace(query, select=element(query.select))
+    return replace(query, select=_element_with_texts(query.select, text))
+
+
+def _element_with_texts(node: ElementConstructor, text: str) -> ElementConstructor:
+    attributes = tuple((name, tuple(_part_with_text(part, text) for part in parts)) for name, parts in node.attributes)
+    children = tuple(
+        _element_with_texts(child, text) if isinstance(child, ElementConstructor) else _part_with_text(child, text)
+        for child in node.children
+    )
+    return replace(node, attributes=attributes, children=children)
+
+
+def _part_with_text(part: str | Hole, text: str) -> str | Hole:
+    if isinstance(part, str):
+        return part
+    return replace(part, text=text[part.span.start + 1 : part.span.end - 1].strip())

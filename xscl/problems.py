@@ -34,6 +34,10 @@ class Problem(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def moved(self, by: int) -> Problem:
+        """The same so many characters further on."""
+        return Problem(self.message, Span(self.span.start + by, self.span.end + by), self.hint)
+
 
 class Lines:
     """The lines of a script's `text`. Finding the line of one place does not go through all the text before it."""

@@ -60,7 +60,7 @@ class KnownSkeletons:
 
     def __init__(self) -> None:
         self._fills: dict[_Skeleton, _Filled | None] = {}
-        self._unused: dict[_Skeleton, tuple[str, int, Query]] = {}
+        self._unused: dict[_Skeleton, tuple[str, Query]] = {}
         self._trees: dict[object, Query] = {}
 
     def query(self, text: str) -> Query | None:
@@ -104,8 +104,8 @@ class KnownSkeletons:
             self._trees.clear()
         self._trees[key] = tree
 
-    def add(self, text: str, start: int, query: Query) -> None:
-        """Remembers the tree of the statement `text`, which begins at `start` in its script."""
+    def add(self, text: str, query: Query) -> None:
+        """Remembers the tree of the statement `text`, with its spans in it."""
         text, name = _unpublished(text)
         query = replace(query, publish=None if name == query.publish else query.publish)
         skeleton, _ = _split(text)
@@ -115,13 +115,13 @@ class KnownSkeletons:
             self._fills.clear()
             self._unused.clear()
         # What makes other trees of it takes long to find, and most statements may have a skeleton of their own.
-        self._unused[skeleton] = text, start, query
+        self._unused[skeleton] = text, query
 
 
-def _fill(text: str, start: int, query: Query) -> _Filled | None:
+def _fill(text: str, query: Query) -> _Filled | None:
     """What makes the trees of statements with the skeleton of this one."""
-    places = [Span(start + found.start(), start + found.end()) for found in _LITERAL.finditer(text)]
-    recipe = _Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text, start)
+    places = [Span(*found.span()) for found in _LITERAL.finditer(text)]
+    recipe = _Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
     fill = recipe.of(query) or (lambda literals: query)
     # If the lexer found other literals than we did, the tree cannot be used for other statements.
     if recipe.met != set(range(len(places))):
@@ -150,8 +150,8 @@ def _split(text: str) -> tuple[_Skeleton, list[str]]:
 class _Recipe:
     """Says how a tree is made again with other literals. `met` are the slots for literals found in it."""
 
-    def __init__(self, slots: dict[int, tuple[int, Span]], text: str, start: int) -> None:
-        self._slots, self._text, self._start = slots, text, start
+    def __init__(self, slots: dict[int, tuple[int, Span]], text: str) -> None:
+        self._slots, self._text = slots, text
         self.met: set[int] = set()
 
     def of(self, node: Any) -> _Fill | None:
@@ -188,7 +188,7 @@ class _Recipe:
 
     def _window(self, span: Span) -> _Fill:
         slot = self._slot(span)
-        found = _UNIT.match(self._text, self._slots[span.start][1].end - self._start, span.end - self._start)
+        found = _UNIT.match(self._text, self._slots[span.start][1].end, span.end)
         unit = found[1] if found else "s"
         return lambda literals: Window(window_us(literals[slot], unit, span))
 

@@ -25,6 +25,9 @@ from xscl.algebra.pattern_json import from_json, to_json
 
 _PLACEMENT_COLUMNS = "place template variables op window_us streams"
 
+_AT_ONCE = 50_000
+"""How many variables are written at once. Their definitions take much memory."""
+
 _Rows = list[tuple[object, ...]]
 
 FROM_THE_START, NO_ARRIVAL = 0, -1
@@ -232,8 +235,10 @@ class StoredQueries:
         """Writes the new variables, templates and chains of functions of a catalog."""
         numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]
         steps = [catalog.steps[number] for number in numbers if number in catalog.steps]
-        rows = [(step.id, step.parent, step.stream, str(step.node), to_json(step.node)) for step in steps]
-        self._rows.append("variables", rows)
+        for first in range(0, len(steps), _AT_ONCE):
+            part = steps[first : first + _AT_ONCE]
+            rows = [(step.id, step.parent, step.stream, str(step.node), to_json(step.node)) for step in part]
+            self._rows.append("variables", rows)
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
         joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
         self._rows.append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])

@@ -316,9 +316,10 @@ def test_a_query_spans_its_own_text() -> None:
     assert script.names() == ("x", "q2")
 
 
-def test_spans_of_parts_are_offsets_in_the_script() -> None:
-    text = "FROM S//z;\nFROM S//a->x JOIN {x/b = y, 7 d} S//c->y"
-    join = parse_script(text).queries[1].source
+def test_spans_of_parts_are_offsets_in_the_statement() -> None:
+    script = "FROM S//z;\nFROM S//a->x JOIN {x/b = y, 7 d} S//c->y"
+    query = parse_script(script).queries[1]
+    text, join = script[query.span.start : query.span.end], query.source
     assert isinstance(join, Join) and isinstance(join.pred, Compare)
     parts = [join, join.left, join.right, join.pred, join.pred.left, join.window]
     assert [text[part.span.start : part.span.end] for part in parts] == [
