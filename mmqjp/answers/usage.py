@@ -11,6 +11,7 @@ from mmqjp.answers.form_account import FormAccount
 from mmqjp.answers.quota import NEVER, Account, Bound, Quota, Usage, block_of
 from mmqjp.documents.records import Record
 from mmqjp.queries.forms import Form
+from mmqjp.queries.lineage import publishers_behind
 from mmqjp.queries.members import Members
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
@@ -168,7 +169,7 @@ class Accounts:
         return {
             query: own
             for query, own in found.items()
-            if not any(p in found and found[p].arrival <= own.arrival for p in self._registry.publishers_behind(query))
+            if not any(p in found and found[p].arrival <= own.arrival for p in publishers_behind(self._registry, query))
         }
 
     def spent(self, block: int) -> dict[UsageKey, Usage]:

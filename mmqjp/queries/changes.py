@@ -13,6 +13,7 @@ from feeds.times import Now
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.queries.compile import Compiler
+from mmqjp.queries.lineage import cycle_of
 from mmqjp.queries.model import UNNAMED, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries
@@ -253,6 +254,6 @@ class QueryChanges:
 
     def _refuse_cycle(self, subscription: Subscription, gone: frozenset[Subscription]) -> None:
         """Raises PublishCycle if a PUBLISHed stream would depend on itself."""
-        if subscription.publishes and (cycle := self._registry.cycle_of(subscription.name, gone)):
+        if subscription.publishes and (cycle := cycle_of(self._registry, subscription.name, gone)):
             path = " -> ".join(cycle)
             raise PublishCycle(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")

@@ -66,7 +66,7 @@ class Registry:
     def sources(self, stream: str) -> frozenset[str]:
         """Returns the external streams behind a stream: itself, unless it is PUBLISHed or hidden."""
         one = frozenset((stream,))
-        if one not in self._sources and stream not in self._readers and not self._made_of(stream):
+        if one not in self._sources and stream not in self._readers and not self.made_of(stream):
             return one  # not cached: there may be any number of unknown streams
         return self.sources_of(one)
 
@@ -78,7 +78,7 @@ class Registry:
             while waiting:
                 stream = waiting.pop()
                 if stream not in made_of:
-                    made_of[stream] = self._made_of(stream)
+                    made_of[stream] = self.made_of(stream)
                     waiting += made_of[stream]
             found = self._sources[streams] = frozenset(stream for stream, made in made_of.items() if not made)
         return found
@@ -86,19 +86,6 @@ class Registry:
     def _forget_sources(self) -> None:
         self._sources.clear()
         self._joined_streams = self._outside = self._read = None
-
-    def cycle_of(self, name: str, without: Container[Subscription] = frozenset()) -> list[str]:
-        """Returns the streams on a path from a stream to itself, avoiding the queries `without`; [] if none exists."""
-        ways, met = [[name]], set()
-        while ways:
-            way = ways.pop()
-            for stream in self._made_of(way[0], without):
-                if stream == name:
-                    return [name, *way]
-                if stream not in met:
-                    met.add(stream)
-                    ways.append([stream, *way])
-        return []
 
     def named(self, name: str) -> list[Subscription]:
         """Returns the queries of a name, in the order of their registration."""
@@ -109,7 +96,7 @@ class Registry:
         found: Collection[Subscription] = self._by_text.get((published, text), ())
         return found
 
-    def _made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
+    def made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
         """Returns the streams that the producers of a stream read. An external stream has none."""
         named = self._by_name.get(stream, ())
         makers: list[Owner] = [s for s in named if s.publishes and s not in without]
@@ -137,25 +124,11 @@ class Registry:
             found |= dict.fromkeys(owner.readers(self.readers))
         return list(found)
 
-    def publishers_behind(self, query: Subscription) -> set[Subscription]:
-        """Returns the queries whose outputs a query reads, directly or through others."""
-        found: set[Subscription] = set()
-        waiting: list[Owner] = [query]
-        while waiting:
-            owner = waiting.pop()
-            for target in owner.targets:
-                waiting += self._inner(target)
-                makers = (s for stream in target.streams for s in self._by_name.get(stream, ()) if s.publishes)
-                fresh = [maker for maker in makers if maker not in found]
-                found.update(fresh)
-                waiting += fresh
-        return found
-
     def inner_joins(self, owner: Owner) -> list[HiddenStream]:
         """Returns the hidden streams behind a plan node, each once."""
         found: dict[HiddenStream, None] = {}
         for target in owner.targets:
-            for stream in self._inner(target):
+            for stream in self.inner(target):
                 found |= dict.fromkeys([stream, *self.inner_joins(stream)])
         return list(found)
 
@@ -272,7 +245,7 @@ class Registry:
             left, right = target.streams
             self._joined[left, right] += 1
 
-    def _inner(self, target: Target) -> Iterator[HiddenStream]:
+    def inner(self, target: Target) -> Iterator[HiddenStream]:
         """Yields the hidden streams that a target reads."""
         return (self._hidden[stream] for stream in target.streams if is_hidden(stream))
 
@@ -285,7 +258,7 @@ class Registry:
             if not self._active_targets[target.row]:
                 del self._active_targets[target.row]
                 self._drop_row(self.catalog.row(target.row))
-            for stream in self._inner(target):
+            for stream in self.inner(target):
                 stream.active_reader_count -= 1
                 if not stream.active:
                     self.deactivate(stream)
@@ -296,7 +269,7 @@ class Registry:
         for target in owner.targets:
             self._active_targets[target.row] += 1
             self._queue_rows((self.catalog.row(target.row),))
-            for stream in self._inner(target):
+            for stream in self.inner(target):
                 self._activate_stream(stream)
 
     def _activate_stream(self, stream: HiddenStream) -> None:
@@ -330,7 +303,7 @@ class Registry:
                     _decrease(self._hidden_readers[stream], owner)
                     if not self._hidden_readers[stream]:
                         del self._hidden_readers[stream]
-            for inner in list(self._inner(target)):
+            for inner in list(self.inner(target)):
                 self._detach(inner)
 
     def _attach(self, name: str, find: Callable[[], Hidden], since: int, add: Callable[[HiddenStream], None]) -> None:
