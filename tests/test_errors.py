@@ -34,6 +34,7 @@ INTERNAL = {
     "mmqjp.commands.failure.Interrupted",
     "mmqjp.commands.failure.ScriptFailure",
     "mmqjp.service.streaming.Stopped",
+    "xscl.lalr.Rejected",
     "xscl.problems.Problem",
 }
 """Errors that no caller meets: they say within a room how the work goes on, or end a command."""

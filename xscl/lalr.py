@@ -19,7 +19,7 @@ the end."""
 
 
 class Rejected(Exception):
-    """The text is not what the grammar describes."""
+    """The text is not what the grammar describes. Never leaves `xscl`."""
 
 
 class TableParser:
