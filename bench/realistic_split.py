@@ -33,7 +33,7 @@ class PartTimes:
         self._wrap(components.stage1, "stage 1", "evaluate", "finish_batch")
         self._wrap(components.pipeline, "expansion", "_expand_chunk")
         self._wrap(components.records, "store", "load", "flush")
-        self._wrap(components.outbox, "store", "save_matches", "save_outputs")
+        self._wrap(components.outbox, "store", "save_matches", "save_answers")
         self._wrap(store, "store", "append", "select", "evict", "begin", "commit")
         self._wrap_join(store)
 
