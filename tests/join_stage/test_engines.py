@@ -155,7 +155,7 @@ def test_a_query_reads_views_given_along_and_orders_by_lists(open_engine: Opener
     engine = open_engine()
     engine.begin()
     rows = [("q", 0, 1, [d], ["S"], "{}", "<a/>", 0) for d in ("b", "a", "c")]
-    engine.append("outputs", table("outputs", *rows))
+    engine.append("earlier_outputs", table("earlier_outputs", *rows))
     wanted = pa.table({"name": ["b", "c", "x"]})
     sql = "SELECT o.documents FROM outputs o JOIN wanted w ON o.documents[{}] = w.name ORDER BY o.documents"
     found = engine.select(sql.format(1 if isinstance(engine, DuckDBEngine) else 0), {"wanted": wanted})
@@ -176,7 +176,7 @@ def test_views_for_readers(open_engine: Opener):
     engine.append("placements", table("placements", *((q, 0, list(range(10, 10 + nodes)), 5) for q in (1, 2))))
     engine.append("removed_queries", table("removed_queries", (2, 99)))
     engine.append("match_rows", table("match_rows", (0, 0, 1, None, 3, 4, [5])))
-    engine.append("match_queries", table("match_queries", (0, "q1", 1), (0, "q2", 2)))
+    engine.append("earlier_match_queries", table("earlier_match_queries", (0, "q1", 1), (0, "q2", 2)))
     engine.commit()
     queries = engine.select("SELECT qid, name, removed_at FROM queries ORDER BY qid").to_pylist()
     assert [tuple(q.values()) for q in queries] == [(1, "q1", None), (2, "q2", 99)]

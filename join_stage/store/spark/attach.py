@@ -88,6 +88,9 @@ def attach(session: SparkSession, schema: StoreSchema, directory: Path, database
             session.sql(f"CREATE TABLE IF NOT EXISTS {table} USING {_source_name(table)}")
         # A view refers to the tables of the database that is current when the view is made.
         for name, statement in views.items():
+            _refuse_other(session, f"{database}.{name}")
+            if name in schema.former_names.values() and _is_table(session, f"{database}.{name}"):
+                session.sql(f"DROP TABLE {name}")  # of ours: older versions made it
             session.sql(f"CREATE OR REPLACE VIEW {name} AS {statement}")
     finally:
         session.catalog.setCurrentDatabase(before)
@@ -101,6 +104,10 @@ def _numbered_views(schema: StoreSchema, directory: Path) -> dict[str, str]:
     table, rows = numbered.table, schema.tables[numbered.table]
     tables = [read_checked(directory / table / file.name, file, rows) for file in files[table]]
     return numbered.of_rows(pa.concat_tables([rows.empty_table(), *tables]), FIRST_INDEX)
+
+
+def _is_table(session: SparkSession, name: str) -> bool:
+    return session.catalog.tableExists(name) and session.catalog.getTable(name).tableType != "VIEW"
 
 
 def _refuse_other(session: SparkSession, table: str) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from join_stage.state_tables import FLAT_STORE
 from join_stage.store.spark.attach import _Reader
 from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
+from mmqjp.tables.store_schema import SCHEMA
 from tests.support.stores import TABLES, parquet_store
 
 BATCHES = 60
@@ -77,7 +79,7 @@ def test_the_files_on_disk_stay_as_many_as_batches_of_the_grace_made(store: Parq
     most = 0
     for number in range(3 * seconds // 20):
         clock.time += 19 * SECOND
-        commit(store, clock, number, "outputs", "r_doc")
+        commit(store, clock, number, "earlier_outputs", "r_doc")
         if number == seconds // 20 + MERGE:
             most = files(tmp_path)
     assert files(tmp_path) < 1.5 * most
@@ -86,7 +88,7 @@ def test_the_files_on_disk_stay_as_many_as_batches_of_the_grace_made(store: Parq
 def test_a_query_that_was_planned_before_finds_its_files(store: ParquetStore, clock: Clock, tmp_path: Path):
     for number in range(MERGE - 1):
         commit(store, clock, number)
-    readers = {name: _Reader(tmp_path, name, TABLES[name]) for name in TABLES}
+    readers = {name: _Reader(tmp_path, name, FLAT_STORE | SCHEMA) for name in TABLES}
     planned = {name: reader.partitions() for name, reader in readers.items()}
     for number in range(2 * MERGE):
         commit(store, clock, number)
@@ -96,4 +98,4 @@ def test_a_query_that_was_planned_before_finds_its_files(store: ParquetStore, cl
     clock.time += GRACE
     commit(store, clock, 0)
     with pytest.raises(FileNotFoundError):
-        list(readers["outputs"].read(planned["outputs"][0]))
+        list(readers["earlier_outputs"].read(planned["earlier_outputs"][0]))

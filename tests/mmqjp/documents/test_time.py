@@ -244,10 +244,11 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
                 if keep is not None:
                     engine.prune(keep)
             found.append(comparable(map(as_row, got)))
-            left = {table: engine.sql(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py() for table in
-                    ("documents", "outputs", "match_rows", "match_queries", "settings")}  # fmt: skip
+            tables = ("documents", "outputs", "match_rows", "matches", "answers", "answer_matches", "settings")
+            left = {table: engine.sql(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py() for table in tables}
     assert found[0] == found[1] and len(found[0]) > 1000
-    assert left["documents"] < 120 and left["outputs"] < 30 and left["match_queries"] < 60 and left["settings"] < 12
+    assert left["documents"] < 120 and left["outputs"] < 30 and left["matches"] < 60 and left["settings"] < 12
+    assert left["answers"] < 30 and left["answer_matches"] < 60 and left["match_rows"] < 60
 
 
 def test_the_ids_of_dropped_documents_are_known_for_a_while():
@@ -350,13 +351,13 @@ def test_what_time_costs_does_not_grow_with_streams_queries_and_documents(monkey
         engine.subscribe(WINDOW)
         engine.process([doc(0, f"T{n}") for n in range(100)])
         counted(counts, watermarks, "_watermark")
-        counted(counts, engine.registry, "_made_of")
+        counted(counts, engine.registry, "made_of")
         engine.process([doc(number / 100, stream) for number in range(50) for stream in ("S", "T1", "T2")])
         assert counts["_watermark"] == 3 + 1  # the streams of the documents, and what all queries read
-        assert counts["_made_of"] <= 3  # of streams that no query reads it is only asked whether that is so
+        assert counts["made_of"] <= 3  # of streams that no query reads it is only asked whether that is so
         counts.clear()
         engine.pass_time()
-        assert counts["_watermark"] <= 1 and not counts["_made_of"]
+        assert counts["_watermark"] <= 1 and not counts["made_of"]
         engine.subscribe("P30//a->x PUBLISH P31")
         engine.process([doc(1)])
-        assert counts["_made_of"] <= 2 * 32 and engine.registry.outside() == {"S"}
+        assert counts["made_of"] <= 2 * 32 and engine.registry.outside() == {"S"}

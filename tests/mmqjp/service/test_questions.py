@@ -246,7 +246,7 @@ class Place:
 
     def facts(self) -> dict[str, object]:
         """What no question may change."""
-        keys = {"outputs": "t1", "documents": "docid", "added_queries": "qid", "settings": "batch", "offsets": "batch"}
+        keys = {"answers": "t1", "documents": "docid", "added_queries": "qid", "settings": "batch", "offsets": "batch"}
         store = self.engine._store
         rows = {name: store.read(name, TABLES[name].names).sort_by(key).to_pylist() for name, key in keys.items()}
         beside = {path.name: path.read_bytes() for path in self.path.rglob("*") if path.is_file()

@@ -152,7 +152,7 @@ def table_row(table: str, number: int) -> pa.Table:
 
 
 def spark_damage(seeds: range, place: Path) -> int:
-    names = ("documents", "settings", "outputs", "r_doc")
+    names = ("documents", "settings", "answers", "r_doc")
     store = parquet_store(place / "whole")
     for number in range(3):
         for name in names:
