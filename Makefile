@@ -34,6 +34,7 @@ bench: bench-stage1
 	$(BIN)/mmqjp bench fanout --csv bench-results/fanout.csv --json bench-results/fanout.json
 	$(BIN)/mmqjp bench latency --csv bench-results/latency.csv --json bench-results/latency.json
 	$(BIN)/mmqjp bench latency --engine spark --quick --json bench-results/latency-spark.json
+	$(BIN)/mmqjp bench registration --csv bench-results/registration.csv --json bench-results/registration.json
 	$(BIN)/mmqjp bench feeds --json bench-results/feeds.json
 
 bench-stage1: $(READY)
