@@ -201,7 +201,7 @@ class Engine:
     def _subscribe(
         self, script: str | Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool = False
     ) -> list[str]:
-        with gc_paused():
+        with gc_paused_then_frozen():
             parsed = parse_script(script) if isinstance(script, str) else script
             names, outputs, paused = self._batches.subscribe(parsed, mode, metadata_for, backfill=backfill)
         self._paused |= paused

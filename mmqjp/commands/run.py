@@ -186,6 +186,7 @@ def run(
                 if script is not None and queries_path is not None:
                     for message in subscribe(opened, script, queries_path, "exact"):
                         _report(message)
+                    script = None  # its trees may take much memory
                 elif not opened.registry.subscriptions:
                     raise Failure(f"{state} has no queries; name a file of queries with --queries")
                 with gc_frozen():

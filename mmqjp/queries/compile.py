@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.identity import digest
@@ -22,7 +21,7 @@ from xscl import Query, Script, XsclErrors, parse_script, to_xscl
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.lower import normalize
 from xscl.printer import around_window
-from xscl.syntax import Join
+from xscl.syntax import Input, Join
 
 MAX_COMPILED = 20_000
 """The cache is cleared when it has this many queries."""
@@ -36,27 +35,28 @@ class SharedQuery:
 
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
         self._query, self._namespaces = replace(query, publish=None), namespaces
-        self._normal = normalize(query, dict(namespaces))
         self._by_window: dict[int | None, UnnamedQuery] = {}
 
     def of(self, query: Query) -> UnnamedQuery:
         """Returns what a query is without its PUBLISH name. `query` is the first one or shares its inputs."""
-        if not isinstance(query.source, Join):
-            if None not in self._by_window:
-                self._by_window[None] = UnnamedQuery(self._normal, "".join(self._around), self)
-            return self._by_window[None]
-        window = query.source.window
-        found = self._by_window.get(window.us)
+        window = query.source.window if isinstance(query.source, Join) else None
+        us = None if window is None else window.us
+        found = self._by_window.get(us)
         if found is None:
-            normal = replace(self._normal, window=window.us)  # with the same conjunctive queries
-            found = self._by_window[window.us] = UnnamedQuery(normal, to_xscl(window).join(self._around), self)
+            text = self._around[0] if window is None else to_xscl(window).join(self._around)
+            found = self._by_window[us] = UnnamedQuery(self, query.source, text)
         return found
+
+    @cached_property
+    def normal(self) -> NormalQuery:
+        """The normal form of the first one."""
+        return normalize(self._query, dict(self._namespaces))
 
     @cached_property
     def form_id(self) -> str:
         """The id of their form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
         of can be renamed."""
-        return digest(repr(replace(self._normal, window=None)))
+        return digest(repr(replace(self.normal, window=None)))
 
     @cached_property
     def _around(self) -> tuple[str, ...]:
@@ -65,13 +65,19 @@ class SharedQuery:
         return around_window(text, self._query.source) if isinstance(self._query.source, Join) else (text,)
 
 
-class UnnamedQuery(NamedTuple):
-    """What a query of a script is without its PUBLISH name: its normal form, its text as a script of its own, and what
-    it shares."""
+class UnnamedQuery:
+    """What a query of a script is without its PUBLISH name. `text` is its text as a script of its own."""
 
-    normal: NormalQuery
-    text: str
-    shared: SharedQuery
+    def __init__(self, shared: SharedQuery, source: Input, text: str) -> None:
+        self.shared, self._source, self.text = shared, source, text
+
+    @cached_property
+    def normal(self) -> NormalQuery:
+        """The normal form. Computed on first use: a query that is registered already does not need it."""
+        normal = self.shared.normal
+        if isinstance(self._source, Join) and self._source.window.us != normal.window:
+            normal = replace(normal, window=self._source.window.us)  # with the same conjunctive queries
+        return normal
 
 
 class CompiledQuery:
