@@ -33,6 +33,12 @@ class Holder(NamedTuple):
     until: int
 
 
+_LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+EVERYTHING = Holder(_GREATEST, _LEAST, _GREATEST, _LEAST, _GREATEST)
+"""A holder for whom all charges count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Excess:
     """The arrival from which on a member gets nothing, and the bound that it exceeded there."""
@@ -60,11 +66,6 @@ class Charges:
         """Returns charges by arrival and key, each with its outputs and work."""
         rows = sorted((arrival, *key, *used) for (arrival, key), used in step.items())
         return cls(block, _columns(rows), _columns((-1, *key, used.outputs, used.work) for key, used in before.items()))
-
-    def most(self) -> Holder:
-        """Returns a holder for whom everything counts."""
-        least, greatest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-        return Holder(greatest, least, greatest, least, greatest)
 
     def excess(
         self, quota: Quota, holder: Holder, own: Usage, less: Iterable[tuple[int, int, int]] = ()

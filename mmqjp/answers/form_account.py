@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmqjp.answers.charges import ChargeKey, Charges, Excess, Holder, over_quota
+from mmqjp.answers.charges import EVERYTHING, ChargeKey, Charges, Excess, Holder, over_quota
 from mmqjp.answers.quota import NEVER, Quota, Usage, block_of
 from mmqjp.documents.records import Inputs
 from mmqjp.queries.forms import Audience
@@ -44,11 +44,12 @@ class FormAccount:
         audience: Audience,
         block: int,
         before: Mapping[ChargeKey, Usage],
+        total: Usage,
         own: Mapping[int, Usage],
         cutoffs: Mapping[int, int],
     ) -> None:
-        """`before` is what was charged in `block` before the step, and `own` what is to be added for single members, by
-        qid. `cutoffs` has, by qid, the arrivals from which on members get nothing."""
+        """`before` is what was charged in `block` before the step, `total` in all, and `own` what is to be added for
+        single members, by qid. `cutoffs` has, by qid, the arrivals from which on members get nothing."""
         self._quota, self._block, self._before, self._own = quota, block, before, own
         self.audience = audience
         self._charges: dict[tuple[int, ChargeKey], list[int]] = {}
@@ -58,14 +59,11 @@ class FormAccount:
             self._limit(cutoffs)
         self._subsets: dict[int, Audience | None] = {0: audience if audience.queries else None}
         self._everyone: dict[int, ChargeKey] = {}
-        base = Usage(
-            sum(used.outputs for used in before.values()) + max((used.outputs for used in own.values()), default=0),
-            sum(used.work for used in before.values()) + max((used.work for used in own.values()), default=0),
-        )
+        most = self._most_own()
         self._outputs = self._work = 0
         # As long as the step has used no more than this, no member can have exceeded its quota.
-        self._safe_outputs = min(quota.most_outputs, quota.most_outputs_of_block - base.outputs)
-        self._safe_work = min(quota.most_work, quota.most_work_of_block - base.work)
+        self._safe_outputs = min(quota.most_outputs, quota.most_outputs_of_block - total.outputs - most.outputs)
+        self._safe_work = min(quota.most_work, quota.most_work_of_block - total.work - most.work)
         self._excess: dict[int, Excess] = {}
 
     # ------------------------------------------------------------ who gets what
@@ -191,11 +189,7 @@ class FormAccount:
     def _check(self) -> None:
         """Works out which members have exceeded their quota, and stops answering them."""
         charges, quota = Charges.of(self._block, self._charges, self._before), self._quota
-        most = (
-            max((used.outputs for used in self._own.values()), default=0),
-            max((used.work for used in self._own.values()), default=0),
-        )
-        if charges.excess(quota, charges.most(), Usage(*most)) is None:
+        if charges.excess(quota, EVERYTHING, self._most_own()) is None:
             return
         less: dict[int, list[tuple[int, int, int]]] = {}
         for (arrival, qid), (outputs, work) in self._less.items():
@@ -216,6 +210,11 @@ class FormAccount:
             self._excess |= found
             self._limit({qid: excess.arrival for qid, excess in found.items()})
 
+    def _most_own(self) -> Usage:
+        """Returns the most that is to be added for any member."""
+        own = self._own.values()
+        return Usage(max((u.outputs for u in own), default=0), max((u.work for u in own), default=0))
+
     def _holders(self) -> Iterator[Holder]:
         """Yields what decides which charges count for each member. Of qids it has only what makes a difference."""
         members = self.audience.members
@@ -229,11 +228,14 @@ class FormAccount:
     # ------------------------------------------------------------ what is stored
 
     def spent(self, block: int) -> dict[ChargeKey, Usage]:
-        """Returns what was charged in a block, with what was before the step."""
-        found = {key: [used.outputs, used.work] for key, used in self._before.items()} if block == self._block else {}
+        """Returns what was charged in a block, with what was before the step, for the keys that the step charged."""
+        found: dict[ChargeKey, list[int]] = {}
         for (arrival, key), (outputs, work) in self._charges.items():
             if block_of(arrival) == block:
-                known = found.setdefault(key, [0, 0])
+                known = found.get(key)
+                if known is None:
+                    before = self._before.get(key, Usage()) if block == self._block else Usage()
+                    known = found[key] = [before.outputs, before.work]
                 known[0] += outputs
                 known[1] += work
         return {key: Usage(*used) for key, used in found.items()}

@@ -89,16 +89,20 @@ class Accounts:
         found = self._forms.get(form.id)
         if found is None:
             before, audience = self._before, form.audience
-            own = {
-                query.qid: before.own[query.qid, query.begun]
-                for query in (audience.queries if before.own else ())
-                if (query.qid, query.begun) in before.own
-            }
+            own = self._own(form)
             found = self._forms[form.id] = FormAccount(
-                self._quota, audience, self._block, before.forms.get(form.id, {}), own,
+                self._quota, audience, self._block, before.forms.get(form.id, {}),
+                before.totals.get(form.id, _NOTHING), own,
                 self._form_cutoffs.get(form.id, {}),
             )  # fmt: skip
         return found
+
+    def _own(self, form: Form) -> dict[int, Usage]:
+        """Returns what is to be added for single members of a form, by qid."""
+        own, known, queries = self._before.own, self._registry.subscriptions, form.audience.queries
+        if len(own) < len(queries):
+            queries = [known[qid] for qid, _ in own if qid in known and known[qid].form_id == form.id]
+        return {query.qid: own[query.qid, query.begun] for query in queries if (query.qid, query.begun) in own}
 
     def members(self, forms: Iterable[str], batch: int) -> dict[str, Members]:
         """Returns the members of forms, by id, as the batch answers them. A form that nobody has any more is left
@@ -202,10 +206,11 @@ def _is_active(query: Subscription) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The usage of a block before a step: of the members of each form; of single queries, which is to be added to that,
-    by qid and the batch in which they began; and of groups of readers."""
+    """The usage of a block before a step: of the members of each form, with its `totals`; of single queries, which
+    is to be added to that, by qid and the batch in which they began; and of groups of readers."""
 
     forms: dict[str, dict[ChargeKey, Usage]] = field(default_factory=dict)
+    totals: dict[str, Usage] = field(default_factory=dict)
     own: dict[tuple[int, int], Usage] = field(default_factory=dict)
     readers: dict[str, Usage] = field(default_factory=dict)
 
@@ -214,7 +219,11 @@ class Before:
         for (owner, *key), usage in rows.items():
             charge = ChargeKey(*key)
             if charge.width >= 0:
-                self.forms.setdefault(owner, {})[charge] = usage
+                known, total = self.forms.setdefault(owner, {}), self.totals.get(owner, _NOTHING)
+                before = known.get(charge, _NOTHING)
+                more = usage.outputs - before.outputs, usage.work - before.work
+                self.totals[owner] = Usage(total.outputs + more[0], total.work + more[1])
+                known[charge] = usage
             elif owner.isdecimal():
                 self.own[int(owner), charge.begun] = usage
             else:
@@ -268,7 +277,7 @@ class StoredUsage:
         changed = {key: one for key, one in now.items() if one != before.get(key)}
         written, rewritten = self._written + len(changed), block != self.block
         if not rewritten and written > USAGE_COMPACTED_AFTER:
-            rewritten = written > USAGE_COMPACTED_AFTER + 2 * len(before.keys() | changed.keys())
+            rewritten = written > USAGE_COMPACTED_AFTER + 2 * (len(before) + len(changed))
         if rewritten:
             drop_spent(self._store, batch)
             changed = {key: one for key, one in {**before, **changed}.items() if one != _NOTHING}
