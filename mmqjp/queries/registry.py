@@ -222,13 +222,13 @@ class Registry:
             self._queue_rows(change.rows)
             for side in target.conjunct.sides():
                 if side.hidden is not None:
-                    self._attach_inner(side.hidden, since)
+                    self._attach_inner(side.hidden, side.stream, since)
 
-    def _attach_inner(self, hidden: Hidden, since: int) -> None:
+    def _attach_inner(self, hidden: Hidden, name: str, since: int) -> None:
         def add_targets(stream: HiddenStream) -> None:
             self._add_targets(stream, hidden.conjuncts, hidden.op, hidden.window, since)
 
-        self._attach(hidden.stream, lambda: hidden, since, add_targets)
+        self._attach(name, lambda: hidden, since, add_targets)
 
     def _add_target(self, target: Target) -> None:
         """Registers a target that the catalog has."""
