@@ -55,6 +55,8 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
 
 def _batches(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """Yields each batch and its rows, from rows that are sorted by batch."""
+    if not len(rows):
+        return
     batches, starts = np.unique(rows["batch"].to_numpy(), return_index=True)
     for batch, start, end in zip(batches.tolist(), starts, [*starts[1:], len(rows)], strict=True):
         yield batch, rows.slice(start, end - start)

@@ -303,8 +303,8 @@ def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, m
     monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda *_: None)
     before = on_duckdb.facts()
     for sql, word in (
-        ("WITH x AS (DELETE FROM outputs RETURNING *) SELECT * FROM x", "read-only"),
-        ("DELETE FROM outputs", "read-only"),
+        ("WITH x AS (DELETE FROM answers RETURNING *) SELECT * FROM x", "read-only"),
+        ("DELETE FROM answers", "read-only"),
         ("COPY outputs TO '{here}/o.csv'", "disabled by configuration"),
         ("SELECT * FROM read_text('{secret}')", "disabled by configuration"),
         ("SELECT * FROM '{secret}.csv'", "disabled by configuration"),
