@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from bench.command import with_progress
 from bench.expert_workload import parameters, script
-from bench.latency_service import Arrivals, Place, RunningService, mmqjp
+from bench.latency_service import LineTimes, Place, RunningService, mmqjp
 from bench.stage2_report import Column, Line, keep, parsed, parser, show
 from bench.workload import items
 from join_stage.joiner import DEFAULT_PLAN
@@ -75,7 +75,7 @@ def measure(case: Case) -> list[Line]:
         options = ["--engine", case.engine, "--plan", case.plan, "--state", place.directory / "state"]
         # The documents are older than the clock, and the batch run knows no lateness.
         options += ["--trigger", case.trigger, "--lateness", "INF", "--idle-after", "INF", "--max-ahead", "INF"]
-        with RunningService(place, options) as service, Arrivals(place.lines) as arrivals:
+        with RunningService(place, options) as service, LineTimes(place.lines) as arrivals:
             service.wait_until_ready(READY)
             phases, rate = _phases(case, place, made, service)
             service.wait_until(arrivals.is_at_end, PROCESSED, "write its lines")

@@ -111,7 +111,7 @@ class RunningService:
         return self._place.log.read_bytes()[-2_000:].decode("utf-8", "replace")
 
 
-class Arrivals:
+class LineTimes:
     """A context manager: inside it, a thread notes when each part of a growing file arrives. It keeps no line: they may
     be more than fit in memory."""
 
@@ -121,7 +121,7 @@ class Arrivals:
         self._ends: list[int] = []
         self._thread = Thread(target=self._work, name="arrivals", daemon=True)
 
-    def __enter__(self) -> Arrivals:
+    def __enter__(self) -> LineTimes:
         self._thread.start()
         return self
 

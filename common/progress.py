@@ -8,34 +8,34 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 EVERY = 256
-"""After how many items the watcher is told."""
+"""After how many items the observer is told."""
 
 T = TypeVar("T")
 
-Watcher = Callable[[str, int, int], None]
+Observer = Callable[[str, int, int], None]
 """Is told what is done, how many items of it are done, and how many there are."""
 
-_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 
 @contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
-    """Tells `watcher` of the loops inside that are `followed`."""
-    token = _watcher.set(watcher)
+def observed(observer: Observer) -> Iterator[None]:
+    """Tells `observer` of the loops inside that are `followed`."""
+    token = _observer.set(observer)
     try:
         yield
     finally:
-        _watcher.reset(token)
+        _observer.reset(token)
 
 
 def followed(what: str, items: Sequence[T]) -> Iterator[T]:
-    """Iterates over items. If somebody watches, tells them how far it is. Costs nothing otherwise."""
-    watcher = _watcher.get()
-    return iter(items) if watcher is None else _told(what, items, watcher)
+    """Iterates over items. If somebody observes, tells them how far it is. Costs nothing otherwise."""
+    observer = _observer.get()
+    return iter(items) if observer is None else _told(what, items, observer)
 
 
-def _told(what: str, items: Sequence[T], watcher: Watcher) -> Iterator[T]:
+def _told(what: str, items: Sequence[T], observer: Observer) -> Iterator[T]:
     for number, item in enumerate(items):
         if number % EVERY == 0:
-            watcher(what, number, len(items))
+            observer(what, number, len(items))
         yield item

@@ -34,7 +34,7 @@ INTERNAL = {
     "mmqjp.commands.failure.Interrupted",
     "mmqjp.commands.failure.ScriptFailure",
     "mmqjp.service.streaming.Stopped",
-    "xscl.lalr.Rejected",
+    "xscl.lalr.Unparsable",
     "xscl.problems.Problem",
 }
 """Errors that no caller meets: they say within a room how the work goes on, or end a command."""

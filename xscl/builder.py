@@ -80,8 +80,8 @@ class _Filter:
 
 def _span(first: Any, last: Any) -> Span:
     """The span from the start of one token or node to the end of another."""
-    start: int = first.start_pos if isinstance(first, Token) else first.span.start  # type: ignore[assignment]  # only made-up tokens have no place
-    end: int = last.end_pos if isinstance(last, Token) else last.span.end  # type: ignore[assignment]
+    start: int = first.start_pos if isinstance(first, Token) else first.span.start  # type: ignore[assignment]  # made-up tokens have none
+    end: int = last.end_pos if isinstance(last, Token) else last.span.end  # type: ignore[assignment]  # the same
     return _shared_span(start, end)
 
 
@@ -198,7 +198,8 @@ class Builder(Transformer[Token, Any]):
         return self.and_([_condition(child) for child in children])
 
     def compare(self, children: list[Any]) -> Compare:
-        return Compare(_name(children[1]), children[0], children[2], _span(children[0], children[2]))  # type: ignore[arg-type]
+        left, op, right = children
+        return Compare(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
 
     def parentheses(self, children: list[Any]) -> Expr:
         return cast(Expr, children[1])

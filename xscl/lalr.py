@@ -18,7 +18,7 @@ _Scan = Callable[[str, int, int], "re.Match[str] | None"]
 the end."""
 
 
-class Rejected(Exception):
+class Unparsable(Exception):
     """The text is not what the grammar describes. Never leaves `xscl`."""
 
 
@@ -38,14 +38,14 @@ class TableParser:
         self._scans = _Scans(lark, self._actions)
 
     def parse(self, text: str, start: int, end: int) -> Any:
-        """The tree of a part of a text. Raises Rejected, and whatever the transformer raises."""
+        """The tree of a part of a text. Raises Unparsable, and whatever the transformer raises."""
         all_actions, scans, new = self._actions, self._scans, str.__new__
         state, pos = self._start, start
         states, values = [state], list[Any]()
         while True:
             found = scans[state](text, pos, end)
             if found is None:
-                raise Rejected
+                raise Unparsable
             kind, token = found.lastgroup, None
             if kind is None:
                 kind = _END
@@ -62,7 +62,7 @@ class TableParser:
                     values.append(token)
                     break
                 if action is None:
-                    raise Rejected
+                    raise Unparsable
                 size, make, rule = action
                 if make is None:
                     del states[-1]

@@ -15,7 +15,7 @@ from xscl.algebra.expressions import ElementConstructor, Hole, Span
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
 from xscl.check_publishing import check_publishing
-from xscl.lalr import Rejected, TableParser
+from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Lines, Problem, XsclError, XsclErrors
 from xscl.skeletons import KnownSkeletons
 from xscl.statements import Statement, split_script
@@ -168,7 +168,7 @@ def _parse_statement(text: str, start: int, lines: Lines) -> Query | Declaration
     try:
         # With our builder the result is what the start rule reduces to.
         node: Query | Declaration = _tables().parse(text, 0, len(text))
-    except Rejected:
+    except Unparsable:
         raise _explained(text, start, lines) from None
     except Problem as problem:
         raise problem.moved(start) from None

@@ -20,7 +20,7 @@ ROWS_AT_A_TIME = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class OutputLines:
     """Output lines in UTF-8, how many they are, and the greatest `seq` among them."""
 
     text: bytes
@@ -58,15 +58,15 @@ class FanOut:
         by_time: bool = False,
     ) -> None:
         self._answers, self._withheld = answers, withheld
-        forms = list(dict.fromkeys(answers["form"].to_pylist()))
-        known = [members[form] for form in forms]
+        of_answers = answers["form"].to_pylist()
+        of_form = {form: place for place, form in enumerate(dict.fromkeys(of_answers))}
+        known = [members[form] for form in of_form]
         self._members = concatenated(known) if known else None
-        self._one_form = len(forms) <= 1
+        self._one_form = len(known) <= 1
         ends = np.cumsum([len(one) for one in known], dtype=np.int64)
-        of_form = {form: place for place, form in enumerate(forms)}
-        form = np.array([of_form[form] for form in answers["form"].to_pylist()], np.int64)
+        form = np.array([of_form[form] for form in of_answers], np.int64)
         starts: Ints = ends - np.array([len(one) for one in known], np.int64)
-        self._low, self._high = (starts[form], ends[form]) if forms else (form, form)
+        self._low, self._high = (starts[form], ends[form]) if known else (form, form)
         names = ("width", "appeared", "first_qid", "batch", "arrival", "first_seq", "t1", "answer")
         self._column = {name: answers[name].to_numpy() for name in names}
         self._group = self._column["t1"] if by_time else self._column["first_seq"]
@@ -153,9 +153,12 @@ class FanOut:
         columns = (self._column[name][answer] for name in ("width", "appeared", "first_qid", "batch", "arrival"))
         gets = self.members.get(member, *columns)
         if self._withheld:
-            for place in box.answers.tolist():
-                if (gone := self._withheld.get(int(self._column["answer"][place]))) is not None:
-                    gets &= (answer != place) | ~np.isin(self.members.qids[member], list(gone))
+            for number, start, size in zip(
+                self._column["answer"][box.answers].tolist(), starts.tolist(), sizes.tolist(), strict=True
+            ):
+                if (gone := self._withheld.get(number)) is not None:
+                    of_one = slice(start, start + size)
+                    gets[of_one] &= ~np.isin(self.members.qids[member[of_one]], list(gone))
         answer, member = answer[gets], member[gets]
         order = np.lexsort((self.members.qids[member], self._order[answer], self._ranks(member), self._group[answer]))
         answer, member = answer[order], member[order]
@@ -276,7 +279,7 @@ class OutputChunk:
         some = slice(place, place + 1)
         return next(OutputChunk(self._fan_out, self._answer[some], self._member[some], self._seq[some]).outputs())
 
-    def lines(self) -> Lines:
+    def lines(self) -> OutputLines:
         """Returns the output lines."""
         members, answers = self._fan_out.members, self._fan_out.answers
         names, identities = members.names, members.identities
@@ -287,7 +290,7 @@ class OutputChunk:
             name, id = json_text(names[member]), identities[member].id(answer.choice)
             shown = name[1:-1] if answer.head else ""
             found.append(f'{{"id": "{id}", "seq": {seq}, "query": {name}{between}{shown}{end}')
-        return Lines("".join(found).encode(), len(found), int(self._seq.max(initial=-1)))
+        return OutputLines("".join(found).encode(), len(found), int(self._seq.max(initial=-1)))
 
 
 def _sort_keys(answers: pa.Table) -> list[tuple[object, ...]]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
 from typing import Protocol, overload
 
 import pyarrow as pa
 
-from mmqjp.answers.fan_out import FanOut, Lines, OutputChunk
+from mmqjp.answers.fan_out import FanOut, OutputChunk, OutputLines
 from mmqjp.answers.output import Output
 from mmqjp.queries.members import Members
+
+SHOWN = 20
+"""The most outputs that `repr` shows: there may be more than fit in memory."""
 
 
 class Chunk(Protocol):
@@ -22,7 +26,7 @@ class Chunk(Protocol):
     def outputs(self) -> Iterator[Output]:
         """Yields the outputs."""
 
-    def lines(self) -> Lines:
+    def lines(self) -> OutputLines:
         """Returns the output lines."""
 
 
@@ -37,7 +41,7 @@ class OutputStream(Iterable[Output]):
         for chunk in self.chunks():
             yield from chunk.outputs()
 
-    def lines(self) -> Iterator[Lines]:
+    def lines(self) -> Iterator[OutputLines]:
         """Yields the output lines, some at a time: many times faster than a line an output."""
         return (chunk.lines() for chunk in self.chunks())
 
@@ -71,9 +75,12 @@ class Outputs(OutputStream, Sequence[Output]):
     @overload
     def __getitem__(self, place: slice) -> list[Output]: ...
     def __getitem__(self, place: int | slice) -> Output | list[Output]:
-        if isinstance(place, slice):
-            return list(self)[place]
         count = len(self)
+        if isinstance(place, slice):
+            places = range(*place.indices(count))
+            upwards = places if places.step > 0 else places[::-1]
+            found = list(islice(self, upwards.start, upwards.stop, upwards.step)) if places else []
+            return found if places.step > 0 else found[::-1]
         if not -count <= place < count:
             raise IndexError(place)
         place %= count
@@ -95,13 +102,14 @@ class Outputs(OutputStream, Sequence[Output]):
         return [*other, *self]
 
     def __repr__(self) -> str:
-        return repr(list(self))
+        more = [f"{len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
+        return f"[{', '.join([*map(repr, self[:SHOWN]), *more])}]"
 
 
-def lines_of(outputs: Iterable[Output]) -> Iterator[Lines]:
+def lines_of(outputs: Iterable[Output]) -> Iterator[OutputLines]:
     """Yields the output lines of outputs."""
     if isinstance(outputs, OutputStream):
         yield from outputs.lines()
     else:
         for output in outputs:
-            yield Lines(output.to_line(), 1, output.seq)
+            yield OutputLines(output.to_line(), 1, output.seq)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from common.batches import in_batches
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.answer_rows import by_answer
-from mmqjp.answers.fan_out import FanOut, Lines
+from mmqjp.answers.fan_out import FanOut, OutputLines
 from mmqjp.answers.output import Output, output_order, read_nodes, sorted_outputs
 from mmqjp.answers.outputs import Chunk
 from mmqjp.queries.identity import Identity
@@ -70,10 +70,10 @@ class Given:
         """Yields the outputs."""
         return iter(self._given)
 
-    def lines(self) -> Lines:
+    def lines(self) -> OutputLines:
         """Returns the output lines."""
         text = b"".join(output.to_line() for output in self._given)
-        return Lines(text, len(self._given), max((output.seq for output in self._given), default=-1))
+        return OutputLines(text, len(self._given), max((output.seq for output in self._given), default=-1))
 
 
 def outputs_in(rows: pa.Table) -> Iterator[Output]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from common.progress import watched
+from common.progress import observed
 
 DELAY, INTERVAL = 1.0, 0.1
 """Seconds before the bar appears, and between two drawings of it."""
@@ -25,7 +25,7 @@ def progress_shown(clock: Callable[[], float] = time.monotonic) -> Iterator[None
         return
     bar = _Bar(clock)
     try:
-        with watched(bar.advance):
+        with observed(bar.advance):
             yield
     finally:
         bar.close()

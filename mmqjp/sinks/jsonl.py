@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from common.whole_file import sync_directory, whole_file
-from mmqjp.answers.fan_out import Lines
+from mmqjp.answers.fan_out import OutputLines
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.answers.outputs import lines_of
@@ -29,7 +29,7 @@ class _AcknowledgingSink:
     def __init__(self, position: Position) -> None:
         self._acked = self._greatest = position.acked
 
-    def _passing(self, outputs: Iterable[Output]) -> Iterator[Lines]:
+    def _passing(self, outputs: Iterable[Output]) -> Iterator[OutputLines]:
         """Yields the lines of outputs that are about to be written."""
         self._greatest = self._acked
         for lines in lines_of(outputs):
@@ -178,7 +178,7 @@ class GrowingFile(_AcknowledgingSink):
         self._checkpoint, self._break = replace(checkpoint, bytes=self._end), b""
         return count
 
-    def _append(self, given: Iterable[Lines]) -> int:
+    def _append(self, given: Iterable[OutputLines]) -> int:
         count, chunk = 0, bytearray(self._break)
         for lines in given:
             chunk += lines.text
@@ -233,7 +233,7 @@ def refuse_missing_directory(path: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
-def _write(given: Iterable[Lines], file: BinaryIO) -> int:
+def _write(given: Iterable[OutputLines], file: BinaryIO) -> int:
     count = 0
     for lines in given:
         file.write(lines.text)

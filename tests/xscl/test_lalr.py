@@ -9,7 +9,7 @@ from lark import UnexpectedInput
 
 from tests.generate.strategies import random_case
 from xscl import to_xscl
-from xscl.lalr import Rejected
+from xscl.lalr import Unparsable
 from xscl.parser import _lark, _tables
 from xscl.problems import Problem
 from xscl.statements import split_script
@@ -21,7 +21,7 @@ def outcome(text: str, *, ours: bool) -> object:
         return repr(_tables().parse(f"; {text};", 2, 2 + len(text)) if ours else _lark().parse(text))
     except Problem as problem:
         return problem.message
-    except (Rejected, UnexpectedInput):
+    except (Unparsable, UnexpectedInput):
         return None
 
 
@@ -29,7 +29,7 @@ def with_places(text: str) -> tuple[object, object]:
     """What both find in a text that begins its script."""
     try:
         return repr(_tables().parse(text, 0, len(text))), repr(_lark().parse(text))
-    except (Problem, Rejected):
+    except (Problem, Unparsable):
         return None, outcome(text, ours=False)
 
 

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from feeds.document import Document
+from join_stage.state_tables import FLAT_STORE
 from join_stage.store.protocol import StoreError
+from join_stage.store.spark.attach import table_source
 from mmqjp.session import Session
 from mmqjp.spark import attach
+from mmqjp.tables.store_schema import SCHEMA
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:
@@ -89,6 +92,20 @@ def test_what_is_not_ours_is_not_replaced(spark: SparkSession, reader: SparkSess
         assert [row["a"] for row in reader.sql("SELECT a FROM own.outputs").collect()] == [1]
         reader.sql("DROP DATABASE own CASCADE")
     assert reader.catalog.currentDatabase() == "default"
+
+
+def test_a_table_that_older_versions_made_is_a_view_now(spark: SparkSession, reader: SparkSession, tmp_path: Path):
+    with Session(spark, state=tmp_path) as engine:
+        engine.subscribe("S/a PUBLISH ones")
+        engine.process([Document("d", "<a/>", time=0)])
+        reader.sql("CREATE DATABASE older")
+        reader.dataSource.register(table_source(tmp_path, "earlier_outputs", FLAT_STORE | SCHEMA))
+        reader.sql("CREATE TABLE older.outputs USING mmqjp_earlier_outputs")
+        assert reader.table("older.outputs").count() == 0
+        attach(reader, tmp_path, "older")
+        attach(reader, tmp_path, "older")
+        assert reader.table("older.outputs").count() == 1
+        reader.sql("DROP DATABASE older CASCADE")
 
 
 def test_the_questions_in_the_readme_are_answered(spark: SparkSession, reader: SparkSession, tmp_path: Path):

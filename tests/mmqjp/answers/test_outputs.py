@@ -11,6 +11,7 @@ import pytest
 from feeds.document import Document
 from join_stage.joiner import PLANS
 from mmqjp.answers.output import Output
+from mmqjp.answers.outputs import Outputs
 from mmqjp.session import Session
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
@@ -73,6 +74,22 @@ def test_ids_do_not_depend_on_order_batches_plans_and_restarts(seed: int, tmp_pa
     assert ids(again) == ids(first)
     with Session("duckdb", state=state) as engine:
         assert_consistent(engine, again)
+
+
+def test_outputs_are_a_sequence_however_they_are_cut():
+    with Session("duckdb") as engine:
+        engine.subscribe("".join(f"S//a->x PUBLISH n{n};" for n in range(3)))
+        outputs = engine.process([Document(f"d{n}", "<a/>", time=n) for n in range(4)])
+    every = list(outputs)
+    assert len(every) == len(outputs) == 12
+    ends = [None, -20, -3, 0, 2, 11, 20]
+    for cut in (slice(a, b, step) for a in ends for b in ends for step in (None, 1, 3, -1, -4)):
+        assert outputs[cut] == every[cut]
+    assert [outputs[n] for n in range(-12, 12)] == every + every
+    assert repr(outputs) == repr(every) and repr(Outputs()) == "[]"
+    for beyond in (12, -13):
+        with pytest.raises(IndexError):
+            outputs[beyond]
 
 
 @pytest.mark.parametrize("seed", [9001, 9002])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from common.progress import EVERY, followed, watched
+from common.progress import EVERY, followed, observed
 from mmqjp.cli import main
 from mmqjp.commands import check as check_module
 from mmqjp.commands.progress import progress_shown
@@ -45,7 +45,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, step: float) -> 
 
 def test_a_loop_says_how_far_it_is():
     told: list[tuple[str, int, int]] = []
-    with watched(lambda *how_far: told.append(how_far)):
+    with observed(lambda *how_far: told.append(how_far)):
         assert list(followed("parsing", "a" * (EVERY + 1))) == ["a"] * (EVERY + 1)
     assert told == [("parsing", 0, EVERY + 1), ("parsing", EVERY, EVERY + 1)]
     assert list(followed("parsing", "ab")) == ["a", "b"] and len(told) == 2
@@ -68,7 +68,7 @@ def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch):
 def test_parsing_and_registering_are_followed(tmp_path: Path):
     (tmp_path / "q.xscl").write_text("//a;\n//b")
     told: list[str] = []
-    with watched(lambda what, done, total: told.append(f"{what} {total}")):
+    with observed(lambda what, done, total: told.append(f"{what} {total}")):
         assert CliRunner().invoke(main, ["check", str(tmp_path / "q.xscl")]).exit_code == 0
     assert told == ["parsing 2", "checking 2", "compiling 2", "registering 2"]
 
