@@ -64,6 +64,8 @@ class FormAccount:
         # As long as the step has used no more than this, no member can have exceeded its quota.
         self._safe_outputs = min(quota.most_outputs, quota.most_outputs_of_block - total.outputs - most.outputs)
         self._safe_work = min(quota.most_work, quota.most_work_of_block - total.work - most.work)
+        self._is_near = False
+        """Whether it has used more than that."""
         self._excess: dict[int, Excess] = {}
 
     # ------------------------------------------------------------ who gets what
@@ -177,12 +179,15 @@ class FormAccount:
         self._outputs += outputs
         self._work += work
         if self._outputs > self._safe_outputs or self._work > self._safe_work:
+            self._is_near = True
             self._check()
             self._safe_outputs = max(self._safe_outputs, int(self._outputs * CHECKED_AGAIN_AFTER))
             self._safe_work = max(self._safe_work, int(self._work * CHECKED_AGAIN_AFTER))
 
     def exceeded(self) -> dict[Subscription, Excess]:
         """Returns the members that exceeded their quota, before the cutoffs that the account was made with."""
+        if not self._is_near:
+            return {}
         self._check()
         return {query: self._excess[query.qid] for query in self.audience.queries if query.qid in self._excess}
 

@@ -47,7 +47,7 @@ class JointBindings:
     ) -> Iterator[JointBinding]:
         """Yields the joint bindings of a group that have the match's nodes and satisfy its residual predicates.
         `inputs` has one document per side. Takes a step for each binding that is tried."""
-        residual = group.first.conjunct.residual
+        residual = group.residual
         sides = [
             self._side(fixed, record, nodes, steps, is_right=bool(i))
             for i, (fixed, record) in enumerate(zip(group.sides, inputs, strict=True))

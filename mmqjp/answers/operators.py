@@ -102,7 +102,7 @@ class StatelessOperator:
 
 def in_order(group: TargetGroup, inputs: Inputs) -> bool:
     """Returns whether documents come in the order that a group asks for."""
-    return group.first.op != "FOLLOWED BY" or len(inputs) == 1 or inputs[0].t1 < inputs[1].t0
+    return group.op != "FOLLOWED BY" or len(inputs) == 1 or inputs[0].t1 < inputs[1].t0
 
 
 def value_of(records: Records, binding: JointBinding, term: Term) -> Value:

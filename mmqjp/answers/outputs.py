@@ -42,7 +42,7 @@ class OutputStream(Iterable[Output]):
             yield from chunk.outputs()
 
     def lines(self) -> Iterator[OutputLines]:
-        """Yields the output lines, some at a time: many times faster than a line an output."""
+        """Yields the output lines, some at a time: about three times as fast as a line an output."""
         return (chunk.lines() for chunk in self.chunks())
 
 

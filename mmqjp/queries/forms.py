@@ -16,7 +16,8 @@ import numpy as np
 
 from mmqjp.queries.members import Ints, Members
 from mmqjp.queries.model import Owner, Subscription, Target
-from xscl.algebra.normal import NormalQuery, Side
+from xscl.algebra.expressions import Expr
+from xscl.algebra.normal import JoinOp, NormalQuery, Side
 
 FEW = 32
 """So many changes, or an eighth of the members, are applied to an audience; more make it anew."""
@@ -247,6 +248,16 @@ class TargetGroup:
     def first(self) -> Target:
         """One of the targets, to read from it what they share."""
         return next(iter(self.targets))
+
+    @cached_property
+    def op(self) -> JoinOp | None:
+        """The operator of the conjunctive query; None for a filter."""
+        return self.first.op
+
+    @cached_property
+    def residual(self) -> tuple[Expr, ...]:
+        """The residual predicates of the conjunctive query."""
+        return self.first.conjunct.residual
 
     @cached_property
     def sides(self) -> tuple[FixedSide, ...]:
