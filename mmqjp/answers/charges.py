@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,36 @@ class Holder(NamedTuple):
     until: int
 
 
+class Book:
+    """What is charged to an owner in a step, and what was charged before it in the same block.
+
+    `step` has outputs and work by arrival and key, and `less` what does not count for single queries although their key
+    says so, by arrival and qid. `total` is the sum of `before`, and `outputs` and `work` are those of `step`.
+    """
+
+    __slots__ = ("before", "less", "outputs", "step", "total", "work")
+
+    def __init__(self, before: Mapping[ChargeKey, Usage], total: Usage) -> None:
+        self.before, self.total = before, total
+        self.step: dict[tuple[int, ChargeKey], list[int]] = {}
+        self.less: dict[tuple[int, int], list[int]] = {}
+        self.outputs = self.work = 0
+
+    def charge(self, arrival: int, key: ChargeKey, withheld: Iterable[int], outputs: int, work: int) -> None:
+        """Counts outputs and steps of an arrival, but not for the qids `withheld`."""
+        charge = self.step.get((arrival, key))
+        if charge is None:
+            charge = self.step[arrival, key] = [0, 0]
+        charge[0] += outputs
+        charge[1] += work
+        for qid in withheld:
+            less = self.less.setdefault((arrival, qid), [0, 0])
+            less[0] += outputs
+            less[1] += work
+        self.outputs += outputs
+        self.work += work
+
+
 _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 EVERYTHING = Holder(_GREATEST, _LEAST, _GREATEST, _LEAST, _GREATEST)
@@ -60,12 +90,15 @@ class Charges:
     before: _Columns
 
     @classmethod
-    def of(
-        cls, block: int, step: Mapping[tuple[int, ChargeKey], list[int]], before: Mapping[ChargeKey, Usage]
-    ) -> Charges:
-        """Returns charges by arrival and key, each with its outputs and work."""
-        rows = sorted((arrival, *key, *used) for (arrival, key), used in step.items())
-        return cls(block, _columns(rows), _columns((-1, *key, used.outputs, used.work) for key, used in before.items()))
+    def of(cls, block: int, books: Iterable[tuple[Book, int]]) -> Charges:
+        """Returns the charges of books, each as many times as the number beside it says."""
+        step: list[tuple[int, ...]] = []
+        before: list[tuple[int, ...]] = []
+        for book, times in books:
+            step += ((at, *key, times * used[0], times * used[1]) for (at, key), used in book.step.items())
+            before += ((-1, *key, times * used.outputs, times * used.work) for key, used in book.before.items())
+        step.sort()
+        return cls(block, _columns(step), _columns(before))
 
     def excess(
         self, quota: Quota, holder: Holder, own: Usage, less: Iterable[tuple[int, int, int]] = ()
@@ -119,8 +152,8 @@ def _arrival(excess: Excess) -> int:
     return excess.arrival
 
 
-def _columns(rows: Iterable[tuple[int, ...]]) -> _Columns:
-    table = np.array(list(rows), np.int64).reshape(-1, 7)
+def _columns(rows: Sequence[tuple[int, ...]]) -> _Columns:
+    table = np.array(rows, np.int64).reshape(-1, 7)
     return tuple(table.T)  # type: ignore[return-value]  # of seven columns
 
 

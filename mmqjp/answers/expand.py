@@ -8,8 +8,8 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.quota import NEVER
 from mmqjp.documents.records import Inputs, Records
-from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.registry import Registry
+from mmqjp.queries.row_targets import RowPart
 
 
 class Expansion:
@@ -23,18 +23,18 @@ class Expansion:
         for match in matches:
             inputs = Inputs(self._records[docid] for docid in match.docids)
             found: list[Expanded] = []
-            for group in self._registry.groups_of_row(match.row):
-                operator = self._operators.of(group.first.owner)
-                found += operator.on_match(group, self._context, match, inputs)
+            for part in self._registry.parts_of_row(match.row):
+                operator = self._operators.of(part.first.owner)
+                found += operator.on_match(part, self._context, match, inputs)
             yield match, inputs, found
 
     def closed(self, rows: Iterable[int]) -> dict[int, int]:
         """Maps rows of R_T to the arrival from which on nobody wants their matches. Rows without one are left out."""
         if not self._context.accounts.is_limited():
             return {}
-        closed = {row: max(map(self._cutoff, self._registry.groups_of_row(row)), default=NEVER) for row in rows}
+        closed = {row: max(map(self._cutoff, self._registry.parts_of_row(row)), default=NEVER) for row in rows}
         return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
 
-    def _cutoff(self, group: TargetGroup) -> int:
-        """Returns the arrival from which on the plan nodes of a group get nothing."""
-        return self._operators.of(group.first.owner).cutoff(group, self._context)
+    def _cutoff(self, part: RowPart) -> int:
+        """Returns the arrival from which on the plan nodes of a part get nothing."""
+        return self._operators.of(part.first.owner).cutoff(part, self._context)

@@ -11,8 +11,8 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in_order, value_of
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, NEVER, OutOfSteps, Steps
 from mmqjp.documents.records import Inputs, Record, Records, tuple_record
-from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.model import HiddenStream
+from mmqjp.queries.row_targets import RowPart
 from xscl.algebra.normal import Term
 
 
@@ -22,18 +22,18 @@ class InnerJoinOperator(StatelessOperator):
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def cutoff(self, group: TargetGroup, context: StepContext) -> int:
+    def cutoff(self, part: RowPart, context: StepContext) -> int:
         """Returns the arrival at which the last reader of the stream exceeded its quota."""
-        stream = group.first.owner
+        stream = part.first.owner
         assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
         return max((min(one.cutoff, one.account.cutoff) for one in context.accounts.readers(stream)), default=NEVER)
 
-    def on_match(self, group: TargetGroup, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns the tuples that were not emitted before, up to where all readers have exceeded their quota."""
-        target, stream = group.first, group.first.owner
+        target, stream = part.first, part.first.owner
         assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
         in_window = len(inputs) == 1 or inputs.t1 - inputs.t0 <= target.window
-        if not (context.serves(stream) and in_window and in_order(group, inputs)):
+        if not (context.serves(stream) and in_window and in_order(part, inputs)):
             return ()
         arrival = inputs.arrival
         accounts = live = [one.account for one in context.accounts.readers(stream) if one.want(inputs, arrival)]
@@ -43,7 +43,7 @@ class InnerJoinOperator(StatelessOperator):
         steps = Steps(allowed := max(account.steps(arrival) for account in accounts))
         try:
             steps.take()
-            for binding in context.bindings.of(group, inputs, match.nodes, steps):
+            for binding in context.bindings.of(part, inputs, match.nodes, steps):
                 new, document = self._tuple(stream, context, inputs, binding, steps)
                 if new:
                     live = [account for account in live if account.take_outputs(arrival, 1)]

@@ -8,11 +8,13 @@ from functools import partial
 from mmqjp.answers.construct import Value
 from mmqjp.answers.derived_variables import DerivedVariable, derived_variables
 from mmqjp.answers.quota import Steps
-from mmqjp.answers.residual import holds
+from mmqjp.answers.residual import holds, text_of_operand
 from mmqjp.documents.records import Record
-from mmqjp.queries.forms import FixedSide, TargetGroup
+from mmqjp.queries.forms import FixedSide
+from mmqjp.queries.row_targets import RowPart
 from templates.witness import plain_node
 from xpath_stage.binder import HELD, Node, Part, each_binding
+from xscl.algebra.expressions import Expr
 
 SideBinding = Mapping[str, Node]
 """The nodes of one document, by variable."""
@@ -42,15 +44,13 @@ class JointBindings:
         self._parts: dict[FixedSide, Part] = {}
         self._texts: dict[tuple[int, Node], str] = {}
 
-    def of(
-        self, group: TargetGroup, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps
-    ) -> Iterator[JointBinding]:
-        """Yields the joint bindings of a group that have the match's nodes and satisfy its residual predicates.
+    def of(self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps) -> Iterator[JointBinding]:
+        """Yields the joint bindings of a part of a row that have the match's nodes and satisfy its residual predicates.
         `inputs` has one document per side. Takes a step for each binding that is tried."""
-        residual = group.residual
+        residual = part.residual
         sides = [
             self._side(fixed, record, nodes, steps, is_right=bool(i))
-            for i, (fixed, record) in enumerate(zip(group.sides, inputs, strict=True))
+            for i, (fixed, record) in enumerate(zip(part.sides, inputs, strict=True))
         ]
         for choice in _choices(sides):
             steps.take()
@@ -63,6 +63,10 @@ class JointBindings:
                 if not all(holds(expr, text_of) for expr in residual):
                     continue
             yield joint
+
+    def text(self, operand: Expr, joint: JointBinding, steps: Steps) -> str:
+        """Returns the value of an operand of a residual predicate as a string."""
+        return text_of_operand(operand, partial(self._text, joint, steps))
 
     def _side(
         self, fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps, *, is_right: bool

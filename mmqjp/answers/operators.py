@@ -14,9 +14,9 @@ from mmqjp.answers.quota import Quota
 from mmqjp.answers.usage import Accounts
 from mmqjp.documents.records import Inputs, Record, Records
 from mmqjp.documents.watermarks import Watermarks
-from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry
+from mmqjp.queries.row_targets import RowPart
 from mmqjp.tables.ledger import Ledger
 from xscl.algebra.normal import Term
 
@@ -56,11 +56,11 @@ class Operator(Protocol):
     """The behaviour of one kind of plan node. An operator with state reads it when it is created and writes it in
     `save`."""
 
-    def cutoff(self, group: TargetGroup, context: StepContext) -> int:
-        """Returns the arrival from which on the plan nodes of a group get nothing, or NEVER."""
+    def cutoff(self, part: RowPart, context: StepContext) -> int:
+        """Returns the arrival from which on the plan nodes of a part of a row get nothing, or NEVER."""
 
-    def on_match(self, group: TargetGroup, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns what a match gives the plan nodes of a group: those that take part and see its documents.
+    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+        """Returns what a match gives the plan nodes of a part of its row: those that take part and see its documents.
 
         Charges their accounts, and gives nothing to those that exceed their quota.
         """
@@ -100,9 +100,9 @@ class StatelessOperator:
         """Does nothing."""
 
 
-def in_order(group: TargetGroup, inputs: Inputs) -> bool:
-    """Returns whether documents come in the order that a group asks for."""
-    return group.op != "FOLLOWED BY" or len(inputs) == 1 or inputs[0].t1 < inputs[1].t0
+def in_order(part: RowPart, inputs: Inputs) -> bool:
+    """Returns whether documents come in the order that a part of a row asks for."""
+    return part.op != "FOLLOWED BY" or len(inputs) == 1 or inputs[0].t1 < inputs[1].t0
 
 
 def value_of(records: Records, binding: JointBinding, term: Term) -> Value:

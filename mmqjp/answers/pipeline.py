@@ -20,7 +20,8 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.quota import Quota
-from mmqjp.answers.usage import Accounts, Before, Cutoff, Cutoffs, StoredUsage
+from mmqjp.answers.stored_usage import Before, StoredUsage
+from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs
 from mmqjp.documents.records import Inputs, Record, Records
 from mmqjp.queries.members import Members
 from mmqjp.queries.model import Owner, Subscription

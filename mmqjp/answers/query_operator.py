@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.construct import Value, body
-from mmqjp.answers.form_account import Share
 from mmqjp.answers.joint import JointBinding
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in_order, value_of
 from mmqjp.answers.output import json_node_list, json_nodes
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, OutOfSteps, Quota, Steps
+from mmqjp.answers.shared_account import Share, SharedAccount
 from mmqjp.documents.records import Inputs, Record, Records, published_record
-from mmqjp.queries.forms import Form, TargetGroup
+from mmqjp.queries.forms import Form
 from mmqjp.queries.identity import choice_of
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
+from mmqjp.queries.row_targets import LiteralGroup, RowPart, TargetGroup
 from xscl.algebra.normal import Term
 
 
@@ -27,25 +30,81 @@ class QueryOperator(StatelessOperator):
     def __init__(self, registry: Registry, records: Records, quota: Quota) -> None:
         self._registry, self._records, self._quota = registry, records, quota
 
-    def cutoff(self, group: TargetGroup, context: StepContext) -> int:
-        """Returns the arrival at which the last member of the form exceeded its quota."""
-        return context.accounts.of(_form(group)).cutoff
+    def cutoff(self, part: RowPart, context: StepContext) -> int:
+        """Returns the arrival at which the last member exceeded its quota."""
+        return _account(part, context).cutoff
 
-    def on_match(self, group: TargetGroup, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns the answers of the form, each once for a row of R_T."""
-        if not in_order(group, inputs):
+    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+        """Returns the answers of the forms of a part, each once for a row of R_T."""
+        if not in_order(part, inputs):
             return ()
-        form = _form(group)
-        account = context.accounts.of(form)
-        width = inputs.t1 - inputs.t0 if len(inputs) > 1 else -1
-        share = account.share(width, inputs, context.accounts.first_qid)
+        account = _account(part, context)
+        share = account.share(_width(inputs), inputs, context.accounts.first_qid)
         if share is None:
             return ()
-        found, new, steps = self._evaluate(form, group, context, match, inputs, share)
-        account.charge(inputs.arrival, share, new, steps)
+        steps = Steps(allowed := self._quota.most_work)
+        if isinstance(part, LiteralGroup):
+            answered = self._answer_literals(part, context, match, inputs, steps)
+            account.charge(inputs.arrival, share, 0, allowed - steps.left)
+            for one in answered:
+                one.account.charge(inputs.arrival, one.share, one.new, allowed - one.steps.left)
+        else:
+            answered = [one := _Answering(part.form_of_queries, account, share, steps)]
+            with suppress(OutOfSteps):
+                steps.take()
+                for binding in context.bindings.of(part, inputs, match.nodes, steps):
+                    if not self._answer(one, context, match.row, inputs, binding):
+                        break
+            account.charge(inputs.arrival, share, one.new, allowed - steps.left)
+        return [expanded for one in answered for expanded in self._published(one, context, inputs)]
+
+    def _answer_literals(
+        self, group: LiteralGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
+    ) -> list[_Answering]:
+        """Returns what the forms get whose literals are in the text of a joint binding. `steps` are those that all of
+        the group take."""
+        found: dict[TargetGroup, _Answering | None] = {}
+        with suppress(OutOfSteps):
+            steps.take()
+            for binding in context.bindings.of(group, inputs, match.nodes, steps):
+                for one in group.groups_for(context.bindings.text(group.operand, binding, steps)):
+                    if one not in found:
+                        found[one] = self._begun(one.form_of_queries, context, inputs)
+                    answering = found[one]
+                    if answering is not None:
+                        with suppress(OutOfSteps):
+                            self._answer(answering, context, match.row, inputs, binding)
+        ordered = sorted(found.items(), key=lambda item: item[0].number)
+        return [answering for _, answering in ordered if answering is not None]
+
+    def _begun(self, form: Form, context: StepContext, inputs: Inputs) -> _Answering | None:
+        """Returns what a form gets for a match so far: nothing. None if none of its members gets the match."""
+        account = context.accounts.of(form)
+        share = account.share(_width(inputs), inputs, context.accounts.first_qid)
+        return None if share is None else _Answering(form, account, share, Steps(self._quota.most_work))
+
+    def _answer(
+        self, answering: _Answering, context: StepContext, row: int, inputs: Inputs, binding: JointBinding
+    ) -> bool:
+        """Adds what a joint binding gives a form. Returns whether it may get more. Raises OutOfSteps if it is too much
+        for any member."""
+        if answering.new > self._quota.most_outputs:
+            return False
+        item = self._expanded(answering.form, context, row, inputs, binding, answering.share)
+        if item is not None:
+            answering.found.append(item)
+            if item.answer is not None and not item.duplicate:
+                answering.new += 1
+                answering.steps.take(len(item.answer.body) // CHARACTERS_PER_STEP)
+        return True
+
+    def _published(self, answering: _Answering, context: StepContext, inputs: Inputs) -> list[Expanded]:
+        """Returns what a form got for a match, with documents for the readers of the members that it has."""
+        found = answering.found
         if not found:
-            return ()
-        if readers := self._registry.read_of(form.id):
+            return found
+        if readers := self._registry.read_of(answering.form.id):
+            account, share = answering.account, answering.share
             getting = [query for query in readers if query.active and account.gets(share, query, inputs.arrival)]
             for place, item in enumerate(found):
                 if item.answer is not None and not item.duplicate:
@@ -53,29 +112,6 @@ class QueryOperator(StatelessOperator):
                     documents = [_published(query, item.answer, inputs, within=within) for query in getting]
                     found[place] = item._replace(documents=documents)
         return found
-
-    def _evaluate(
-        self, form: Form, group: TargetGroup, context: StepContext, match: Match, inputs: Inputs, share: Share
-    ) -> tuple[list[Expanded], int, int]:
-        """Returns what the form gives, the number of new answers, and the steps that it took. Ends where it is too much
-        for any member."""
-        steps, new = Steps(allowed := self._quota.most_work), 0
-        found: list[Expanded] = []
-        try:
-            steps.take()
-            for binding in context.bindings.of(group, inputs, match.nodes, steps):
-                item = self._expanded(form, context, match.row, inputs, binding, share)
-                if item is None:
-                    continue
-                found.append(item)
-                if item.answer is not None and not item.duplicate:
-                    new += 1
-                    if new > self._quota.most_outputs:
-                        break
-                    steps.take(len(item.answer.body) // CHARACTERS_PER_STEP)
-        except OutOfSteps:
-            pass
-        return found, new, allowed - steps.left
 
     def _expanded(
         self, form: Form, context: StepContext, row: int, inputs: Inputs, binding: JointBinding, share: Share
@@ -116,9 +152,27 @@ class QueryOperator(StatelessOperator):
         return Expanded(answer)
 
 
-def _form(group: TargetGroup) -> Form:
-    assert group.form is not None, "queries have forms"
-    return group.form
+@dataclass(slots=True)
+class _Answering:
+    """What a match gives a form: `new` counts the answers in `found` that are no duplicates."""
+
+    form: Form
+    account: SharedAccount
+    share: Share
+    steps: Steps
+    found: list[Expanded] = field(default_factory=list)
+    new: int = 0
+
+
+def _account(part: RowPart, context: StepContext) -> SharedAccount:
+    if isinstance(part, LiteralGroup):
+        return context.accounts.of_literals(part)
+    return context.accounts.of(part.form_of_queries)
+
+
+def _width(inputs: Inputs) -> int:
+    """Returns the window that a match needs: -1 for a filter, which has none."""
+    return inputs.t1 - inputs.t0 if len(inputs) > 1 else -1
 
 
 def _published(query: Subscription, answer: Answer, inputs: Inputs, *, within: bool) -> Record:

@@ -31,17 +31,18 @@ def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
             return compare(op, _value(left, text_of), _value(right, text_of))
         case Call(name=name, args=(first, second)):
             try:
-                return _TESTS[name](_text(first, text_of), _text(second, text_of))
+                return _TESTS[name](text_of_operand(first, text_of), text_of_operand(second, text_of))
             except (PatternError, PatternLimit):
                 return False
     raise AssertionError(f"not a residual predicate: {expr!r}")
 
 
 def _value(expr: Expr, text_of: Callable[[str], str]) -> str | float:
-    return float(expr.text) if isinstance(expr, Number) else _text(expr, text_of)
+    return float(expr.text) if isinstance(expr, Number) else text_of_operand(expr, text_of)
 
 
-def _text(expr: Expr, text_of: Callable[[str], str]) -> str:
+def text_of_operand(expr: Expr, text_of: Callable[[str], str]) -> str:
+    """Returns the value of an operand as a string."""
     match expr:
         case VarPath(var=var):
             return text_of(var)
@@ -50,5 +51,5 @@ def _text(expr: Expr, text_of: Callable[[str], str]) -> str:
         case Number(text=text):
             return number_string(text)
         case Call(name=name, args=(arg,)) if name in DERIVED:
-            return derive(name, _text(arg, text_of))
+            return derive(name, text_of_operand(arg, text_of))
     raise AssertionError(f"not an operand: {expr!r}")

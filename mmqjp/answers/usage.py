@@ -1,24 +1,23 @@
-"""Tracks what queries use of their quotas: per step in accounts, and from batch to batch in the store."""
+"""Tracks what queries use of their quotas in a step, in accounts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from join_stage.joiner import JoinEngine
-from mmqjp.answers.charges import ChargeKey
-from mmqjp.answers.form_account import FormAccount
+from mmqjp.answers.charges import Book
 from mmqjp.answers.quota import NEVER, Account, Bound, Quota, Usage, block_of
+from mmqjp.answers.shared_account import SharedAccount
+from mmqjp.answers.stored_usage import Before
 from mmqjp.documents.records import Record
+from mmqjp.queries.audience import QuerySet
 from mmqjp.queries.forms import Form
 from mmqjp.queries.lineage import publishers_behind
 from mmqjp.queries.members import Members
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.tables.spent import NO_FORM, UsageKey, drop_spent, save_spent, spent
-
-USAGE_COMPACTED_AFTER = 1_000
-"""The table is compacted when it has at least this many superseded rows."""
+from mmqjp.queries.row_targets import LiteralGroup
+from mmqjp.tables.spent import NO_FORM, UsageKey
 
 _NOTHING = Usage()
 
@@ -62,7 +61,8 @@ class ReaderGroup:
 
 
 class Accounts:
-    """The accounts of a step: one for each form, and one for each group of readers of a hidden stream."""
+    """The accounts of a step: one for each form, each group of literals, whose queries try the same bindings, and each
+    group of readers of a hidden stream."""
 
     def __init__(
         self,
@@ -78,30 +78,49 @@ class Accounts:
         `serve_all`."""
         self._registry, self._quota, self._cutoffs = registry, quota, cutoffs
         self._before, self._block, self._first_new, self._all = before, block, first_new, first_new == 0
-        self._forms: dict[str, FormAccount] = {}
+        self._books: dict[str, Book] = {}
+        self._forms: dict[str, SharedAccount] = {}
+        self._literals: dict[LiteralGroup, SharedAccount] = {}
         self._readers: dict[HiddenStream, list[ReaderGroup]] = {}
         self._form_cutoffs: dict[str, dict[int, int]] = {}
         for qid, cutoff in cutoffs.items():
             self._form_cutoffs.setdefault(registry.subscriptions[qid].form_id, {})[qid] = cutoff.arrival
 
-    def of(self, form: Form) -> FormAccount:
+    def of(self, form: Form) -> SharedAccount:
         """Returns the account of a form."""
         found = self._forms.get(form.id)
         if found is None:
-            before, audience = self._before, form.audience
-            own = self._own(form)
-            found = self._forms[form.id] = FormAccount(
-                self._quota, audience, self._block, before.forms.get(form.id, {}),
-                before.totals.get(form.id, _NOTHING), own,
-                self._form_cutoffs.get(form.id, {}),
-            )  # fmt: skip
+            others = [(self._book(id), times) for id, times in form.shared.items()]
+            cutoffs = self._form_cutoffs.get(form.id, {})
+            found = self._forms[form.id] = SharedAccount(
+                self._quota, form.audience, self._block, self._book(form.id), others, self._own(form), cutoffs
+            )
         return found
 
-    def _own(self, form: Form) -> dict[int, Usage]:
-        """Returns what is to be added for single members of a form, by qid."""
-        own, known, queries = self._before.own, self._registry.subscriptions, form.audience.queries
+    def of_literals(self, group: LiteralGroup) -> SharedAccount:
+        """Returns the account of a group of literals. It is charged for the bindings that are tried; for what comes of
+        them, forms are charged."""
+        found = self._literals.get(group)
+        if found is None:
+            cutoffs = {qid: cutoff.arrival for qid, cutoff in self._cutoffs.items()}
+            book, queries = self._book(group.queries.id), group.queries
+            found = self._literals[group] = SharedAccount(
+                self._quota, queries.audience, self._block, book, (), self._own(queries), cutoffs
+            )
+        return found
+
+    def _book(self, id: str) -> Book:
+        found = self._books.get(id)
+        if found is None:
+            before = self._before
+            found = self._books[id] = Book(before.shared.get(id, {}), before.totals.get(id, _NOTHING))
+        return found
+
+    def _own(self, among: QuerySet) -> dict[int, Usage]:
+        """Returns what is to be added for single queries of a set, by qid."""
+        own, known, queries = self._before.own, self._registry.subscriptions, among.audience.queries
         if len(own) < len(queries):
-            queries = [known[qid] for qid, _ in own if qid in known and known[qid].form_id == form.id]
+            queries = [known[qid] for qid, _ in own if qid in known and known[qid] in among]
         return {query.qid: own[query.qid, query.begun] for query in queries if (query.qid, query.begun) in own}
 
     def members(self, forms: Iterable[str], batch: int) -> dict[str, Members]:
@@ -145,7 +164,7 @@ class Accounts:
         readers = (one.account for found in self._readers.values() for one in found)
         return (
             bool(self._cutoffs)
-            or any(account.is_limited for account in self._forms.values())
+            or any(account.is_limited for account in self._shared())
             or any(account.cutoff < NEVER for account in readers)
         )
 
@@ -162,8 +181,10 @@ class Accounts:
             if known is None or cutoff.arrival < known.arrival:
                 found[query] = cutoff
 
-        for form in self._forms.values():
-            for query, excess in form.exceeded().items():
+        for form in self._in_doubt():
+            self.of(form)
+        for account in self._shared():
+            for query, excess in account.exceeded().items():
                 limit(query, Cutoff(excess.arrival, excess.bound, hidden=False))
         for readers in self._readers.values():
             for one in readers:
@@ -176,24 +197,56 @@ class Accounts:
             if not any(p in found and found[p].arrival <= own.arrival for p in publishers_behind(self._registry, query))
         }
 
+    def _shared(self) -> Iterator[SharedAccount]:
+        yield from self._forms.values()
+        yield from self._literals.values()
+
+    def _in_doubt(self) -> list[Form]:
+        """Returns the forms whose members could have exceeded their quota together with what groups of literals were
+        charged for, which were perhaps not charged themselves."""
+        most = self._before.most_work + max((used.work for used in self._before.own.values()), default=0)
+        return [
+            form
+            for group, account in self._literals.items()
+            if account.could_exceed(group.most_times, Usage(0, most))
+            for form in group.forms()
+        ]
+
     def spent(self, block: int) -> dict[UsageKey, Usage]:
         """Returns the usage of a block by key; in a backfill, that of the new queries only."""
         found: dict[UsageKey, Usage] = {}
-        for form, account in self._forms.items():
+        shared = {**self._forms, **{group.queries.id: account for group, account in self._literals.items()}}
+        for id, account in shared.items():
             for key, usage in account.spent(block).items():
                 if self._first_new:
                     key = key._replace(first_qid=max(key.first_qid, self._first_new))
-                    known = found.get((form, *key), _NOTHING)
+                    known = found.get((id, *key), _NOTHING)
                     usage = Usage(known.outputs + usage.outputs, known.work + usage.work)
-                found[form, *key] = usage
-            for qid, usage in account.own(block).items():
-                if not self._first_new or qid >= self._first_new:
-                    found[_own_key(self._registry.subscriptions[qid])] = usage
+                found[id, *key] = usage
+        found |= self._spent_alone(block)
         for readers in self._readers.values():
             found |= {
                 (one.key, *NO_FORM): one.account.spent(block) for one in readers if not self._first_new or one.new
             }
         return {key: one for key, one in found.items() if one != _NOTHING}
+
+    def _spent_alone(self, block: int) -> dict[UsageKey, Usage]:
+        """Returns what is to be added for single queries, where the step has changed it."""
+        found: dict[UsageKey, Usage] = {}
+        for id, book in self._books.items():
+            for (arrival, qid), (outputs, work) in book.less.items():
+                if block_of(arrival) == block and (not self._first_new or qid >= self._first_new):
+                    query = self._registry.subscriptions[qid]
+                    before = self._before.own.get((qid, query.begun), _NOTHING) if block == self._block else _NOTHING
+                    known = found.get(key := _own_key(query), before)
+                    times = self._times(query, id)
+                    found[key] = Usage(known.outputs - times * outputs, known.work - times * work)
+        return found
+
+    def _times(self, query: Subscription, id: str) -> int:
+        """Returns how many times what is charged to a book counts for a query."""
+        form = self._registry.form(query.form_id)
+        return 1 if form is None or form.id == id else form.shared[id]
 
 
 def _own_key(query: Subscription) -> UsageKey:
@@ -202,104 +255,3 @@ def _own_key(query: Subscription) -> UsageKey:
 
 def _is_active(query: Subscription) -> bool:
     return query.active
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """The usage of a block before a step: of the members of each form, with its `totals`; of single queries, which
-    is to be added to that, by qid and the batch in which they began; and of groups of readers."""
-
-    forms: dict[str, dict[ChargeKey, Usage]] = field(default_factory=dict)
-    totals: dict[str, Usage] = field(default_factory=dict)
-    own: dict[tuple[int, int], Usage] = field(default_factory=dict)
-    readers: dict[str, Usage] = field(default_factory=dict)
-
-    def update(self, rows: Mapping[UsageKey, Usage]) -> None:
-        """Adds or replaces usage by key."""
-        for (owner, *key), usage in rows.items():
-            charge = ChargeKey(*key)
-            if charge.width >= 0:
-                known, total = self.forms.setdefault(owner, {}), self.totals.get(owner, _NOTHING)
-                before = known.get(charge, _NOTHING)
-                more = usage.outputs - before.outputs, usage.work - before.work
-                self.totals[owner] = Usage(total.outputs + more[0], total.work + more[1])
-                known[charge] = usage
-            elif owner.isdecimal():
-                self.own[int(owner), charge.begun] = usage
-            else:
-                self.readers[owner] = usage
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """What was written in a batch: the block, the number of rows since, and usage by key. With `anew`, that is all."""
-
-    block: int
-    written: int
-    rows: dict[UsageKey, Usage]
-    anew: bool
-
-
-class StoredUsage:
-    """The stored usage of the current block of arrivals. The caller begins and commits batches."""
-
-    def __init__(self, store: JoinEngine, arrivals: int) -> None:
-        """`arrivals` is the number of arrivals so far."""
-        self._store = store
-        self.block = block_of(max(arrivals - 1, 0))
-        self._written = 0
-        self._known: dict[UsageKey, Usage] | None = None
-        self._before = Before()
-        self._saved: _Saved | None = None
-
-    def _rows(self) -> dict[UsageKey, Usage]:
-        """Returns the usage of the current block, by key."""
-        if self._known is None:
-            self._known = {}
-            for key, arrival, outputs, work in spent(self._store):
-                self._written += 1
-                if block_of(arrival) == self.block:
-                    known = self._known.get(key, _NOTHING)
-                    self._known[key] = Usage(known.outputs + outputs, known.work + work)
-            self._before.update(self._known)
-        return self._known
-
-    def before(self) -> Before:
-        """Returns the usage of the current block."""
-        self._rows()
-        return self._before
-
-    def save(self, accounts: Accounts, arrival: int, batch: int) -> None:
-        """Writes the usage of a step whose last arrival is `arrival`."""
-        block = block_of(arrival)
-        before = self._rows() if block == self.block else {}
-        now = accounts.spent(block)
-        changed = {key: one for key, one in now.items() if one != before.get(key)}
-        written, rewritten = self._written + len(changed), block != self.block
-        if not rewritten and written > USAGE_COMPACTED_AFTER:
-            rewritten = written > USAGE_COMPACTED_AFTER + 2 * (len(before) + len(changed))
-        if rewritten:
-            drop_spent(self._store, batch)
-            changed = {key: one for key, one in {**before, **changed}.items() if one != _NOTHING}
-            before, written = {}, len(changed)
-        rows = []
-        for key, one in changed.items():
-            known = before.get(key, _NOTHING)
-            rows.append((key, arrival, one.outputs - known.outputs, one.work - known.work))
-        save_spent(self._store, rows, batch)
-        self._saved = _Saved(block, written, changed, rewritten)
-
-    def committed(self) -> None:
-        """Adopts what `save` wrote: the batch was committed."""
-        saved, self._saved = self._saved, None
-        if saved is None:
-            return
-        self.block, self._written = saved.block, saved.written
-        if saved.anew or self._known is None:
-            self._known, self._before = {}, Before()
-        self._known.update(saved.rows)
-        self._before.update(saved.rows)
-
-    def rolled_back(self) -> None:
-        """Discards what `save` wrote: the batch was rolled back."""
-        self._saved = None

@@ -10,8 +10,9 @@ from typing import Any
 from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
 from mmqjp.queries.compile import inner_join, place
-from mmqjp.queries.forms import Form, Forms, RowTargets, TargetGroup
+from mmqjp.queries.forms import Form, Forms
 from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target
+from mmqjp.queries.row_targets import RowPart, RowTargets
 from templates.catalog import Catalog, Change, Row
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp
@@ -141,9 +142,9 @@ class Registry:
         """Yields the targets of a row of R_T."""
         yield from self._by_row.get(row, ())
 
-    def groups_of_row(self, row: int) -> list[TargetGroup]:
-        """Returns the targets of a row of R_T in groups that are answered together."""
-        return self._by_row[row].groups if row in self._by_row else []
+    def parts_of_row(self, row: int) -> Collection[RowPart]:
+        """Returns the targets of a row of R_T in groups, and groups of groups, that are answered together."""
+        return self._by_row[row].parts if row in self._by_row else ()
 
     def form(self, id: str) -> Form | None:
         """Returns the form of an id, if a registered query has it."""

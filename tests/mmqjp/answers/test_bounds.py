@@ -77,7 +77,7 @@ def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: 
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
     small.setattr("mmqjp.answers.quota.BLOCK", BLOCK)
-    small.setattr("mmqjp.answers.usage.USAGE_COMPACTED_AFTER", 3)
+    small.setattr("mmqjp.answers.stored_usage.USAGE_COMPACTED_AFTER", 3)
     rng = random.Random(seed)
     matches, in_all = rng.choice([1, 2, 3, 5, 8]), rng.choice([3, 6, 10, 20, 1_000])
     model = Model(matches, in_all, BLOCK, UPSTREAM)

@@ -25,7 +25,14 @@ TEXTS = [
     "SELECT t FROM S//a->x[./t->t][./c->c] FOLLOWED BY {t = u OR c = u, WINDOW} S//b[./t->u]",
     "SELECT <both k='{t}'>{x}{u}</both> FROM S//a->x[.//t->t] JOIN {t = u, WINDOW} S//b->y[./c->u]",
     "FROM S//a->x[./t->t] FOLLOWED BY {t = u, 30} S//b->y[./t->u] FOLLOWED BY {u = v, WINDOW} S//a[./t->v]",
+    "FROM S//a->x[./t->t][./c->c] JOIN {t = u AND contains(c, 'LITERAL'), WINDOW} S//b->y[./t->u]",
+    "SELECT c FROM S//a->x[./t->t][./c->c] FOLLOWED BY "
+    "{t = u AND (contains(c, 'LITERAL') OR contains(c, 'LITERAL')), WINDOW} S//b->y[./t->u]",
+    "FROM S//a->x[./t->t][./c->c] JOIN "
+    "{t = u AND c != d AND (starts-with(d, 'LITERAL') OR ends-with(c, 'LITERAL')), WINDOW} S//b->y[./t->u][./c->d]",
 ]
+
+VALUES = ["0", "1", "2", "0", "1", "2", "12", "210"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class Step:
 
 
 def steps(rng: random.Random) -> list[Step]:
-    texts = rng.sample(TEXTS, 3)
+    texts = rng.sample(TEXTS, 3) + rng.sample(TEXTS[-3:], 1)
     names: list[str] = []
     paused: set[str] = set()
     made, number = [], 0
@@ -52,22 +59,40 @@ def steps(rng: random.Random) -> list[Step]:
         documents = []
         for _ in range(rng.randint(4, 12)):
             number += 1
-            leaves = "".join(f"<{leaf}>{rng.randint(0, 2)}</{leaf}>" for leaf in rng.choices("tc", k=3))
+            leaves = "".join(f"<{leaf}>{rng.choice(VALUES)}</{leaf}>" for leaf in rng.choices("tc", k=3))
             name = rng.choice("ab")
             documents.append(Document(f"d{number}", f"<{name}>{leaves}</{name}>", time=START + number * SECOND))
         made.append(Step(new, to_pause, resumed, documents))
     return made
 
 
-USED = """SELECT m.name, sum(s.outputs) AS o, sum(s.work) AS w FROM members m JOIN spent s
-ON s.begun >= m.begun AND ((s.owner = m.form AND s.width <= m.widest AND s.since >= m.since AND s.first_qid <= m.qid)
-OR (s.owner = CAST(m.qid AS STRING) AND s.begun = m.begun))
-WHERE m.ended > 1000000 GROUP BY m.name"""
-"""What active queries have used of their quotas."""
+def used(session: Session) -> dict[str, tuple[int, int]]:
+    """What active queries have used of their quotas, by name: outputs and steps."""
+    spent = session.sql("SELECT * FROM spent").to_pylist()
+    members = {row["qid"]: row for row in session.sql("SELECT * FROM members WHERE ended > 1000000").to_pylist()}
+    found = {}
+    for query in session.registry.subscriptions.values():
+        member = members.get(query.qid)
+        if member is None:
+            continue
+        form = session.registry.form(query.form_id)
+        assert form is not None
+        outputs = work = 0
+        for row in spent:
+            times = 1 if row["owner"] == form.id else form.shared.get(row["owner"], 0)
+            reach = row["width"] <= member["widest"] and row["since"] >= member["since"]
+            if not (times and reach and row["first_qid"] <= query.qid and row["begun"] >= member["begun"]):
+                times = int(row["owner"] == str(query.qid) and row["begun"] == member["begun"])
+            outputs, work = outputs + times * row["outputs"], work + times * row["work"]
+        found[query.name] = outputs, work
+    return found
 
 
 def _text(rng: random.Random, texts: Sequence[str]) -> str:
-    return rng.choice(texts).replace("WINDOW", rng.choice(["3", "10", "20", "INF"]))
+    text = rng.choice(texts).replace("WINDOW", rng.choice(["3", "10", "20", "INF"]))
+    while "LITERAL" in text:
+        text = text.replace("LITERAL", rng.choice(["", "0", "1", "2", "12", "21", "3"]), 1)
+    return text
 
 
 def told(engine: str | SparkSession, given: Sequence[Step], only: str | None, **quota: Any) -> dict[str, Any]:
@@ -88,12 +113,12 @@ def told(engine: str | SparkSession, given: Sequence[Step], only: str | None, **
                 outputs.setdefault(o.query, []).append((o.t0, o.t1, o.documents, dict(o.nodes), o.xml, o.id))
             paused |= opened.take_paused().keys()
         matches = opened.sql("SELECT query, docid1, docid2 FROM matches ORDER BY 1, 2, 3").to_pylist()
-        used = {row["name"]: (int(row["o"]), int(row["w"])) for row in opened.sql(USED).to_pylist()}
+        spent = used(opened)
         active = {query.name for query in opened.registry.subscriptions.values() if query.active}
     found: dict[str, Any] = {}
     for name in active | paused:
         ours = [(row["docid1"], row["docid2"]) for row in matches if row["query"] == name]
-        found[name] = outputs.get(name, []), ours, used.get(name), name in paused
+        found[name] = outputs.get(name, []), ours, spent.get(name, (0, 0)), name in paused
     return found
 
 
@@ -106,7 +131,7 @@ def test_queries_get_together_what_each_gets_alone(seed: int, quota: dict[str, A
         alone = told("duckdb", given, name, **quota)[name]
         assert (of_query[0], of_query[2:]) == (alone[0], alone[2:])
         assert len(of_query[1]) == len(alone[1])  # numbers of documents differ: tuples of inner joins have some
-    assert sum(len(of_query[0]) for of_query in together.values()) > (10 if quota else 30)
+    assert sum(len(of_query[0]) for of_query in together.values()) > (5 if quota else 15)
 
 
 def test_queries_get_the_same_on_spark(spark: SparkSession):

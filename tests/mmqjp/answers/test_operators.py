@@ -16,18 +16,18 @@ import pytest
 from feeds.document import Document
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.charges import ChargeKey
-from mmqjp.answers.form_account import Share
 from mmqjp.answers.inner_join_operator import InnerJoinOperator
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.output import Output
 from mmqjp.answers.query_operator import QueryOperator
 from mmqjp.answers.quota import Quota
+from mmqjp.answers.shared_account import Share
 from mmqjp.documents.records import Inputs, Record, Records
 from mmqjp.documents.watermarks import Watermarks
-from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
+from mmqjp.queries.row_targets import RowPart
 from mmqjp.session import Session
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
@@ -65,7 +65,7 @@ class Held(QueryOperator):
         self._held: list[HeldAnswer] = pickle.loads(b64decode(noted)) if noted else []
         self._kept = list(self._held)
 
-    def on_match(self, group: TargetGroup, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+    def on_match(self, group: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         for item in super().on_match(group, context, match, inputs):
             if item.answer is not None and not item.duplicate:
                 self._held.append((replace(item.answer, matches=[]), list(item.documents)))

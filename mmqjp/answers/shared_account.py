@@ -1,4 +1,4 @@
-"""The account of a form: what its members use of their quotas in a step, counted once for all of them.
+"""Accounts of queries that are charged together: what they use of their quotas in a step, counted once for all.
 
 A match or an answer counts for the members with a wide enough window that see its documents. So what one member has
 used is a sum over charges, which is worked out only when the sum over all charges exceeds the quota.
@@ -7,16 +7,16 @@ used is a sum over charges, which is worked out only when the sum over all charg
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mmqjp.answers.charges import EVERYTHING, ChargeKey, Charges, Excess, Holder, over_quota
+from mmqjp.answers.charges import EVERYTHING, Book, ChargeKey, Charges, Excess, Holder, over_quota
 from mmqjp.answers.quota import NEVER, Quota, Usage, block_of
 from mmqjp.documents.records import Inputs
-from mmqjp.queries.forms import Audience
+from mmqjp.queries.audience import Audience
 from mmqjp.queries.members import Ints, Members
 from mmqjp.queries.model import Subscription
 
@@ -35,38 +35,41 @@ class Share(NamedTuple):
     withheld: tuple[Subscription, ...] = ()
 
 
-class FormAccount:
-    """The account of the members of a form in one step."""
+class SharedAccount:
+    """The account of the members of a form, or of all queries with a literal test, in one step."""
 
     def __init__(
         self,
         quota: Quota,
         audience: Audience,
         block: int,
-        before: Mapping[ChargeKey, Usage],
-        total: Usage,
+        book: Book,
+        others: Sequence[tuple[Book, int]],
         own: Mapping[int, Usage],
         cutoffs: Mapping[int, int],
     ) -> None:
-        """`before` is what was charged in `block` before the step, `total` in all, and `own` what is to be added for
-        single members, by qid. `cutoffs` has, by qid, the arrivals from which on members get nothing."""
-        self._quota, self._block, self._before, self._own = quota, block, before, own
+        """`block` is the one that `book` has charges of from before the step. What is in `others` counts for the
+        members, too, so many times. `own` is what is to be added for single members, by qid, and `cutoffs` has the
+        arrivals from which on members get nothing."""
+        self._quota, self._block, self._book, self._others, self._own = quota, block, book, others, own
         self.audience = audience
-        self._charges: dict[tuple[int, ChargeKey], list[int]] = {}
-        self._less: dict[tuple[int, int], list[int]] = {}
         self._until: Ints | None = None
         if cutoffs:
             self._limit(cutoffs)
         self._subsets: dict[int, Audience | None] = {0: audience if audience.queries else None}
         self._everyone: dict[int, ChargeKey] = {}
         most = self._most_own()
-        self._outputs = self._work = 0
+        outputs = sum(times * one.total.outputs for one, times in self._books())
+        work = sum(times * one.total.work for one, times in self._books())
         # As long as the step has used no more than this, no member can have exceeded its quota.
-        self._safe_outputs = min(quota.most_outputs, quota.most_outputs_of_block - total.outputs - most.outputs)
-        self._safe_work = min(quota.most_work, quota.most_work_of_block - total.work - most.work)
-        self._is_near = False
-        """Whether it has used more than that."""
+        self._safe_outputs = min(quota.most_outputs, quota.most_outputs_of_block - outputs - most.outputs)
+        self._safe_work = min(quota.most_work, quota.most_work_of_block - work - most.work)
+        self._is_checked = False
+        """Whether it has used more than that, and was checked."""
         self._excess: dict[int, Excess] = {}
+
+    def _books(self) -> list[tuple[Book, int]]:
+        return [(self._book, 1), *self._others]
 
     # ------------------------------------------------------------ who gets what
 
@@ -153,7 +156,7 @@ class FormAccount:
     @property
     def cutoff(self) -> int:
         """The arrival from which on no member gets anything, or NEVER."""
-        return NEVER if self._until is None else int(self._until.max())
+        return NEVER if self._until is None else int(self._until.max(initial=0))
 
     def _limit(self, cutoffs: Mapping[int, int]) -> None:
         """Notes from which arrivals on members get nothing."""
@@ -167,38 +170,48 @@ class FormAccount:
 
     def charge(self, arrival: int, share: Share, outputs: int, work: int) -> None:
         """Counts answers and steps of a match."""
-        charge = self._charges.get((arrival, share.key))
-        if charge is None:
-            charge = self._charges[arrival, share.key] = [0, 0]
-        charge[0] += outputs
-        charge[1] += work
-        for query in share.withheld:
-            less = self._less.setdefault((arrival, query.qid), [0, 0])
-            less[0] += outputs
-            less[1] += work
-        self._outputs += outputs
-        self._work += work
-        if self._outputs > self._safe_outputs or self._work > self._safe_work:
-            self._is_near = True
+        self._book.charge(arrival, share.key, [query.qid for query in share.withheld], outputs, work)
+        if self._is_near():
             self._check()
-            self._safe_outputs = max(self._safe_outputs, int(self._outputs * CHECKED_AGAIN_AFTER))
-            self._safe_work = max(self._safe_work, int(self._work * CHECKED_AGAIN_AFTER))
+            self._safe_outputs = max(self._safe_outputs, int(self._book.outputs * CHECKED_AGAIN_AFTER))
+            self._safe_work = max(self._safe_work, int(self._work() * CHECKED_AGAIN_AFTER))
+
+    def _is_near(self) -> bool:
+        return self._book.outputs > self._safe_outputs or self._work() > self._safe_work
+
+    def _work(self) -> int:
+        work = self._book.work
+        for book, times in self._others:
+            work += times * book.work
+        return work
 
     def exceeded(self) -> dict[Subscription, Excess]:
         """Returns the members that exceeded their quota, before the cutoffs that the account was made with."""
-        if not self._is_near:
+        if not (self._is_checked or self._is_near()):
             return {}
         self._check()
         return {query: self._excess[query.qid] for query in self.audience.queries if query.qid in self._excess}
 
+    def could_exceed(self, times: int, own: Usage) -> bool:
+        """Returns whether somebody could exceed the quota for whom everything counts so many times, and `own` for an
+        arrival or in the block."""
+        work, quota = times * self._book.work, self._quota
+        in_block = times * self._book.total.work + work + own.work
+        if work + own.work <= quota.most_work and in_block <= quota.most_work_of_block:
+            return False
+        charges = Charges.of(self._block, [(self._book, times)])
+        return charges.excess(quota, EVERYTHING, own) is not None
+
     def _check(self) -> None:
         """Works out which members have exceeded their quota, and stops answering them."""
-        charges, quota = Charges.of(self._block, self._charges, self._before), self._quota
+        self._is_checked = True
+        charges, quota = Charges.of(self._block, self._books()), self._quota
         if charges.excess(quota, EVERYTHING, self._most_own()) is None:
             return
         less: dict[int, list[tuple[int, int, int]]] = {}
-        for (arrival, qid), (outputs, work) in self._less.items():
-            less.setdefault(qid, []).append((arrival, outputs, work))
+        for book, times in self._books():
+            for (arrival, qid), (outputs, work) in book.less.items():
+                less.setdefault(qid, []).append((arrival, times * outputs, times * work))
         found: dict[int, Excess] = {}
         alike: dict[Holder, list[int]] = {}
         for query, holder in zip(self.audience.queries, self._holders(), strict=True):
@@ -224,7 +237,9 @@ class FormAccount:
         """Yields what decides which charges count for each member. Of qids it has only what makes a difference."""
         members = self.audience.members
         until = [NEVER] * len(members) if self._until is None else self._until.tolist()
-        first_qids = sorted({key.first_qid for _, key in self._charges} | {key.first_qid for key in self._before})
+        keys = {key for book, _ in self._books() for key in book.before}
+        keys |= {key for book, _ in self._books() for _, key in book.step}
+        first_qids = sorted({key.first_qid for key in keys})
         columns = (members.windows, members.sinces, members.qids, members.begun)
         for window, since, qid, begun, end in zip(*(c.tolist() for c in columns), until, strict=True):
             at = bisect_right(first_qids, qid)
@@ -235,22 +250,12 @@ class FormAccount:
     def spent(self, block: int) -> dict[ChargeKey, Usage]:
         """Returns what was charged in a block, with what was before the step, for the keys that the step charged."""
         found: dict[ChargeKey, list[int]] = {}
-        for (arrival, key), (outputs, work) in self._charges.items():
+        for (arrival, key), (outputs, work) in self._book.step.items():
             if block_of(arrival) == block:
                 known = found.get(key)
                 if known is None:
-                    before = self._before.get(key, Usage()) if block == self._block else Usage()
+                    before = self._book.before.get(key, Usage()) if block == self._block else Usage()
                     known = found[key] = [before.outputs, before.work]
                 known[0] += outputs
                 known[1] += work
         return {key: Usage(*used) for key, used in found.items()}
-
-    def own(self, block: int) -> dict[int, Usage]:
-        """Returns what is to be added to that for single members, by qid."""
-        found = {qid: [used.outputs, used.work] for qid, used in self._own.items()} if block == self._block else {}
-        for (arrival, qid), (outputs, work) in self._less.items():
-            if block_of(arrival) == block:
-                known = found.setdefault(qid, [0, 0])
-                known[0] -= outputs
-                known[1] -= work
-        return {qid: Usage(*used) for qid, used in found.items()}

@@ -1,0 +1,200 @@
+"""The targets of a row of R_T, in groups that are answered together: of one form, or with one literal test."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+
+from mmqjp.queries.audience import QuerySet
+from mmqjp.queries.forms import FixedSide, Form, Forms
+from mmqjp.queries.literals import INDEXES, LiteralTest
+from mmqjp.queries.model import Subscription, Target
+from xscl.algebra.expressions import Expr
+from xscl.algebra.normal import JoinOp
+
+
+@dataclass(eq=False)
+class TargetGroup:
+    """Targets of one row that are answered together: the same conjunctive query of queries of one `form`, or a target
+    of another plan node, which has none. `number` counts the groups of the row."""
+
+    form: Form | None
+    forms: Forms
+    number: int
+    targets: dict[Target, None] = field(default_factory=dict)
+    placed: LiteralGroup | None = None
+    """The group of literals that it belongs to."""
+
+    @property
+    def first(self) -> Target:
+        """One of the targets, to read from it what they share."""
+        return next(iter(self.targets))
+
+    @property
+    def form_of_queries(self) -> Form:
+        """The form of the queries, if they are queries."""
+        assert self.form is not None, "queries have forms"
+        return self.form
+
+    @cached_property
+    def op(self) -> JoinOp | None:
+        """The operator of the conjunctive query; None for a filter."""
+        return self.first.op
+
+    @cached_property
+    def residual(self) -> tuple[Expr, ...]:
+        """The residual predicates of the conjunctive query."""
+        return self.first.conjunct.residual
+
+    @cached_property
+    def sides(self) -> tuple[FixedSide, ...]:
+        """The sides of the conjunctive query."""
+        return self.forms.sides(self.first)
+
+    @property
+    def literal_test(self) -> LiteralTest | None:
+        """The literal test of the conjunctive query, if it has one."""
+        return None if self.form is None else self.form.literal_tests[self.first.disjunct]
+
+
+class LiteralGroup:
+    """Groups of one row whose conjunctive queries differ only in the literal of a literal test.
+
+    They have the same joint bindings, so that one pass over a text says which of them a binding satisfies. `residual`
+    has the other residual predicates, `operand` is the text that is tested, and `queries` are those of all groups.
+    """
+
+    def __init__(self, test: LiteralTest, group: TargetGroup) -> None:
+        """`group` is the first one. It still has to be added."""
+        self.op, self.sides, self.residual, self.operand = group.op, group.sides, test.rest, test.operand
+        self.queries = QuerySet(test.id)
+        self._index = INDEXES[test.name]()
+        self._by_literal: dict[str, dict[TargetGroup, None]] = {}
+        self.most_times = 1
+        """No form has its test in more conjunctive queries."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_literal)
+
+    @property
+    def first(self) -> Target:
+        """One of the targets."""
+        return next(iter(next(iter(self._by_literal.values())))).first
+
+    def forms(self) -> Iterator[Form]:
+        """Yields the forms of its groups, some of them more than once."""
+        return (group.form_of_queries for groups in self._by_literal.values() for group in groups)
+
+    def groups_for(self, text: str) -> list[TargetGroup]:
+        """Returns the groups whose literals a text has, in the order in which they came."""
+        found = [group for literal in self._index.found_in(text) for group in self._by_literal[literal]]
+        return sorted(found, key=attrgetter("number"))
+
+    def add(self, group: TargetGroup, test: LiteralTest) -> None:
+        """Adds a group, with its literal test."""
+        if test.literal not in self._by_literal:
+            self._by_literal[test.literal] = {}
+            self._index.add(test.literal)
+        self._by_literal[test.literal][group] = None
+        group.placed = self
+        self.most_times = max(self.most_times, group.form_of_queries.shared[test.id])
+        for target in group.targets:
+            self.add_target(group, target)
+
+    def add_target(self, group: TargetGroup, target: Target) -> None:
+        """Notes that one of its groups has a target."""
+        group.form_of_queries.beside[self.queries.id] = self.queries
+        self.queries.add(_query(target))
+
+    def remove_target(self, target: Target) -> None:
+        """Notes that one of its groups no longer has a target."""
+        self.queries.remove(_query(target))
+
+    def remove(self, group: TargetGroup, literal: str) -> None:
+        """Removes a group."""
+        group.form_of_queries.beside.pop(self.queries.id, None)
+        del self._by_literal[literal][group]
+        if not self._by_literal[literal]:
+            del self._by_literal[literal]
+            self._index.remove(literal)
+
+
+RowPart = TargetGroup | LiteralGroup
+"""What is answered together."""
+
+
+class RowTargets:
+    """The targets of a row of R_T, in groups."""
+
+    __slots__ = ("_groups", "_next", "_parts", "_waiting")
+
+    def __init__(self) -> None:
+        self._groups: dict[object, TargetGroup] = {}
+        self._parts: dict[object, RowPart] = {}
+        self._waiting: dict[object, TargetGroup] = {}
+        """Groups that are in no part yet: for that, queries of an earlier run must be parsed."""
+        self._next = 0
+
+    def __iter__(self) -> Iterator[Target]:
+        """Iterates over the targets."""
+        return (target for group in self._groups.values() for target in group.targets)
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add(self, target: Target, forms: Forms) -> None:
+        """Adds a target."""
+        form = forms.of(target.owner)
+        key = _key(target, form)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = self._waiting[key] = TargetGroup(form, forms, self._next)
+            self._next += 1
+        group.targets[target] = None
+        if group.placed is not None:
+            group.placed.add_target(group, target)
+
+    def remove(self, target: Target, forms: Forms) -> None:
+        """Removes a target."""
+        key = _key(target, forms.of(target.owner))
+        group = self._groups[key]
+        test = None if group.placed is None else group.literal_test
+        del group.targets[target]
+        if group.placed is not None:
+            group.placed.remove_target(target)
+        if group.targets:
+            return
+        del self._groups[key]
+        self._waiting.pop(key, None)
+        self._parts.pop(key, None)
+        if group.placed is not None and test is not None:
+            group.placed.remove(group, test.literal)
+            if not group.placed:
+                del self._parts[test.id]
+
+    @property
+    def parts(self) -> Collection[RowPart]:
+        """The groups that are answered by themselves, and those of groups with a literal test."""
+        for key, group in self._waiting.items():
+            test = group.literal_test
+            if test is None:
+                self._parts[key] = group
+            else:
+                part = self._parts.get(test.id)
+                if part is None:
+                    part = self._parts[test.id] = LiteralGroup(test, group)
+                assert isinstance(part, LiteralGroup), "a test's id is no key of a group"
+                part.add(group, test)
+        self._waiting.clear()
+        return self._parts.values()
+
+
+def _query(target: Target) -> Subscription:
+    assert isinstance(target.owner, Subscription), "only queries have literal tests"
+    return target.owner
+
+
+def _key(target: Target, form: Form | None) -> object:
+    return (target.owner if form is None else form), target.disjunct
