@@ -1,14 +1,18 @@
-"""Indexes of literals find what looking for each literal finds, whatever was added and removed before."""
+"""Queries that look for literals get what they ask for, and indexes of literals find them, whatever comes and goes."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from feeds.document import Document
 from mmqjp.queries import literals
 from mmqjp.queries.literals import INDEXES
+from mmqjp.session import Session
 from tests.generate.seeds import seeds
 
 HAS: dict[str, Callable[[str, str], bool]] = {
@@ -16,6 +20,9 @@ HAS: dict[str, Callable[[str, str], bool]] = {
     "starts-with": str.startswith,
     "ends-with": str.endswith,
 }
+
+
+START = 1_780_000_000_000_000
 
 
 def word(rng: random.Random, most: int) -> str:
@@ -54,3 +61,60 @@ def test_texts_with_many_occurrences_are_searched():
     for length in range(200):
         index.add("a" * length)
     assert len(index.found_in("a" * 10_000)) == 200
+
+
+PAIRS = "FROM S//a->x[./w->w] JOIN {{x = y AND ({}), INF}} S//a->y"
+"""Documents have the joined text, and are equal in it. So the query finds pairs by what their text has."""
+
+
+@dataclass
+class Standing:
+    """A query: what it tests texts for, any of (function, literal), and the number of the first document that it
+    sees."""
+
+    tests: list[tuple[str, str]]
+    first: int
+
+    def wants(self, text: str) -> bool:
+        return any(HAS[name](text, literal) for name, literal in self.tests)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 100))
+def test_queries_that_come_and_go_get_the_pairs_whose_text_has_their_literals(seed: int, tmp_path: Path):
+    rng, standing, told, expected = random.Random(seed), dict[str, Standing](), list[object](), list[object]()
+    texts: list[str] = []
+    session = Session("duckdb", state=tmp_path / "state")
+    try:
+        for step in range(40):
+            match rng.choice(["come", "come", "go", "documents", "documents", "restart"]):
+                case "come":
+                    tests = [(rng.choice(list(HAS)), word(rng, 2)) for _ in range(rng.randint(1, 3))]
+                    name = f"n{step}"
+                    standing[name] = Standing(tests, len(texts))
+                    condition = " OR ".join(f"{test}(w, '{literal}')" for test, literal in tests)
+                    session.subscribe(f"{PAIRS.format(condition)} PUBLISH {name}")
+                case "go" if standing:
+                    name = rng.choice(sorted(standing))
+                    del standing[name]
+                    session.unsubscribe(name)
+                case "restart":
+                    session.close()
+                    session = Session("duckdb", state=tmp_path / "state")
+                case "documents":
+                    batch = []
+                    for _ in range(rng.randint(1, 4)):
+                        number, text = len(texts), word(rng, 2)
+                        texts.append(text)
+                        batch.append(Document(f"d{number}", f"<a><w>{text}</w></a>", time=START + number))
+                        for name, query in standing.items():
+                            expected += [
+                                (name, f"d{pair[0]}", f"d{pair[1]}")
+                                for other in range(query.first, number)
+                                for pair in ((other, number), (number, other))
+                                if texts[other] == text and query.wants(text)
+                            ]
+                    told += [(o.query, *o.documents) for o in session.process(batch)]
+    finally:
+        session.close()
+    assert sorted(map(str, told)) == sorted(map(str, expected))
+    assert expected
