@@ -17,7 +17,7 @@ from xscl.algebra.functions import derive
 from xscl.algebra.normal import NormalQuery
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Value:
     """The node that a SELECT variable is bound to, with derived-value functions to apply to it."""
 

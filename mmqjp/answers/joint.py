@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from mmqjp.answers.construct import Value
-from mmqjp.answers.derived_variables import DerivedVariable, derived_variables
 from mmqjp.answers.quota import Steps
 from mmqjp.answers.residual import holds, text_of_operand
 from mmqjp.documents.records import Record
@@ -40,14 +39,27 @@ class JointBindings:
     def __init__(self) -> None:
         self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
         self._held = 0
-        self._derived: dict[FixedSide, list[DerivedVariable] | None] = {}
         self._parts: dict[FixedSide, Part] = {}
         self._texts: dict[tuple[int, Node], str] = {}
 
     def of(self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps) -> Iterator[JointBinding]:
         """Yields the joint bindings of a part of a row that have the match's nodes and satisfy its residual predicates.
         `inputs` has one document per side. Takes a step for each binding that is tried."""
-        residual = part.residual
+        for joint in self._joint(part, inputs, nodes, steps):
+            if part.residual:
+                text_of = partial(self._text, joint, steps)
+                if not all(holds(expr, text_of) for expr in part.residual):
+                    continue
+            yield joint
+
+    def _joint(
+        self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps
+    ) -> Iterator[JointBinding]:
+        """Yields the joint bindings that have the match's nodes."""
+        if part.derived is not None:
+            steps.take(len(part.derived) + 1)
+            yield {one.var: (record := inputs[side], one.node(record.tree, nodes)) for side, one in part.derived}
+            return
         sides = [
             self._side(fixed, record, nodes, steps, is_right=bool(i))
             for i, (fixed, record) in enumerate(zip(part.sides, inputs, strict=True))
@@ -58,10 +70,6 @@ class JointBindings:
             for record, bound in zip(inputs, choice, strict=True):
                 for var, node in bound.items():
                     joint[var] = record, node
-            if residual:
-                text_of = partial(self._text, joint, steps)
-                if not all(holds(expr, text_of) for expr in residual):
-                    continue
             yield joint
 
     def text(self, operand: Expr, joint: JointBinding, steps: Steps) -> str:
@@ -76,7 +84,7 @@ class JointBindings:
         side = fixed_side.side
         if side.hidden is not None:
             return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
-        derived = self._derived_of(fixed_side)
+        derived = fixed_side.derived
         key = (fixed_side, record.docid, *(nodes[slot] for _, slot in fixed_side.fixed))
         known = self._bound.get(key)
         if known is not None:
@@ -84,7 +92,7 @@ class JointBindings:
             found: Iterable[SideBinding] = known[1]
         elif derived is not None:
             steps.take(len(derived))
-            found = [{one.var: one.node(record, nodes) for one in derived}]
+            found = [{one.var: one.node(record.tree, nodes) for one in derived}]
             self._keep(key, len(derived), found)
         else:
             found = self._search(key, fixed_side, record, nodes, steps)
@@ -126,12 +134,6 @@ class JointBindings:
             self._held = 0
         self._bound[key] = took, found
         self._held += 1 + len(found)
-
-    def _derived_of(self, fixed_side: FixedSide) -> list[DerivedVariable] | None:
-        """Returns how all variables of a side follow from the joined nodes; None if the pattern must be matched."""
-        if fixed_side not in self._derived:
-            self._derived[fixed_side] = derived_variables(fixed_side.side.pattern, dict(fixed_side.fixed))
-        return self._derived[fixed_side]
 
     def _text(self, joint: JointBinding, steps: Steps, var: str) -> str:
         """Returns the text of a variable. Caches short ones, which many residual predicates may compare."""

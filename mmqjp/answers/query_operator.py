@@ -122,9 +122,13 @@ class QueryOperator(StatelessOperator):
             return term if isinstance(term, str) else value_of(self._records, binding, term)
 
         normal = form.normal
-        values = {entry.key: value(entry.value) for entry in normal.entries}
-        chosen = {key: v for key, v in values.items() if isinstance(v, Value)}
-        key = form, inputs.parts, tuple((v.record.docid, v.node) for v in chosen.values())
+        values: dict[str, Value | str] = {}
+        chosen: dict[str, Value] = {}
+        for entry in normal.entries:
+            values[entry.key] = found = value(entry.value)
+            if isinstance(found, Value):
+                chosen[entry.key] = found
+        key = form, inputs.parts, tuple([(v.record.docid, v.node) for v in chosen.values()])
         if (emitted := context.emitted.get(key)) is not None:
             answer, rows = emitted
             if row in rows:

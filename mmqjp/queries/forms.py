@@ -12,6 +12,7 @@ from functools import cached_property
 from weakref import WeakValueDictionary
 
 from mmqjp.queries.audience import MANY, QuerySet
+from mmqjp.queries.derived_variables import DerivedVariable, derived_variables
 from mmqjp.queries.literals import LiteralTest, literal_test
 from mmqjp.queries.model import Owner, Subscription, Target
 from xscl.algebra.normal import NormalQuery, Side
@@ -49,6 +50,11 @@ class FixedSide:
 
     side: Side
     fixed: tuple[tuple[tuple[int, ...], int], ...]
+
+    @cached_property
+    def derived(self) -> list[DerivedVariable] | None:
+        """How all variables follow from the joined nodes; None if the pattern must be matched for them."""
+        return None if self.side.hidden is not None else derived_variables(self.side.pattern, dict(self.fixed))
 
 
 class Forms:

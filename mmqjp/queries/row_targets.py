@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
 from mmqjp.queries.audience import QuerySet
+from mmqjp.queries.derived_variables import DerivedVariable
 from mmqjp.queries.forms import FixedSide, Form, Forms
 from mmqjp.queries.literals import INDEXES, LiteralTest
 from mmqjp.queries.model import Subscription, Target
 from xscl.algebra.expressions import Expr
 from xscl.algebra.normal import JoinOp
+
+Derived = Sequence[tuple[int, DerivedVariable]]
+"""How the variables of a joint binding follow from the joined nodes of a match, each with the number of its side."""
 
 
 @dataclass(eq=False)
@@ -53,6 +57,11 @@ class TargetGroup:
         """The sides of the conjunctive query."""
         return self.forms.sides(self.first)
 
+    @cached_property
+    def derived(self) -> Derived | None:
+        """How the only joint binding follows from the joined nodes; None if patterns must be matched for it."""
+        return _derived(self.sides)
+
     @property
     def literal_test(self) -> LiteralTest | None:
         """The literal test of the conjunctive query, if it has one."""
@@ -69,6 +78,7 @@ class LiteralGroup:
     def __init__(self, test: LiteralTest, group: TargetGroup) -> None:
         """`group` is the first one. It still has to be added."""
         self.op, self.sides, self.residual, self.operand = group.op, group.sides, test.rest, test.operand
+        self.derived = _derived(self.sides)
         self.queries = QuerySet(test.id)
         self._index = INDEXES[test.name]()
         self._by_literal: dict[str, dict[TargetGroup, None]] = {}
@@ -189,6 +199,13 @@ class RowTargets:
                 part.add(group, test)
         self._waiting.clear()
         return self._parts.values()
+
+
+def _derived(sides: Sequence[FixedSide]) -> Derived | None:
+    of_sides = [side.derived for side in sides]
+    if None in of_sides:
+        return None
+    return [(number, one) for number, derived in enumerate(of_sides) for one in derived or ()]
 
 
 def _query(target: Target) -> Subscription:

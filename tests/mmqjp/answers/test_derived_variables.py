@@ -7,8 +7,8 @@ import random
 import pytest
 
 from feeds.document import Document
-from mmqjp.answers import joint
 from mmqjp.answers.output import Output
+from mmqjp.queries import forms
 from mmqjp.session import Session
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
@@ -38,7 +38,7 @@ def both(script: Script | str, documents: list[Document], monkeypatch: pytest.Mo
     """The outputs, which are the same if every pattern is matched again."""
     outputs = answered(script, documents)
     with monkeypatch.context() as patched:
-        patched.setattr(joint, "derived_variables", lambda pattern, slots: None)
+        patched.setattr(forms, "derived_variables", lambda pattern, slots: None)
         assert answered(script, documents) == outputs
     return outputs
 

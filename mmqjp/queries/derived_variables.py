@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmqjp.documents.records import Record
 from templates.witness import plain_node
 from xpath_stage.binder import Node, Path
+from xpath_stage.parse import ParsedDocument
 from xscl.algebra.pattern import PatternNode
 
 
@@ -23,12 +23,12 @@ class DerivedVariable:
     slot: int
     levels: int
 
-    def node(self, record: Record, nodes: Sequence[int]) -> Node:
-        """Returns the node, given the nodes of a match in the template's numbering."""
+    def node(self, tree: ParsedDocument, nodes: Sequence[int]) -> Node:
+        """Returns the node in a document, given the nodes of a match in the template's numbering."""
         element, place = plain_node(nodes[self.slot])
         if not self.levels:
             return element, place
-        parent, above = record.tree.parent, self.levels
+        parent, above = tree.parent, self.levels
         if place:
             above -= 1  # the element that has the attribute
         for _ in range(above):
