@@ -259,7 +259,8 @@ class Pipeline:
 
     def _expand_chunk(self, expansion: Expansion, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
         """Does the same for one chunk of matches."""
-        matches = [Match(m["qid"], m["docid1"], m["docid2"], m["nodes"]) for m in chunk.to_pylist()]
+        columns = [chunk[name].to_pylist() for name in ("qid", "docid1", "docid2", "nodes")]
+        matches = [Match(*match) for match in zip(*columns, strict=True)]
         self._records.load(docid for match in matches for docid in match.docids)
         published: list[Record] = []
         rows: list[tuple[object, ...]] = []

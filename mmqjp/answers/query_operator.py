@@ -50,11 +50,13 @@ class QueryOperator(StatelessOperator):
                 one.account.charge(inputs.arrival, one.share, one.new, allowed - one.steps.left)
         else:
             answered = [one := _Answering(part.form_of_queries, account, share, steps)]
-            with suppress(OutOfSteps):
+            try:
                 steps.take()
                 for binding in context.bindings.of(part, inputs, match.nodes, steps):
                     if not self._answer(one, context, match.row, inputs, binding):
                         break
+            except OutOfSteps:
+                pass
             account.charge(inputs.arrival, share, one.new, allowed - steps.left)
         return [expanded for one in answered for expanded in self._published(one, context, inputs)]
 
@@ -88,7 +90,7 @@ class QueryOperator(StatelessOperator):
     ) -> bool:
         """Adds what a joint binding gives a form. Returns whether it may get more. Raises OutOfSteps if it is too much
         for any member."""
-        if answering.new > self._quota.most_outputs:
+        if answering.new > self._quota.most_outputs or answering.steps.left < 0:
             return False
         item = self._expanded(answering.form, context, row, inputs, binding, answering.share)
         if item is not None:

@@ -88,20 +88,22 @@ class Inputs(tuple[Record, ...]):
     """The documents of a match, in the query's order, and what everybody who gets the match needs of them: computed
     once for all subscribers."""
 
+    # Lists are faster than generators here: there are one or two documents, and mostly one part in each.
+
     @lazy
     def t0(self) -> int:
         """The earliest start, in microseconds."""
-        return min(record.t0 for record in self)
+        return min([record.t0 for record in self])
 
     @lazy
     def t1(self) -> int:
         """The latest end, in microseconds."""
-        return max(record.t1 for record in self)
+        return max([record.t1 for record in self])
 
     @lazy
     def arrival(self) -> int:
         """The latest arrival."""
-        return max(record.arrival for record in self)
+        return max([record.arrival for record in self])
 
     def are_seen_by(self, sees: Callable[[Iterable[int]], bool]) -> bool:
         """Returns whether all documents are seen. `sees` is told when the parts of one appeared."""
@@ -110,37 +112,37 @@ class Inputs(tuple[Record, ...]):
     @lazy
     def appeared(self) -> int:
         """When the first part appeared."""
-        return min(at for record in self for at in record.appeared)
+        return min([at for record in self for at in record.appeared])
 
     @lazy
     def parts(self) -> tuple[int, ...]:
         """The docids of all parts."""
-        return tuple(part for record in self for part in record.parts)
+        return tuple([part for record in self for part in record.parts])
 
     @lazy
     def part_ids(self) -> tuple[str, ...]:
         """The ids of all parts: one for each of `parts`."""
-        return tuple(part for record in self for part in record.part_ids)
+        return tuple([part for record in self for part in record.part_ids])
 
     @lazy
     def part_ids_json(self) -> str:
         """The ids of all parts as a JSON list."""
-        return f"[{', '.join(map(json_text, self.part_ids))}]"
+        return f"[{', '.join([json_text(part) for record in self for part in record.part_ids])}]"
 
     @lazy
     def sources(self) -> tuple[tuple[str, str], ...]:
         """The external documents, as pairs of id and stream."""
-        return tuple(source for record in self for source in record.sources)
+        return tuple([source for record in self for source in record.sources])
 
     @lazy
     def documents(self) -> tuple[str, ...]:
         """The ids of the external documents: one for each of `sources`."""
-        return tuple(source[0] for source in self.sources)
+        return tuple([id for record in self for id, _ in record.sources])
 
     @lazy
     def streams(self) -> tuple[str, ...]:
         """The streams of the external documents: one for each of `sources`."""
-        return tuple(source[1] for source in self.sources)
+        return tuple([stream for record in self for _, stream in record.sources])
 
 
 def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: bool) -> Record:
