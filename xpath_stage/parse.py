@@ -37,13 +37,13 @@ class ParsedDocument:
     """The tree of a document. Its elements are numbered in document order, from 0.
 
     `size` is the length of its XML in bytes. `top` is its root element, perhaps in a larger tree with other documents
-    beside it, so it must only be used to look down from it.
+    beside it, so it must only be used to look down from it. `text` is what `xml` returns, if it is known.
     """
 
-    __slots__ = ("__dict__", "size", "top")
+    __slots__ = ("__dict__", "size", "text", "top")
 
-    def __init__(self, top: etree._Element, size: int) -> None:
-        self.top, self.size = top, size
+    def __init__(self, top: etree._Element, size: int, text: str | None = None) -> None:
+        self.top, self.size, self.text = top, size, text
 
     @lazy
     def root(self) -> etree._Element:
@@ -52,6 +52,8 @@ class ParsedDocument:
 
     def xml(self) -> str:
         """The document as it was read."""
+        if self.text is not None:
+            return self.text
         return etree.tostring(self.top, encoding="unicode", with_tail=False)
 
     @lazy
