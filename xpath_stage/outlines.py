@@ -157,8 +157,8 @@ def _pattern(skeleton: str) -> str:
     """The pattern of documents with a skeleton. It has a group for the text of each element."""
     parts = []
     for tag in _TAG.findall(skeleton):
-        tag_itself = f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*"')
-        text = "()[^<]*" if tag.endswith("/") else "[^<]*" if tag.startswith("/") else "([^<]*)"
+        tag_itself = f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*+"')
+        text = "()[^<]*+" if tag.endswith("/") else "[^<]*+" if tag.startswith("/") else "([^<]*+)"
         parts.append(tag_itself + text)
     return "".join(parts)
 
