@@ -156,7 +156,7 @@ class _Chunk:
                 if shapes is not None and shapes.resting:
                     shapes.resting -= 1
             else:
-                if not outlines.hold(tree, scratch):
+                if not outlines.hold(stream, tree, scratch):
                     scratch.hold(tree)
                 found = shapes.found(stream, scratch)
                 if found is not None:

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 MOST_TAGS = 128
 """The largest number of tags, of starts and ends, of a document that has an outline."""
 
-MEETINGS = 16
-"""An outline is made when so many documents have had it: compiling it takes as long as reading 100 documents."""
+RUN = 8
+"""An outline is made when so many documents of a stream have had it one after the other: making it takes as long as
+reading 100 documents."""
 
-MOST_OUTLINES = 2_000
-"""The largest number of outlines that are known or counted."""
+MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000
+"""The largest numbers of outlines and of streams that are known."""
 
-TRIAL, PAUSE = 256, 2_048
-"""At every TRIAL-th document without an outline, none is looked for in the next PAUSE documents if fewer than a third
-had one since the last time."""
+TRIAL, PAUSE = 128, 2_048
+"""When TRIAL documents of a stream had not the outline of the one before, the trees of its next PAUSE documents are
+read if fewer than twice as many had it since the last time: to find another outline takes as long as to read a tree."""
 
 _TEXT = re.compile(">[^<]+<")
 _VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="[^"]*"')
@@ -72,54 +73,73 @@ class Outline:
         return found
 
 
+class _Stream:
+    """The last outline of a stream, or the last skeleton and how many documents in a row have had it; how many
+    documents had the outline of the one before (`hits`) or not, and how many will not be compared (`resting`)."""
+
+    __slots__ = ("hits", "last", "misses", "resting", "run", "skeleton")
+
+    def __init__(self) -> None:
+        self.last: Outline | None = None
+        self.skeleton = ""
+        self.run = self.hits = self.misses = self.resting = 0
+
+
 class Outlines:
     """The outlines that documents have had. `forget` says that other tags matter."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Outline | int] = {}
+        self._known: dict[str, Outline] = {}
+        self._streams: dict[str, _Stream] = {}
         self._suits: dict[Outline, bool] = {}
-        self._last: Outline | None = None
-        self._hits = self._misses = self._resting = 0
 
     def forget(self) -> None:
         """Decides again for which outlines texts are all that matters, because other patterns are registered."""
-        self._suits = {}
-        self._last = None
+        self._suits.clear()
+        self._streams.clear()
 
-    def hold(self, document: ParsedDocument, columns: Columns) -> bool:
+    def hold(self, stream: str, document: ParsedDocument, columns: Columns) -> bool:
         """Replaces all columns by those of a document. False if its tree must be read instead."""
         text = document.text
         if text is None:
             return False
-        last = self._last
-        # Often a document has the outline of the one before it. Comparing is faster than finding its skeleton.
+        state = self._streams.get(stream)
+        if state is None:
+            if len(self._streams) >= MOST_STREAMS:
+                self._streams.clear()
+            state = self._streams[stream] = _Stream()
+        if state.resting:
+            state.resting -= 1
+            return False
+        last = state.last
         if last is not None and (texts := last.texts(text)) is not None:
-            self._hits += 1
+            state.hits += 1
             columns.hold_texts(document, last, texts)
             return True
-        if self._resting:
-            self._resting -= 1
+        state.misses += 1
+        if state.misses == TRIAL:
+            state.resting = PAUSE if state.hits < 2 * TRIAL else 0
+            state.hits = state.misses = 0
+        outline = self._found(state, text, document)
+        if outline is None or not self._is_enough(outline, columns) or (texts := outline.texts(text)) is None:
             return False
-        outline = self._found(text, document)
-        if outline is not None and self._is_enough(outline, columns) and (texts := outline.texts(text)) is not None:
-            self._hits += 1
-            self._last = outline
-            columns.hold_texts(document, outline, texts)
-            return True
-        self._missed()
-        return False
+        state.last = outline
+        columns.hold_texts(document, outline, texts)
+        return True
 
-    def _found(self, text: str, document: ParsedDocument) -> Outline | None:
+    def _found(self, state: _Stream, text: str, document: ParsedDocument) -> Outline | None:
+        """The outline of a document. It is made if the documents before had the same."""
         skeleton = skeleton_of(text)
-        known = self._known.get(skeleton, 0)
-        if isinstance(known, Outline):
-            return known
-        if not known and len(self._known) >= MOST_OUTLINES:
-            self._known.clear()
-            self.forget()
-        if known + 1 < MEETINGS or skeleton.count("<") > MOST_TAGS or "='" in skeleton:
-            self._known[skeleton] = known + 1
+        outline = self._known.get(skeleton)
+        if outline is not None:
+            return outline
+        state.run = state.run + 1 if skeleton == state.skeleton else 1
+        state.skeleton = skeleton
+        if state.run < RUN or skeleton.count("<") > MOST_TAGS or "='" in skeleton:
             return None
+        if len(self._known) >= MOST_OUTLINES:
+            self._known.clear()
+            self._suits.clear()
         outline = self._known[skeleton] = Outline(skeleton, list(document.top.iter()))
         return outline
 
@@ -129,13 +149,6 @@ class Outlines:
         if suits is None:
             suits = self._suits[outline] = columns.needs_only_texts(outline)
         return suits
-
-    def _missed(self) -> None:
-        self._misses += 1
-        if self._misses == TRIAL:
-            if 2 * self._hits < TRIAL:
-                self._resting = PAUSE
-            self._hits = self._misses = 0
 
 
 def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[int, ...]]:

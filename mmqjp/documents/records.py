@@ -73,11 +73,13 @@ class Record:
         """Numbers the document as it enters; `arrival` applies to external ones. May be called again if the batch is
         begun again."""
         self.docid = docid
+        if self.kind == "external":
+            self.parts = self.appeared = (docid,)
+            self.arrival = arrival
+            return
         if self.kind != "hidden":
             self.parts = (docid,)
-        if self.kind == "external":
-            self.arrival, self.appeared = arrival, (docid,)
-        elif not self.appeared:
+        if not self.appeared:
             self.appeared = (docid,)
 
 
@@ -234,8 +236,8 @@ class Records:
     def flush(self) -> None:
         """Writes the documents of the running batch to the store, and frees what only the batch needed."""
         self._store.append("documents", _table(list(self._fresh.values())))
-        for record in self._fresh.values():
-            self._keep(record)
+        self._records.update(self._fresh)
+        self._size += sum(len(record.xml) for record in self._fresh.values())
         self._used |= self._fresh.keys()
         self._fresh.clear()
         self.release_trees()

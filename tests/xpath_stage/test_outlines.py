@@ -17,7 +17,7 @@ from tests.support.witnessed import Stage
 from xpath_stage import outlines
 from xpath_stage.columns import Columns
 from xpath_stage.names import Memo
-from xpath_stage.outlines import MEETINGS, MOST_TAGS, PAUSE, TRIAL, Outlines, skeleton_of
+from xpath_stage.outlines import MOST_TAGS, PAUSE, RUN, TRIAL, Outlines, skeleton_of
 from xpath_stage.parse import ParsedDocument, StreamDocument, parse_document
 from xpath_stage.parse_many import parse_documents
 
@@ -44,7 +44,7 @@ TEXTS = (
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes an outline of the first document that has it."""
-    monkeypatch.setattr(outlines, "MEETINGS", 1)
+    monkeypatch.setattr(outlines, "RUN", 1)
 
 
 def parsed(xmls: list[bytes]) -> list[ParsedDocument]:
@@ -63,7 +63,7 @@ def check(documents: list[ParsedDocument], *, attributes: bool = False, values: 
     ours, theirs = (columns(attributes=attributes, values=values) for _ in range(2))
     for document in documents:
         theirs.hold(document)
-        if known.hold(document, ours):
+        if known.hold("S", document, ours):
             count += 1
             assert document.outline is not None
             assert (ours.tags, ours.counts, ours.owners) == (theirs.tags, theirs.counts, theirs.owners)
@@ -153,8 +153,9 @@ def flat(number: int, tag: str = "b") -> bytes:
     return f"<a><{tag}>{number}</{tag}><c k='{number}'/></a>".encode()
 
 
-def test_an_outline_is_made_when_enough_documents_had_it():
-    assert check(parsed([flat(number) for number in range(40)])) == 40 - MEETINGS + 1
+def test_an_outline_is_made_when_enough_documents_in_a_row_had_it():
+    assert check(parsed([flat(number) for number in range(40)])) == 40 - RUN + 1
+    assert check(parsed([flat(number, "bc"[number % 2]) for number in range(40)])) == 0
 
 
 def test_documents_that_were_parsed_alone_have_none():
@@ -172,9 +173,15 @@ def test_large_documents_have_none():
     assert check(parsed(xmls)) == 2
 
 
-def test_none_is_looked_for_while_few_documents_have_one():
-    new = parsed([flat(1, f"t{number}") for number in range(TRIAL)])
-    assert check(new + parsed([flat(number) for number in range(PAUSE + 40)])) == 40 - MEETINGS + 1
+def test_none_is_looked_for_while_few_documents_have_the_one_before():
+    mixed = parsed([flat(number, f"t{number % 10}") for number in range(TRIAL)])
+    assert check(mixed + parsed([flat(number) for number in range(PAUSE + 40)])) == 40 - RUN + 1
+
+
+def test_each_stream_has_its_own():
+    known, ours = Outlines(), columns()
+    documents = [(f"S{number % 2}", parsed([flat(number, "bc"[number % 2])] * 2)[0]) for number in range(40)]
+    assert sum(known.hold(stream, document, ours) for stream, document in documents) == 40 - 2 * (RUN - 1)
 
 
 @pytest.mark.usefixtures("at_once")
