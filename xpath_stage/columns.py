@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from lxml import etree
 
+from xpath_stage.outlines import Outline
 from xpath_stage.parse import ParsedDocument, text_of
 
 MOST_TEXT = 4
@@ -50,6 +51,8 @@ class Columns:
         """The value of each attribute."""
         self.first: list[int] = [0]
         """The number of the first element of each document, and at the end the number of all elements."""
+        self.outline: Outline | None = None
+        """The outline of the one document, if it was held by its texts."""
         self._trees: list[ParsedDocument] = []
         self.unread: dict[int, etree._Element] = {}
         """The elements whose values are not in `texts` until they are asked for, by number."""
@@ -68,6 +71,7 @@ class Columns:
         """Replaces all columns by those of one document. `first` stays as it is."""
         if self.unread:
             self.unread = {}
+        self.outline = None
         self.tags, self.counts, self.texts = tags, counts, texts = [], [], []
         if self._owned is not None:
             self.owners, self.places, self.names, self.values = [], [], [], []
@@ -85,6 +89,24 @@ class Columns:
                 counts.append(children)
         if self._keeps_trees:
             self._trees = [document]
+
+    def needs_only_texts(self, outline: Outline) -> bool:
+        """Whether nothing matters of documents with an outline but the texts of elements without children."""
+        owned = self._owned
+        return not any(self._valued[tag] for tag in outline.inner) and (
+            owned is None or not any(owned[tag] for tag in outline.owners)
+        )
+
+    def hold_texts(self, document: ParsedDocument, outline: Outline, texts: list[str | None]) -> None:
+        """Does what `hold` does, if only texts are needed: `texts` are those of the elements of the document."""
+        if self.unread:
+            self.unread = {}
+        self.outline, self.tags, self.counts, self.texts = outline, outline.tags, outline.counts, texts
+        if self.owners:
+            self.owners, self.places, self.names, self.values = [], [], [], []
+        if self._keeps_trees:
+            self._trees = [document]
+        document.outline = outline
 
     def add_held(self, other: Columns) -> None:
         """Adds the document that other columns hold."""

@@ -15,6 +15,7 @@ from xpath_stage.columns import Columns
 from xpath_stage.emissions import ranges, witness_rows
 from xpath_stage.groups import Groups
 from xpath_stage.limits import DEFAULT, Limits
+from xpath_stage.outlines import Outlines
 from xpath_stage.parse import Arriving
 from xpath_stage.relations import HELD_VALUES, Documents, ShapedDocuments, arrow_table, walked_tables
 from xpath_stage.shapes import MAX_SIZE, ShapeCache, ShapeFindings
@@ -39,16 +40,19 @@ class XPathStage:
         self._limits = limits
         self._kept: Collection[int] | None = None
         self._shapes = ShapeCache(self._automaton, self._walk, limits.shapes)
+        self._outlines = Outlines()
 
     def add(self, change: Change) -> None:
         if change.steps or change.edges or change.values:
             self._automaton.add(change)
             self._shapes.forget()
+            self._outlines.forget()
 
     def remove(self, change: Change) -> None:
         if change.steps or change.edges or change.values:
             self._automaton.remove(change)
             self._shapes.forget()
+            self._outlines.forget()
 
     def counters(self) -> dict[str, int]:
         """`states` of the automaton, `groups` of edges that bind together, `flushes` of states and of shapes, and
@@ -88,7 +92,7 @@ class XPathStage:
         while more:
             if self._automaton.bound_emissions():
                 self._shapes.forget()
-            chunk = _Chunk(self._automaton, self._shapes if self._limits.shapes else None)
+            chunk = _Chunk(self._automaton, self._shapes if self._limits.shapes else None, self._outlines)
             more = chunk.fill(waiting, times)
             found += chunk.tables()
         r_bin, r_doc = map(pa.concat_tables, zip(*found, strict=True))
@@ -130,8 +134,8 @@ class XPathStage:
 class _Chunk:
     """Some documents of a batch: those of known shapes, and those that must be walked."""
 
-    def __init__(self, automaton: Automaton, shapes: ShapeCache | None) -> None:
-        self._automaton, self._shapes = automaton, shapes
+    def __init__(self, automaton: Automaton, shapes: ShapeCache | None, outlines: Outlines) -> None:
+        self._automaton, self._shapes, self._outlines = automaton, shapes, outlines
         self._known = ShapedDocuments()
         # The documents themselves are not kept, because freeing so much memory at once takes long.
         self._docids: list[int] = []
@@ -142,6 +146,7 @@ class _Chunk:
     def fill(self, documents: Iterator[Arriving], times: list[int]) -> bool:
         """Takes documents until there are enough, and appends docid, t0, t1 to `times`. True if there may be more."""
         shapes, known, columns, scratch = self._shapes, self._known, self._columns, self._scratch
+        outlines = self._outlines
         docids, founds, values = known.docids, known.founds, known.values
         size = 0
         for docid, stream, t0, t1, tree in documents:
@@ -151,7 +156,8 @@ class _Chunk:
                 if shapes is not None and shapes.resting:
                     shapes.resting -= 1
             else:
-                scratch.hold(tree)
+                if not outlines.hold(stream, tree, scratch):
+                    scratch.hold(tree)
                 found = shapes.found(stream, scratch)
                 if found is not None:
                     docids.append(docid)

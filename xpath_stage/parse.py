@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lxml import etree
 
@@ -13,6 +13,9 @@ from common.lazy import lazy
 from common.prolog import Prolog, read_prolog
 from common.xml_parser import xml_parser
 from xpath_stage.extent import NODE_BYTES, excess
+
+if TYPE_CHECKING:
+    from xpath_stage.outlines import Outline
 
 MAX_BYTES = 16 << 20
 """The largest document from outside, in bytes. Its tree takes up to 75 times as much memory."""
@@ -37,13 +40,15 @@ class ParsedDocument:
     """The tree of a document. Its elements are numbered in document order, from 0.
 
     `size` is the length of its XML in bytes. `top` is its root element, perhaps in a larger tree with other documents
-    beside it, so it must only be used to look down from it.
+    beside it, so it must only be used to look down from it. `text` is what `xml` returns, and `outline` what it
+    shares with other documents, if they are known.
     """
 
-    __slots__ = ("__dict__", "size", "top")
+    __slots__ = ("__dict__", "outline", "size", "text", "top")
 
-    def __init__(self, top: etree._Element, size: int) -> None:
-        self.top, self.size = top, size
+    def __init__(self, top: etree._Element, size: int, text: str | None = None) -> None:
+        self.top, self.size, self.text = top, size, text
+        self.outline: Outline | None = None
 
     @lazy
     def root(self) -> etree._Element:
@@ -52,6 +57,8 @@ class ParsedDocument:
 
     def xml(self) -> str:
         """The document as it was read."""
+        if self.text is not None:
+            return self.text
         return etree.tostring(self.top, encoding="unicode", with_tail=False)
 
     @lazy
@@ -77,6 +84,8 @@ class ParsedDocument:
     @lazy
     def parent(self) -> list[int | None]:
         """For each element, the number of its parent; None for the root element."""
+        if self.outline is not None:
+            return self.outline.parents
         elements = list(self.top.iter())
         numbers: dict[etree._Element | None, int] = dict(zip(elements, range(len(elements)), strict=True))
         parents = [numbers.get(element.getparent()) for element in elements]

@@ -65,13 +65,13 @@ def _parsed(xmls: list[bytes], bounds: _Bounds) -> Iterable[ParsedDocument | Doc
     if sum(sizes if small is xmls else map(len, small)) > MOST_BYTES:
         half = len(xmls) // 2
         return chain.from_iterable(_parsed(part, bounds) for part in (xmls[:half], xmls[half:]))
-    tops = _tops(small, bounds.trusted) if len(small) > 1 else None
-    if tops is None:
+    together = _together(small, bounds.trusted) if len(small) > 1 else None
+    if together is None:
         return (_alone(xml, bounds) for xml in xmls)
     if small is xmls:
-        return map(ParsedDocument, tops, sizes)
-    some = iter(tops)
-    return (ParsedDocument(next(some), len(xml)) if len(xml) <= SMALL else _alone(xml, bounds) for xml in xmls)
+        return together
+    some = iter(together)
+    return (next(some) if len(xml) <= bounds.small else _alone(xml, bounds) for xml in xmls)
 
 
 def _alone(xml: bytes, bounds: _Bounds) -> ParsedDocument | DocumentError:
@@ -81,13 +81,14 @@ def _alone(xml: bytes, bounds: _Bounds) -> ParsedDocument | DocumentError:
         return error
 
 
-def _tops(xmls: list[bytes], trusted: bool) -> list[etree._Element] | None:
-    """The root elements of the documents; None if it is not certain that each document is exactly one element.
+def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
+    """The documents; None if it is not certain that each of them is exactly one element.
 
     If all breaks are children of the root element, the parser was at that level wherever a document began or ended.
     Then a document begins with an element. Its last `>` ends an element, or is text at that level, of which there is
     none. There are as many other children as documents, so each document has one, which begins and ends with it.
     """
+    sizes = map(len, xmls)
     if not _all_elements(xmls):
         xmls = [_trimmed(xml) for xml in xmls]
         if not _all_elements(xmls):
@@ -101,7 +102,10 @@ def _tops(xmls: list[bytes], trusted: bool) -> list[etree._Element] | None:
     # Documents with warnings, or errors that lxml ignores, are parsed one by one.
     if parser.error_log or not _AS_EXPECTED(root, breaks=len(xmls) - 1):
         return None
-    return root[::2]  # type: ignore[index,return-value]  # the stubs know no slices
+    # Serializing all of them together takes half the time.
+    text = etree.tostring(root, encoding="unicode")
+    texts = text[len(_OPEN) : -len(_CLOSE)].split(_BETWEEN.decode())
+    return list(map(ParsedDocument, root[::2], sizes, texts))  # type: ignore[index]  # the stubs know no slices
 
 
 def _all_elements(xmls: Sequence[bytes]) -> bool:

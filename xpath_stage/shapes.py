@@ -15,6 +15,7 @@ from typing import Any
 from xpath_stage.automaton import Automaton
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import Ints, WitnessRows
+from xpath_stage.outlines import outline_key
 from xpath_stage.string_values import StringValues
 
 MAX_ELEMENTS = 500
@@ -30,8 +31,8 @@ TRIAL, PAUSE = 256, 2048
 class ShapeFindings:
     """The result of a walk over documents of one shape: the rows of one of them, and the values that it needs.
 
-    `size` is the number of elements, and `nodes` are the ids of the nodes of the values. If the values are those of two
-    elements or more and nothing else, `take` gets them from the column of texts.
+    `size` is the number of elements, and `nodes` are the ids of the nodes of the values. If the values are those of
+    elements and nothing else, `take` gets them from the column of texts.
     """
 
     __slots__ = ("nodes", "rows", "size", "stream", "take", "values")
@@ -39,7 +40,8 @@ class ShapeFindings:
     def __init__(self, stream: str, size: int, rows: WitnessRows, values: StringValues, nodes: Ints) -> None:
         self.stream, self.size, self.rows, self.values, self.nodes = stream, size, rows, values, nodes
         elements, others = values.elements, values.attributes or values.derived
-        self.take = itemgetter(*elements) if len(elements) > 1 and not others else None
+        one_or_more = elements if len(elements) > 1 else [slice(number, number + 1) for number in elements]
+        self.take = itemgetter(*one_or_more) if one_or_more and not others else None
 
 
 @dataclass(slots=True)
@@ -89,7 +91,9 @@ class ShapeCache:
         if last is not None and tags == self._last_tags and counts == self._last_counts and stream == last.stream:
             self.hits += 1
             return last
-        key: object = (stream, " ".join(tags), tuple(counts))  # no name has a blank
+        outline = columns.outline
+        tree = outline_key(tags, counts) if outline is None else outline.key
+        key: object = (stream, tree)
         shape = self._shapes.get(key, self)
         if shape.__class__ is ShapeFindings:
             self.hits += 1

@@ -14,7 +14,7 @@ from feeds.document import Document, Reject
 from feeds.times import Now
 from mmqjp.documents.batching import size_refusal
 from mmqjp.documents.records import Record, own_part_id
-from mmqjp.documents.stored_ids import StoredIds
+from mmqjp.documents.stored_ids import Key, StoredIds
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
 from mmqjp.tables.dead_letters import DEAD_LETTERS
 from mmqjp.tables.table_rows import rows_table
@@ -100,22 +100,23 @@ class Admission:
         """
         dead: list[tuple[object, ...]] = []
         items = list(documents)
-        met = self._ids.among({(item.stream, item.id) for item in items if isinstance(item, Document)})
-        trees = self._read(items, met, evaluated)
+        keys = [(item.stream, item.id) for item in items]
+        met = self._ids.among({key for key, item in zip(keys, items, strict=True) if isinstance(item, Document)})
+        trees = self._read(items, keys, met, evaluated)
         records: list[Record] = []
         indexes: list[int] = []
         duplicates, now = 0, self._now()
-        for index, item in enumerate(items):
+        for index, (key, item) in enumerate(zip(keys, items, strict=True)):
             if isinstance(item, Reject):
                 dead.append((item.id, item.stream, item.time, item.reason, _bytes(item.raw), now))
-            elif (item.stream, item.id) in met:
+            elif key in met:
                 duplicates += 1
             elif isinstance(tree := trees[index], DocumentError):
                 dead.append((item.id, item.stream, item.t0, str(tree), _bytes(item.xml), now))
             else:
                 records.append(_record(item, tree))
                 indexes.append(index)
-                met.add((item.stream, item.id))
+                met.add(key)
         return Admitted(records, indexes, rows_table(dead, DEAD_LETTERS), duplicates)
 
     def fresh(self, records: list[Record]) -> list[Record]:
@@ -124,24 +125,38 @@ class Admission:
         return [r for r in records if r.kind != "published" or (r.stream, r.id) not in met]
 
     def _read(
-        self, items: Iterable[Document | Reject], met: Container[tuple[str, str]], evaluated: EvaluatedBatch | None
+        self,
+        items: Iterable[Document | Reject],
+        keys: Iterable[Key],
+        met: Container[Key],
+        evaluated: EvaluatedBatch | None,
     ) -> dict[int, ParsedDocument | SerializedDocument | DocumentError]:
         """Returns the new documents by their indexes: parsed, or the reason why they are refused."""
         read: dict[int, ParsedDocument | SerializedDocument | DocumentError] = {}
         waiting: dict[int, Document] = {}
         watermark = cache(lambda stream: self._watermarks.of(self._sources(stream)))
-        for index, item in enumerate(items):
-            if isinstance(item, Document) and (item.stream, item.id) not in met:
-                if refusal := self._refusal(item, watermark):
+        least_end = cache(lambda stream: self._least_end(stream, watermark))
+        most, may_be_ahead = self._max_document, self._watermarks.timing.max_ahead is not None
+        for index, (key, item) in enumerate(zip(keys, items, strict=True)):
+            if isinstance(item, Document) and key not in met:
+                in_time = EARLIEST < item.t0 <= item.t1 < LATEST and least_end(item.stream) <= item.t1
+                if (may_be_ahead or not in_time) and (refusal := self._refusal(item, watermark)):
                     read[index] = refusal
                 elif evaluated is not None:
                     read[index] = evaluated.read(index)
-                elif too_large := size_refusal(item, self._max_document):
+                elif most is not None and (too_large := size_refusal(item, most)):
                     read[index] = DocumentError(too_large)
                 else:
                     waiting[index] = item
         xmls = (document.xml_bytes() for document in waiting.values())
         return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self._max_nodes), strict=True))
+
+    def _least_end(self, stream: str, watermark: Callable[[str], int]) -> int:
+        """Returns from which time on a document of a stream may end so that it is not refused for being late, or for
+        its stream. Asked once a stream, because asking for each document takes as long as making its record."""
+        if is_hidden(stream):
+            return LATEST
+        return max(watermark(stream), EARLIEST + self._late_by(stream, EARLIEST))
 
     def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
         """Returns why a document is refused whatever its contents, or None. `watermark` returns the watermark of a

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from json.encoder import encode_basestring as json_text
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from common.batches import in_batches
 from common.lazy import lazy
 from join_stage.joiner import JoinEngine
 from mmqjp.documents.stored_ids import StoredIds
+from mmqjp.tables.columns import INT, TEXT
 from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, document_rows, document_sizes
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
@@ -71,17 +73,19 @@ class Record:
         """Numbers the document as it enters; `arrival` applies to external ones. May be called again if the batch is
         begun again."""
         self.docid = docid
+        if self.kind == "external":
+            self.parts = self.appeared = (docid,)
+            self.arrival = arrival
+            return
         if self.kind != "hidden":
             self.parts = (docid,)
-        if self.kind == "external":
-            self.arrival, self.appeared = arrival, (docid,)
-        elif not self.appeared:
+        if not self.appeared:
             self.appeared = (docid,)
 
 
 def own_part_id(stream: str, document_id: str) -> str:
     """Returns the part id of a document: its stream and id as JSON."""
-    return json.dumps([stream, document_id], ensure_ascii=False)
+    return f"[{json_text(stream)}, {json_text(document_id)}]"  # in a tenth of the time that `json.dumps` takes
 
 
 class Inputs(tuple[Record, ...]):
@@ -234,8 +238,8 @@ class Records:
     def flush(self) -> None:
         """Writes the documents of the running batch to the store, and frees what only the batch needed."""
         self._store.append("documents", _table(list(self._fresh.values())))
-        for record in self._fresh.values():
-            self._keep(record)
+        self._records.update(self._fresh)
+        self._size += sum(len(record.xml) for record in self._fresh.values())
         self._used |= self._fresh.keys()
         self._fresh.clear()
         self.release_trees()
@@ -277,25 +281,47 @@ def kept_documents(
         yield [row["docid"] for row in batch]
 
 
+_COLUMNS = attrgetter(
+    "docid", "id", "stream", "t0", "t1", "xml", "kind", "parts", "part_ids", "sources", "bound", "arrival", "appeared"
+)
+
+
 def _table(records: Sequence[Record]) -> pa.Table:
-    columns: dict[str, list[Any]] = {
-        "docid": [r.docid for r in records],
-        "id": [r.id for r in records],
-        "stream": [r.stream for r in records],
-        "t0": [r.t0 for r in records],
-        "t1": [r.t1 for r in records],
-        "xml": [r.xml for r in records],
-        "kind": [r.kind for r in records],
-        "parts": [r.parts for r in records],
-        "part_ids": [r.part_ids for r in records],
-        "source_ids": [[s[0] for s in r.sources] for r in records],
-        "source_streams": [[s[1] for s in r.sources] for r in records],
-        "bound_docids": [[docid for docid, _ in r.bound] for r in records],
-        "bound_nodes": [[element | place << 32 for _, (element, place) in r.bound] for r in records],
-        "arrival": [r.arrival for r in records],
-        "appeared": [r.appeared for r in records],
+    if not records:
+        return DOCUMENTS.empty_table()
+    docid, id, stream, t0, t1, xml, kind, parts, part_ids, sources, bound, arrival, appeared = zip(
+        *map(_COLUMNS, records), strict=True
+    )
+    source_ids, source_streams = zip(*chain.from_iterable(sources), strict=True)
+    bound_nodes = [(docid, node | place << 32) for docid, (node, place) in chain.from_iterable(bound)]
+    of_sources, of_bound = _offsets(sources), _offsets(bound)
+    columns: dict[str, Any] = {
+        "docid": docid,
+        "id": id,
+        "stream": stream,
+        "t0": t0,
+        "t1": t1,
+        "xml": xml,
+        "kind": kind,
+        "parts": parts,
+        "part_ids": part_ids,
+        "source_ids": _lists(of_sources, source_ids, TEXT),
+        "source_streams": _lists(of_sources, source_streams, TEXT),
+        "bound_docids": _lists(of_bound, [docid for docid, _ in bound_nodes], INT),
+        "bound_nodes": _lists(of_bound, [node for _, node in bound_nodes], INT),
+        "arrival": arrival,
+        "appeared": appeared,
     }
     return pa.table(columns, schema=DOCUMENTS)
+
+
+def _offsets(lists: Sequence[Sequence[object]]) -> pa.Array:
+    """Returns where each list begins, and where the last one ends, if they come one after the other."""
+    return pa.array(np.cumsum([0, *map(len, lists)]), pa.int32())
+
+
+def _lists(offsets: pa.Array, items: Sequence[object], type: pa.DataType) -> pa.ListArray:
+    return pa.ListArray.from_arrays(offsets, pa.array(items, type))
 
 
 def _record(row: dict[str, Any]) -> Record:

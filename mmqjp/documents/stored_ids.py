@@ -50,15 +50,11 @@ class StoredIds:
         place = np.searchsorted(known, hashes)
         place[place == len(known)] = 0
         possible = known[place] == hashes if len(known) else np.zeros(len(asked), np.bool_)
-        recent = self._recent
-        return known_ids(
-            self._store,
-            [
-                key
-                for key, is_possible, number in zip(asked, possible.tolist(), hashes.tolist(), strict=True)
-                if is_possible or number in recent
-            ],
-        )
+        numbers = hashes.tolist()
+        maybe = self._recent.intersection(numbers).union(hashes[possible].tolist())
+        if not maybe:
+            return set()
+        return known_ids(self._store, [key for key, number in zip(asked, numbers, strict=True) if number in maybe])
 
     def _hashes(self) -> NDArray[np.int64]:
         """Returns the sorted hashes, but for the recent ones."""

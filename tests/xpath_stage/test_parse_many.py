@@ -72,6 +72,14 @@ def test_large_documents_do_not_keep_small_ones_apart():
     assert same(GOOD, *[large] * 8, GOOD) == [True, *[False] * 8, True]
 
 
+def test_documents_that_may_exceed_a_bound_of_nodes_do_not_change_what_others_are():
+    xmls = [b"<a>1</a>", b"<b>" + b"2" * 500 + b"</b>", b"<c/>" * 2, b"<d>" + b"<e/>" * 100 + b"</d>", b"<f>3</f>"]
+    first, text, broken, many, last = map(outcome, parse_documents(xmls, max_nodes=100))
+    assert [first, text, last] == [outcome(alone(xmls[i], trusted=False)) for i in (0, 1, 4)]
+    assert many == "more than 100 elements and attributes"
+    assert broken == str(alone(xmls[2], trusted=False))
+
+
 def test_documents_that_are_large_in_all_are_parsed_a_few_together():
     texts = [f"<a>{i}{'1' * (SMALL - 100)}</a>".encode() for i in range(MOST)]
     documents = [one for one in parse_documents(texts) if isinstance(one, ParsedDocument)]

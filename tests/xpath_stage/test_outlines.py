@@ -1,0 +1,191 @@
+"""Documents that are read by their outline are what their trees say, whatever they hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+
+from tests.generate.documents import document_xml
+from tests.generate.seeds import seeds
+from tests.support.fuzz_stage1 import QUERIES, mutated
+from tests.support.witnessed import Stage
+from xpath_stage import outlines
+from xpath_stage.columns import Columns
+from xpath_stage.names import Memo
+from xpath_stage.outlines import MOST_TAGS, PAUSE, RUN, TRIAL, Outlines, skeleton_of
+from xpath_stage.parse import ParsedDocument, StreamDocument, parse_document
+from xpath_stage.parse_many import parse_documents
+
+TEXTS = (
+    "",
+    " ",
+    "1",
+    "2 ",
+    "<",
+    ">",
+    "&",
+    "&lt;",
+    "&amp;amp;",
+    "]]>",
+    '"',
+    "'",
+    "='",
+    "a\r\nb\tc",
+    "\u00e9",
+    "\U0001f600",
+)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes an outline of the first document that has it."""
+    monkeypatch.setattr(outlines, "RUN", 1)
+
+
+def parsed(xmls: list[bytes]) -> list[ParsedDocument]:
+    """Those that can be read, parsed together where possible."""
+    return [one for one in parse_documents(xmls) if isinstance(one, ParsedDocument)]
+
+
+def columns(*, attributes: bool = False, values: bool = False) -> Columns:
+    owned = defaultdict[str, bool](lambda: True) if attributes else None
+    return Columns(owned, defaultdict(lambda: values), Memo(str, 1_000), keeps_trees=False)
+
+
+def check(documents: list[ParsedDocument], *, attributes: bool = False, values: bool = False) -> int:
+    """Holds what columns read by outlines to what they read from trees. Returns how many documents had an outline."""
+    known, count = Outlines(), 0
+    ours, theirs = (columns(attributes=attributes, values=values) for _ in range(2))
+    for document in documents:
+        theirs.hold(document)
+        if known.hold("S", document, ours):
+            count += 1
+            assert document.outline is not None
+            assert (ours.tags, ours.counts, ours.owners) == (theirs.tags, theirs.counts, theirs.owners)
+            leaves = [(text or "") for text, children in zip(theirs.texts, theirs.counts, strict=True) if not children]
+            assert [text for text, children in zip(ours.texts, ours.counts, strict=True) if not children] == leaves
+            assert document.parent == parse_document(document.xml().encode(), trusted=True).parent
+    return count
+
+
+def rewritten(rng: Random, xml: bytes) -> bytes:
+    """The document with other texts and values of attributes, and perhaps another namespace or name."""
+    top = etree.fromstring(xml)
+    for element in top.iter():
+        if element.text is None or rng.random() < 0.8:
+            element.text = rng.choice(TEXTS)
+        element.tail = rng.choice(TEXTS) if element is not top and rng.random() < 0.2 else element.tail
+        for name in element.attrib:
+            element.set(name, rng.choice(TEXTS))
+    written = etree.tostring(top)
+    return written.replace(b"u:x", rng.choice((b"u:x", b"u:y", b"u:x='1'"))) if rng.random() < 0.3 else written
+
+
+def similar(rng: Random, number: int) -> list[bytes]:
+    """Documents of which many have the tags of others."""
+    models = [document_xml(rng) for _ in range(3)]
+    return [rewritten(rng, rng.choice(models)) for _ in range(number)]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_documents_with_the_tags_of_others(seed: int):
+    rng = Random(seed)
+    assert sum(check(parsed(similar(rng, 30))) for _ in range(20)) > 100
+
+
+@pytest.mark.usefixtures("at_once")
+@given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
+def test_few_documents(rng: Random, attributes: bool, values: bool):
+    check(parsed(similar(rng, 4)), attributes=attributes, values=values)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("seed", seeds(3, 6))
+def test_mutated_documents(seed: int):
+    rng = Random(seed)
+    check(parsed([mutated(rng) for _ in range(1_000)]))
+
+
+@pytest.mark.usefixtures("at_once")
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=5), min_size=2, max_size=6))
+def test_any_texts_are_read_as_they_were(texts: list[str]):
+    def document(text: str) -> bytes:
+        top = etree.Element("a")
+        try:
+            etree.SubElement(top, "b", k=text).text = text
+        except ValueError:  # no text of XML
+            top.text = "1"
+        return etree.tostring(top)
+
+    check(parsed([document(text) for text in texts]))
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("seed", seeds(2, 4))
+def test_what_is_read_by_outlines_binds_as_before(seed: int):
+    rng = Random(seed)
+    xmls = similar(rng, 60)
+    stages = Stage(), Stage()
+    for stage in stages:
+        stage.add(QUERIES[1])
+    for _ in range(3):
+        together, alone = parsed(xmls), [parse_document(xml) for xml in xmls]
+        found = [
+            stage.named(stage.evaluate([StreamDocument(i, "S", i, i, one) for i, one in enumerate(documents)]))
+            for stage, documents in zip(stages, (together, alone), strict=True)
+        ]
+        assert found[0] == found[1]
+        for stage in stages:
+            stage.remove(0)
+        xmls = [rewritten(rng, xml) for xml in xmls]
+
+
+# ---------------------------------------------------------------- when there is one
+
+
+def flat(number: int, tag: str = "b") -> bytes:
+    return f"<a><{tag}>{number}</{tag}><c k='{number}'/></a>".encode()
+
+
+def test_an_outline_is_made_when_enough_documents_in_a_row_had_it():
+    assert check(parsed([flat(number) for number in range(40)])) == 40 - RUN + 1
+    assert check(parsed([flat(number, "bc"[number % 2]) for number in range(40)])) == 0
+
+
+def test_documents_that_were_parsed_alone_have_none():
+    assert check([parse_document(flat(number)) for number in range(40)]) == 0
+
+
+def test_attributes_that_matter_and_values_of_inner_elements_are_read_from_the_tree():
+    documents = parsed([flat(number) for number in range(40)])
+    assert check(documents, attributes=True) == check(documents, values=True) == 0
+
+
+@pytest.mark.usefixtures("at_once")
+def test_large_documents_have_none():
+    xmls = [b"<a>" + b"<b/>" * number + b"</a>" for number in (MOST_TAGS - 2, MOST_TAGS - 1)] * 2
+    assert check(parsed(xmls)) == 2
+
+
+def test_none_is_looked_for_while_few_documents_have_the_one_before():
+    mixed = parsed([flat(number, f"t{number % 10}") for number in range(TRIAL)])
+    assert check(mixed + parsed([flat(number) for number in range(PAUSE + 40)])) == 40 - RUN + 1
+
+
+def test_each_stream_has_its_own():
+    known, ours = Outlines(), columns()
+    documents = [(f"S{number % 2}", parsed([flat(number, "bc"[number % 2])] * 2)[0]) for number in range(40)]
+    assert sum(known.hold(stream, document, ours) for stream, document in documents) == 40 - 2 * (RUN - 1)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_namespace_is_part_of_the_skeleton():
+    one, other = (f'<a xmlns="u:{uri}" k="{uri}">1<b/></a>' for uri in "xy")
+    assert skeleton_of(one) != skeleton_of(other)
+    assert skeleton_of(one) == skeleton_of(one.replace('k="x"', 'k="xmlns=&quot;"'))
