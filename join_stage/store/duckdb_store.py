@@ -15,6 +15,7 @@ from join_stage.store.duckdb_damage import ADVICE, telling_damage
 from join_stage.store.duckdb_prepared import PreparedStatements
 from join_stage.store.duckdb_question import seclude
 from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, set_up
+from join_stage.store.duckdb_waiting import WaitingRows
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
 from join_stage.store.schema import StoreSchema
 
@@ -58,6 +59,8 @@ class DuckDBStore(DuckDBTables):
             raise StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
         try:
             self._prepared = PreparedStatements(self._connection)
+            self._waiting = WaitingRows(self._prepared, self.schema.tables)
+            self._in_batch = False
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
             self._asked = self._connection.cursor()
@@ -116,10 +119,13 @@ class DuckDBStore(DuckDBTables):
 
     def begin(self) -> None:
         self._connection.begin()
+        self._in_batch = True
 
     def commit(self) -> None:
+        self._settle()
         with written():
             self._connection.commit()
+        self._in_batch = False
         self._keep_private()
 
     def rollback(self) -> None:
@@ -127,6 +133,8 @@ class DuckDBStore(DuckDBTables):
 
     def _take_back(self) -> bool:
         """Rolls back the batch. False if there is none: a commit that failed has ended it."""
+        self._waiting.forget()
+        self._in_batch = False
         try:
             self._connection.rollback()
         except duckdb.TransactionException:
@@ -136,19 +144,29 @@ class DuckDBStore(DuckDBTables):
         return True
 
     def append(self, table: str, rows: pa.Table) -> None:
-        self._insert(table, rows)
+        with written():
+            self._waiting.add(table, rows)
+            if not self._in_batch:
+                self._waiting.write()
         if (numbered := self.schema.numbered) is not None and table == numbered.table:
             self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
 
-    def _insert(self, table: str, rows: pa.Table, columns: str = "*") -> None:
-        """Inserts rows into a table, or what the SQL expressions `columns` make of them."""
-        if len(rows):
-            with written():
-                fresh = f"{table}_fresh"
-                self._prepared.execute(f"INSERT INTO {table} SELECT {columns} FROM {fresh}", {fresh: rows})
+    def _settle(self) -> None:
+        """Writes the rows that wait. Whatever reads or changes tables comes after it."""
+        with written():
+            self._waiting.write()
+
+    def _run(self, sql: str) -> duckdb.DuckDBPyConnection:
+        """Runs a statement over the tables, the running batch included."""
+        self._settle()
+        return self._connection.execute(sql)
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        self._settle()
+        return super().select(sql, views)
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
-        self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")
+        self._run(f"DELETE FROM {table} WHERE {column} < {bound}")
 
     def close(self) -> None:
         with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
