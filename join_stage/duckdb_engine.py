@@ -102,6 +102,7 @@ class DuckDBEngine(DuckDBStore):
 
     def extend(self, witnesses: Witnesses) -> None:
         self._add(witnesses)
+        self._settle()
         self._plan.extended()
 
     def _add(self, batch: Witnesses) -> None:
@@ -132,6 +133,7 @@ class DuckDBEngine(DuckDBStore):
 
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
         used = pa.table([pa.array([edge[side] for edge in edges], pa.int32()) for side in (0, 1)], ["var1", "var2"])
+        self._settle()
         with registered(self._connection, {"used": used}):
             self._run(_DROP_UNUSED)
         self._run("DELETE FROM groups WHERE grp NOT IN (SELECT grp FROM bound)")

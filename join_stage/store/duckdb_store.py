@@ -60,7 +60,7 @@ class DuckDBStore(DuckDBTables):
         try:
             self._prepared = PreparedStatements(self._connection)
             self._waiting = WaitingRows(self._prepared, self.schema.tables)
-            self._in_batch = False
+            self._in_batch = self._begun = False
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
             self._asked = self._connection.cursor()
@@ -118,41 +118,46 @@ class DuckDBStore(DuckDBTables):
     # ------------------------------------------------------------ batches
 
     def begin(self) -> None:
-        self._connection.begin()
         self._in_batch = True
 
     def commit(self) -> None:
-        self._settle()
         with written():
-            self._connection.commit()
-        self._in_batch = False
+            self._waiting.write()  # if nothing else was done, this statement is a transaction of its own
+            if self._begun:
+                self._connection.commit()
+        self._in_batch = self._begun = False
         self._keep_private()
 
     def rollback(self) -> None:
         self._take_back()
 
     def _take_back(self) -> bool:
-        """Rolls back the batch. False if there is none: a commit that failed has ended it."""
+        """Rolls back the batch. False if there is none: a commit that failed may have ended it."""
+        is_whole, begun = self._in_batch, self._begun
+        self._in_batch = self._begun = False
         self._waiting.forget()
-        self._in_batch = False
         try:
-            self._connection.rollback()
+            if begun:
+                self._connection.rollback()
         except duckdb.TransactionException:
             return False
         finally:
             self._prepared.forget()  # they may have been made in this transaction
-        return True
+        return is_whole
 
     def append(self, table: str, rows: pa.Table) -> None:
-        with written():
-            self._waiting.add(table, rows)
-            if not self._in_batch:
-                self._waiting.write()
+        self._waiting.add(table, rows)
+        if self._waiting.are_many or not self._in_batch:
+            self._settle()
         if (numbered := self.schema.numbered) is not None and table == numbered.table:
+            self._settle()
             self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
 
     def _settle(self) -> None:
-        """Writes the rows that wait. Whatever reads or changes tables comes after it."""
+        """Begins the transaction of the batch and writes the rows that wait, before anything else is done in it."""
+        if self._in_batch and not self._begun:
+            self._connection.begin()
+            self._begun = True
         with written():
             self._waiting.write()
 

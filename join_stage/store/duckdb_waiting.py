@@ -23,12 +23,15 @@ class WaitingRows:
         self._count = 0
 
     def add(self, table: str, rows: pa.Table) -> None:
-        """Adds rows. They are written now, with all others, if there are too many."""
+        """Adds rows."""
         if len(rows):
             self._rows.setdefault(table, []).append(rows)
             self._count += len(rows)
-            if self._count > MOST_ROWS:
-                self.write()
+
+    @property
+    def are_many(self) -> bool:
+        """Whether the rows should not wait any longer."""
+        return self._count > MOST_ROWS
 
     def write(self) -> None:
         """Inserts all rows."""
