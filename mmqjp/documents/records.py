@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring as json_text
 from operator import itemgetter
 from typing import Any, Literal
-
-import pyarrow as pa
 
 from common.batches import in_batches
 from common.lazy import lazy
 from join_stage.joiner import JoinEngine
 from mmqjp.documents.stored_ids import StoredIds
 from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, document_rows, document_sizes
+from mmqjp.tables.table_rows import rows_table
 from xpath_stage.binder import Node
 from xpath_stage.parse import ParsedDocument, parse_document
 
@@ -231,7 +230,8 @@ class Records:
 
     def flush(self) -> None:
         """Writes the documents of the running batch to the store, and frees what only the batch needed."""
-        self._store.append("documents", _table(list(self._fresh.values())))
+        rows = [_row(record) for record in self._fresh.values()]
+        self._store.append("documents", rows_table(rows, DOCUMENTS))
         for record in self._fresh.values():
             self._keep(record)
         self._used |= self._fresh.keys()
@@ -275,25 +275,25 @@ def kept_documents(
         yield [row["docid"] for row in batch]
 
 
-def _table(records: Sequence[Record]) -> pa.Table:
-    columns: dict[str, list[Any]] = {
-        "docid": [r.docid for r in records],
-        "id": [r.id for r in records],
-        "stream": [r.stream for r in records],
-        "t0": [r.t0 for r in records],
-        "t1": [r.t1 for r in records],
-        "xml": [r.xml for r in records],
-        "kind": [r.kind for r in records],
-        "parts": [r.parts for r in records],
-        "part_ids": [r.part_ids for r in records],
-        "source_ids": [[s[0] for s in r.sources] for r in records],
-        "source_streams": [[s[1] for s in r.sources] for r in records],
-        "bound_docids": [[docid for docid, _ in r.bound] for r in records],
-        "bound_nodes": [[element | place << 32 for _, (element, place) in r.bound] for r in records],
-        "arrival": [r.arrival for r in records],
-        "appeared": [r.appeared for r in records],
-    }
-    return pa.table(columns, schema=DOCUMENTS)
+def _row(record: Record) -> tuple[object, ...]:
+    """Returns a record as a row of DOCUMENTS."""
+    return (
+        record.docid,
+        record.id,
+        record.stream,
+        record.t0,
+        record.t1,
+        record.xml,
+        record.kind,
+        record.parts,
+        record.part_ids,
+        [source[0] for source in record.sources],
+        [source[1] for source in record.sources],
+        [docid for docid, _ in record.bound],
+        [element | place << 32 for _, (element, place) in record.bound],
+        record.arrival,
+        record.appeared,
+    )
 
 
 def _record(row: dict[str, Any]) -> Record:
