@@ -13,10 +13,12 @@ import pyarrow as pa
 from common.private import is_shared, keep_private, make_state
 from join_stage.store.duckdb_damage import ADVICE, telling_damage
 from join_stage.store.duckdb_prepared import PreparedStatements
-from join_stage.store.duckdb_question import seclude
-from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, set_up
+from join_stage.store.duckdb_question import DuckDBQuestion, seclude
+from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, most_threads, set_up
+from join_stage.store.duckdb_threads import Threads
 from join_stage.store.duckdb_waiting import WaitingRows
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
+from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
 
 _TYPES = {
@@ -60,6 +62,7 @@ class DuckDBStore(DuckDBTables):
         try:
             self._prepared = PreparedStatements(self._connection)
             self._waiting = WaitingRows(self._prepared, self.schema.tables)
+            self._threads = Threads(self._connection, most_threads())
             self._in_batch = self._begun = False
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
@@ -121,6 +124,8 @@ class DuckDBStore(DuckDBTables):
         self._in_batch = True
 
     def commit(self) -> None:
+        if not self._begun:
+            self._threads.use_one()
         with written():
             self._waiting.write()  # if nothing else was done, this statement is a transaction of its own
             if self._begun:
@@ -155,6 +160,7 @@ class DuckDBStore(DuckDBTables):
 
     def _settle(self) -> None:
         """Begins the transaction of the batch and writes the rows that wait, before anything else is done in it."""
+        self._threads.use_all()
         if self._in_batch and not self._begun:
             self._connection.begin()
             self._begun = True
@@ -169,6 +175,9 @@ class DuckDBStore(DuckDBTables):
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         self._settle()
         return super().select(sql, views)
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads)
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._run(f"DELETE FROM {table} WHERE {column} < {bound}")
