@@ -40,7 +40,7 @@ class TableRows:
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
     """Returns rows as an Arrow table."""
     if not rows:
-        return schema.empty_table()
+        return pa.Table.from_batches([], schema)
     if len(rows) <= FEW_ROWS:
         named = [dict(zip(schema.names, row, strict=True)) for row in rows]
         found = pa.RecordBatch.from_struct_array(pa.array(named, pa.struct(list(schema))))
