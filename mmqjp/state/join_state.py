@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -87,10 +87,9 @@ class JoinState:
         self.reach = replace(self.reach, evicted=with_recalled(self.reach.evicted, low))
         self.evicted_before = min(self.evicted_before, low)
 
-    def _evaluated(self, docids: Collection[int]) -> Witnesses:
+    def _evaluated(self, docids: Sequence[int]) -> Witnesses:
         """Returns the witnesses of stored documents."""
-        self._records.load(docids)
-        return self._stage1.evaluate(arriving(self._records[docid]) for docid in docids)
+        return self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
 
     def kept_documents_of(self, streams: Collection[str]) -> Iterator[list[int]]:
         """Yields the docids of stored documents of some streams in batches, oldest first."""
