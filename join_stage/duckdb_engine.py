@@ -14,7 +14,7 @@ from join_stage.duckdb_basic import DuckDBBasicPlan, DuckDBPlan
 from join_stage.duckdb_signature import DuckDBSignaturePlan
 from join_stage.duckdb_views import DuckDBViewsPlan
 from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
-from join_stage.state_tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, STATE
+from join_stage.state_tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, R_DOCTS_STORED, STATE
 from join_stage.store.duckdb_damage import telling_damage
 from join_stage.store.duckdb_store import DuckDBStore, columns_of, written
 from join_stage.store.duckdb_tables import registered
@@ -91,6 +91,8 @@ class DuckDBEngine(DuckDBStore):
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._add(batch)
+        if self._plan.reads_state:
+            self._settle()
         if self._plan.in_sql:
             self._split_state(first_docid)
         # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
@@ -100,6 +102,7 @@ class DuckDBEngine(DuckDBStore):
 
     def extend(self, witnesses: Witnesses) -> None:
         self._add(witnesses)
+        self._settle()
         self._plan.extended()
 
     def _add(self, batch: Witnesses) -> None:
@@ -107,37 +110,40 @@ class DuckDBEngine(DuckDBStore):
         self.append("groups", batch.r_group)
         self.append("bound", batch.r_bin)
         self.append("r_doc", batch.r_doc)
-        self._insert("r_docts", batch.r_docts, "docid, t0 AS timestamp, t0, t1")
+        docid, t0, t1 = (batch.r_docts[name] for name in ("docid", "t0", "t1"))
+        self.append("r_docts", pa.table([docid, t0, t0, t1], R_DOCTS_STORED))
 
     def _has_documents_before(self, docid: int) -> bool:
-        return self._connection.execute(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
+        return self._run(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
 
     def _split_state(self, first_docid: int) -> None:
         """Splits the join state into the part of the batch (r_bin_w ...) and the part before it (r_bin_old ...)."""
         for name in STATE:
-            self._connection.execute(f"DELETE FROM {name}_w")
-            self._connection.execute(f"INSERT INTO {name}_w SELECT * FROM {name} WHERE docid >= {first_docid}")
+            self._run(f"DELETE FROM {name}_w")
+            self._run(f"INSERT INTO {name}_w SELECT * FROM {name} WHERE docid >= {first_docid}")
             older = f"SELECT * FROM {name} WHERE docid < {first_docid}"
-            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name}_old AS {older}")
+            self._run(f"CREATE OR REPLACE TEMP VIEW {name}_old AS {older}")
 
     def evict(self, before: int) -> None:
         docids = f"SELECT docid FROM r_docts WHERE t0 < {before}"
+        self._settle()
         self._plan.evicted(docids, before)
         for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
-            self._connection.execute(f"DELETE FROM {name} WHERE docid IN ({docids})")
+            self._run(f"DELETE FROM {name} WHERE docid IN ({docids})")
 
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
         used = pa.table([pa.array([edge[side] for edge in edges], pa.int32()) for side in (0, 1)], ["var1", "var2"])
+        self._settle()
         with registered(self._connection, {"used": used}):
-            self._connection.execute(_DROP_UNUSED)
-        self._connection.execute("DELETE FROM groups WHERE grp NOT IN (SELECT grp FROM bound)")
-        kept = {number for (number,) in self._connection.execute("SELECT DISTINCT grp FROM groups").fetchall()}
+            self._run(_DROP_UNUSED)
+        self._run("DELETE FROM groups WHERE grp NOT IN (SELECT grp FROM bound)")
+        kept = {number for (number,) in self._run("SELECT DISTINCT grp FROM groups").fetchall()}
         self._plan.regrouped(kept, edges)
         return kept
 
     def drop_derived(self, node: int) -> None:
-        self._connection.execute(f"DELETE FROM bound WHERE node1 >= {node} OR node2 >= {node}")
-        self._connection.execute(f"DELETE FROM r_doc WHERE node >= {node}")
+        self._run(f"DELETE FROM bound WHERE node1 >= {node} OR node2 >= {node}")
+        self._run(f"DELETE FROM r_doc WHERE node >= {node}")
         self._plan.extended()
 
     def counters(self) -> dict[str, int]:

@@ -8,12 +8,19 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
+FEW = 100
+"""So many values are faster encoded in Python, because a call of Arrow takes as long as they do."""
+
 
 def dictionary_encode(values: Ints) -> tuple[Ints, Ints]:
     """The code of each value, and the distinct values by code. Codes count from 0 in the order of first occurrence.
 
     The first array is as long as `values`.
     """
+    if len(values) <= FEW:
+        codes: dict[int, int] = {}
+        code = [codes.setdefault(value, len(codes)) for value in values.tolist()]
+        return np.array(code, np.int64), np.array(list(codes), np.int64)
     found = pa.array(values).dictionary_encode()
     return found.indices.to_numpy().astype(np.int64), found.dictionary.to_numpy()
 
@@ -24,13 +31,13 @@ def expand_ranges(start: Ints, end: Ints) -> tuple[Ints, Ints]:
     `start` and `end` have one length, and so have the two results.
     """
     counts = end - start
-    place = np.repeat(np.arange(len(counts)), counts)
-    return np.arange(len(place)) + np.repeat(start - np.cumsum(counts) + counts, counts), place
+    place = np.arange(len(counts)).repeat(counts)
+    return np.arange(len(place)) + (start - counts.cumsum() + counts).repeat(counts), place
 
 
 def equal_ranges(values: Ints, ordered: Ints) -> tuple[Ints, Ints]:
     """The range of indices at which each value stands in a sorted array: starts and ends, as long as `values`."""
-    return np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
+    return ordered.searchsorted(values, "left"), ordered.searchsorted(values, "right")
 
 
 def group_starts(*ordered: Ints) -> Ints:
@@ -41,7 +48,7 @@ def group_starts(*ordered: Ints) -> Ints:
     changed[0] = True
     for column in ordered:
         changed[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(changed)
+    return changed.nonzero()[0]
 
 
 def bisect_ranges(ordered: Ints, start: Ints, end: Ints, values: Ints) -> Ints:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from join_stage.signature.arrays import Ints, dictionary_encode, equal_ranges, expand_ranges
+from join_stage.signature.arrays import FEW, Ints, dictionary_encode, equal_ranges, expand_ranges
 from join_stage.signature.path_classes import PathClass, PathClasses
 from join_stage.signature.postings import PostingRun, Values, in_order
 from templates.witness import Witnesses
@@ -50,18 +50,22 @@ class _Builder:
         columns = (batch.r_bin["node1"], batch.r_bin["node2"], batch.r_doc["node"])
         node, self._nodes = dictionary_encode(np.concatenate([column.to_numpy() for column in columns]))
         self._radix = max(len(self._nodes), 1)
-        docids = batch.r_docts["docid"].combine_chunks()
-        in_bin, in_doc = (
-            pc.index_in(table["docid"], docids).to_numpy().astype(np.int64) * self._radix
-            for table in (batch.r_bin, batch.r_doc)
-        )
+        in_bin, in_doc = (self._documents(table) * self._radix for table in (batch.r_bin, batch.r_doc))
         count = len(in_bin)
         self._above, self._below = in_bin + node[:count], in_bin + node[count : 2 * count]
         self._group = batch.r_bin["grp"].to_numpy().astype(np.int64)
         valued = in_doc + node[2 * count :]
-        self._value_rows = np.argsort(valued, kind="stable")
+        self._value_rows = valued.argsort(kind="stable")
         self._valued = valued[self._value_rows]
         self._kinds: list[ChainKind] = []
+
+    def _documents(self, table: pa.Table) -> Ints:
+        """The index in R_docTS of the document of each row."""
+        docids = self._batch.r_docts["docid"]
+        if len(docids) == 1:
+            return np.zeros(len(table), np.int64)
+        found: Ints = pc.index_in(table["docid"], docids.combine_chunks()).to_numpy().astype(np.int64)
+        return found
 
     def run(self, values: Values) -> PostingRun:
         chains = self._whole()
@@ -135,20 +139,31 @@ class _Builder:
 
     def _path_classes(self, kind: Ints, row: Ints) -> Ints:
         """The path class of each chain, from its kind and the stream of its row of R_doc."""
-        streams = self._batch.r_doc["stream"].combine_chunks().dictionary_encode()
-        names: Sequence[str] = streams.dictionary.to_pylist()
-        code, distinct = dictionary_encode(kind << 32 | streams.indices.to_numpy().astype(np.int64)[row])
+        stream, names = self._streams()
+        code, distinct = dictionary_encode(kind << 32 | stream[row])
         numbers = []
         for pair in distinct.tolist():
             groups, same = self._kinds[pair >> 32]
             numbers.append(self._classes.number(PathClass(groups, same, names[pair & 0xFFFFFFFF])))
         return np.array(numbers, np.int64)[code]
 
+    def _streams(self) -> tuple[Ints, Sequence[str]]:
+        """The index of the stream of each row of R_doc, and the streams."""
+        streams = self._batch.r_doc["stream"]
+        if len(self._batch.r_docts) == 1:
+            return np.zeros(len(streams), np.int64), streams[:1].to_pylist()
+        found = streams.combine_chunks().dictionary_encode()
+        return found.indices.to_numpy().astype(np.int64), found.dictionary.to_pylist()
+
     def _numbered(self, row: Ints, values: Values) -> Ints:
         """The number of the value of each row of R_doc."""
-        texts = self._batch.r_doc["strval"].combine_chunks().dictionary_encode()
-        code, distinct = dictionary_encode(texts.indices.to_numpy().astype(np.int64)[row])
-        return values.numbers(texts.dictionary.take(pa.array(distinct)).to_pylist())[code]
+        texts = self._batch.r_doc["strval"]
+        if len(texts) <= FEW:
+            known = texts.to_pylist()
+            return values.numbers([known[place] for place in row.tolist()])
+        found = texts.combine_chunks().dictionary_encode()
+        code, distinct = dictionary_encode(found.indices.to_numpy().astype(np.int64)[row])
+        return values.numbers(found.dictionary.take(pa.array(distinct)).to_pylist())[code]
 
 
 def groups_of(table: pa.Table) -> list[tuple[int, list[tuple[int, int]]]]:

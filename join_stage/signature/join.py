@@ -66,8 +66,11 @@ class SignatureJoin:
         found: list[PairedRuns] = []
         if len(run):
             pairing = Pairing(self.rows, self._classes, self._sets, scope.streams)
-            found.append(pairing.paired(run, run, driving_left=False))
-            found += [pairing.paired(run, other, driving_left=left) for other in self._runs for left in (False, True)]
+            if len(run.docid) > 1:
+                found += pairing.paired(run, run, driving_left=False)
+            for other in self._runs:
+                for left in (False, True):
+                    found += pairing.paired(run, other, driving_left=left)
         self._keep(run)
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch))
 

@@ -9,7 +9,7 @@ costs nothing if each row that asks for it asks for a rarer one too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,28 +92,33 @@ class Pairing:
     def __init__(self, rows: RowIndex, classes: PathClasses, sets: SatisfiedRowsCache, streams: Streams) -> None:
         self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
 
-    def paired(self, driving: PostingRun, other: PostingRun, *, driving_left: bool) -> PairedRuns:
-        """What rows ask for in the documents of two runs, which may be one and the same."""
+    def paired(self, driving: PostingRun, other: PostingRun, *, driving_left: bool) -> Iterator[PairedRuns]:
+        """Yields what rows ask for in the documents of two runs, which may be one and the same: nothing, or once."""
         ours = driving.view(self._classes, left=driving_left)
         theirs = other.view(self._classes, left=not driving_left)
         kinds, means, ranges = self._ranges(ours, theirs, driving_left)
+        if not kinds:
+            return
         singles = np.array([bool(pair.single) for pair in means], np.bool_)
         formed = self._formed(ranges, means)
         # Ranges that are only looked up may be the most. They need no cut to the windows, and get none.
         ranges = _in_time(driving, theirs, ranges.of(singles | formed), means, driving_left)
+        if not len(ranges.posting):
+            return
         several = None
         if formed.any():
             pairs = _pairs_of_instances(driving, other, ours, theirs, ranges.of(formed), kinds, driving_left)
             several = self._satisfied(pairs, kinds)
-        return PairedRuns(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
+        yield PairedRuns(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
 
     def _ranges(
         self, ours: PostingView, theirs: PostingView, driving_left: bool
     ) -> tuple[list[PairKind], list[KindMeaning], PostingRanges]:
         """The kinds that occur and mean something to a row, their meanings, and the ranges of their pairs."""
-        group, our_group = expand_ranges(*equal_ranges(ours.value, theirs.value))
-        if not len(group):
-            return [], [], PostingRanges(group, group, group, group)
+        start, end = equal_ranges(ours.value, theirs.value)
+        if (start == end).all():
+            return [], [], PostingRanges(start[:0], start[:0], start[:0], start[:0])
+        group, our_group = expand_ranges(start, end)
         code, distinct = dictionary_encode(_kind(ours.paths[our_group], theirs.paths[group], driving_left))
         kinds: list[PairKind] = []
         means: list[KindMeaning] = []
@@ -136,8 +141,8 @@ class Pairing:
     def _formed(self, ranges: PostingRanges, means: Sequence[KindMeaning]) -> NDArray[np.bool_]:
         """For each kind, whether its pairs must be formed: whether it has the rarest edge of a row whose edges all
         occur."""
-        if not means:
-            return np.zeros(0, np.bool_)
+        if not any(pair.several for pair in means):
+            return np.zeros(len(means), np.bool_)
         totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
         counts = np.array([len(pair.edges) for pair in means], np.int64)
         edges = np.array([edge for pair in means for edge in pair.edges], np.int64)

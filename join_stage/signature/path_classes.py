@@ -119,9 +119,12 @@ class PathClasses:
         if len(known) < len(self._all):
             known = np.append(known, np.full(len(self._all) - len(known), -1))
             self._asked_of = (known, self._asked_of[1]) if not left else (self._asked_of[0], known)
-        for number in np.unique(classes[known[classes] < 0]).tolist():
-            known[number] = self._ask(self._all[number], left)
-        return known[classes]
+        found = known[classes]
+        if (unknown := found < 0).any():
+            for number in np.unique(classes[unknown]).tolist():
+                known[number] = self._ask(self._all[number], left)
+            found = known[classes]
+        return found
 
     def _ask(self, path_class: PathClass, left: bool) -> int:
         bound = self._bound(path_class.groups, path_class.same)

@@ -92,9 +92,9 @@ class PostingView:
 
 def _view(run: PostingRun, classes: PathClasses, left: bool) -> PostingView:
     number = classes.asked(run.path_class, left=left)
-    place = np.flatnonzero(number)
+    place = number.nonzero()[0]
     code = run.value[place] << CLASS_BITS | number[place]
-    order = np.argsort(code, kind="stable")
+    order = code.argsort(kind="stable")
     place, code = place[order], code[order]
     start = group_starts(code)
     groups = code[start]
@@ -172,7 +172,7 @@ def renumbered(run: PostingRun, numbers: Ints) -> PostingRun:
 
 def in_order(run: PostingRun) -> PostingRun:
     """The run, sorted by time."""
-    if not (np.diff(run.time) < 0).any():
+    if not (run.time[1:] < run.time[:-1]).any():
         return run
     order = np.argsort(run.time, kind="stable")
     names = ("value", "path_class", "time", "node", "inner", "instance")
@@ -180,6 +180,8 @@ def in_order(run: PostingRun) -> PostingRun:
 
 
 def _widened(inner: Ints, width: int) -> Ints:
+    if inner.shape[1] == width:
+        return inner
     return np.pad(inner, ((0, 0), (0, width - inner.shape[1])))
 
 

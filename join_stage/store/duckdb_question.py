@@ -8,13 +8,14 @@ functions of a list, no functions that read the state of the process or do more 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from join_stage.store.duckdb_damage import telling_damage
+from join_stage.store.duckdb_threads import Threads
 from join_stage.store.reading import (
     ONLY_READ,
     Bounds,
@@ -62,7 +63,7 @@ _SCHEMAS = frozenset(("main", "mmqjp", "memory"))
 def seclude(connection: duckdb.DuckDBPyConnection) -> None:
     """Keeps an instance from here on from reaching other files and Python variables, and locks its settings."""
     connection.execute("SET enable_external_access = false")
-    connection.execute("SET allowed_configs = ['operator_memory_limit']")
+    connection.execute("SET allowed_configs = ['operator_memory_limit', 'threads']")
     connection.execute("SET lock_configuration = true")
 
 
@@ -74,21 +75,22 @@ class RefusedByDuckDB(QuestionRefused, duckdb.Error):
 class DuckDBQuestion:
     """A `Question` of the store that a connection has open."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, schema: StoreSchema, sql: str, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        schema: StoreSchema,
+        sql: str,
+        bounds: Bounds,
+        threads: Threads | None = None,
+    ) -> None:
         self._cursor, self._schema, self._sql, self._bounds = connection.cursor(), schema, sql, bounds
+        self._threads = threads
         self._cut = False
 
     def answer(self) -> pa.Table:
         try:
-            self._cursor.execute(f"SET operator_memory_limit = '{MEMORY}'")
-            judge(self._cursor, self._sql, self._schema)
-            self._cursor.execute("BEGIN TRANSACTION READ ONLY")
-            if self._cut:
-                raise duckdb.InterruptException
-            answer = self._cursor.sql(self._sql)
-            if answer is None:
-                raise QuestionRefused(ONLY_READ)
-            return measured(answer.to_arrow_reader(CHUNK), self._bounds)
+            with nullcontext() if self._threads is None else self._threads.for_question(self._cursor):
+                return self._answer()
         except duckdb.OutOfMemoryException:
             raise QuestionRefused(
                 "the question needs more memory than there is: narrow it down, or ask again later"
@@ -100,6 +102,17 @@ class DuckDBQuestion:
         finally:
             with suppress(duckdb.Error):
                 self._cursor.close()
+
+    def _answer(self) -> pa.Table:
+        self._cursor.execute(f"SET operator_memory_limit = '{MEMORY}'")
+        judge(self._cursor, self._sql, self._schema)
+        self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+        if self._cut:
+            raise duckdb.InterruptException
+        answer = self._cursor.sql(self._sql)
+        if answer is None:
+            raise QuestionRefused(ONLY_READ)
+        return measured(answer.to_arrow_reader(CHUNK), self._bounds)
 
     def interrupt(self) -> None:
         self._cut = True

@@ -13,9 +13,12 @@ import pyarrow as pa
 from common.private import is_shared, keep_private, make_state
 from join_stage.store.duckdb_damage import ADVICE, telling_damage
 from join_stage.store.duckdb_prepared import PreparedStatements
-from join_stage.store.duckdb_question import seclude
-from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, set_up
+from join_stage.store.duckdb_question import DuckDBQuestion, seclude
+from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, most_threads, set_up
+from join_stage.store.duckdb_threads import Threads
+from join_stage.store.duckdb_waiting import WaitingRows
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
+from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
 
 _TYPES = {
@@ -58,6 +61,9 @@ class DuckDBStore(DuckDBTables):
             raise StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
         try:
             self._prepared = PreparedStatements(self._connection)
+            self._waiting = WaitingRows(self._prepared, self.schema.tables)
+            self._threads = Threads(self._connection, most_threads())
+            self._in_batch = self._begun = False
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
             self._asked = self._connection.cursor()
@@ -115,40 +121,66 @@ class DuckDBStore(DuckDBTables):
     # ------------------------------------------------------------ batches
 
     def begin(self) -> None:
-        self._connection.begin()
+        self._in_batch = True
 
     def commit(self) -> None:
+        if not self._begun:
+            self._threads.use_one()
         with written():
-            self._connection.commit()
+            self._waiting.write()  # if nothing else was done, this statement is a transaction of its own
+            if self._begun:
+                self._connection.commit()
+        self._in_batch = self._begun = False
         self._keep_private()
 
     def rollback(self) -> None:
         self._take_back()
 
     def _take_back(self) -> bool:
-        """Rolls back the batch. False if there is none: a commit that failed has ended it."""
+        """Rolls back the batch. False if there is none: a commit that failed may have ended it."""
+        is_whole, begun = self._in_batch, self._begun
+        self._in_batch = self._begun = False
+        self._waiting.forget()
         try:
-            self._connection.rollback()
+            if begun:
+                self._connection.rollback()
         except duckdb.TransactionException:
             return False
         finally:
             self._prepared.forget()  # they may have been made in this transaction
-        return True
+        return is_whole
 
     def append(self, table: str, rows: pa.Table) -> None:
-        self._insert(table, rows)
+        self._waiting.add(table, rows)
+        if self._waiting.are_many or not self._in_batch:
+            self._settle()
         if (numbered := self.schema.numbered) is not None and table == numbered.table:
+            self._settle()
             self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
 
-    def _insert(self, table: str, rows: pa.Table, columns: str = "*") -> None:
-        """Inserts rows into a table, or what the SQL expressions `columns` make of them."""
-        if len(rows):
-            with written():
-                fresh = f"{table}_fresh"
-                self._prepared.execute(f"INSERT INTO {table} SELECT {columns} FROM {fresh}", {fresh: rows})
+    def _settle(self) -> None:
+        """Begins the transaction of the batch and writes the rows that wait, before anything else is done in it."""
+        self._threads.use_all()
+        if self._in_batch and not self._begun:
+            self._connection.begin()
+            self._begun = True
+        with written():
+            self._waiting.write()
+
+    def _run(self, sql: str) -> duckdb.DuckDBPyConnection:
+        """Runs a statement over the tables, the running batch included."""
+        self._settle()
+        return self._connection.execute(sql)
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        self._settle()
+        return super().select(sql, views)
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads)
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
-        self._connection.execute(f"DELETE FROM {table} WHERE {column} < {bound}")
+        self._run(f"DELETE FROM {table} WHERE {column} < {bound}")
 
     def close(self) -> None:
         with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written

@@ -52,10 +52,15 @@ class DuckDBTables:
         return int(number)
 
 
+def most_threads() -> int:
+    """Returns the largest number of threads on this machine."""
+    return min(THREADS, os.cpu_count() or 1)
+
+
 def set_up(connection: duckdb.DuckDBPyConnection) -> None:
     """Sets up an instance."""
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-    connection.execute(f"SET threads = {min(THREADS, os.cpu_count() or 1)}")
+    connection.execute(f"SET threads = {most_threads()}")
     connection.execute("SET preserve_insertion_order = false")
     connection.execute("SET enable_progress_bar = false")  # it would show in a notebook
 

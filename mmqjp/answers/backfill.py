@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from join_stage.batch_sql import TemplateTable
-from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine, Matches
-from join_stage.state_tables import by_edges
+from join_stage.signature.build_postings import groups_of
+from join_stage.signature.flat_edges import flat
+from join_stage.signature.join import SignatureJoin
 from mmqjp.documents.records import Records
 from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState, arriving
 from mmqjp.tables.documents import hidden_tuples
+from templates.catalog import Edge
 from xpath_stage.evaluator import XPathStage
 
 
 class Backfill:
     """Evaluates stored documents for a few owners only, and joins their rows apart from all others.
 
-    Pairs are found by a DuckDB engine in memory, whatever engine the store uses. The witnesses of the owners are also
-    added to the join state of the store, so that later documents can match them.
+    Pairs are found by the plan `signature` in memory, whatever plan and engine the store uses. The witnesses of the
+    owners are also added to the join state of the store, so that later documents can match them.
     """
 
     def __init__(
@@ -31,29 +32,27 @@ class Backfill:
         records: Records,
     ) -> None:
         self._registry, self._state, self._records = registry, state, records
-        self._own_stage1, self._own_store = XPathStage(), DuckDBEngine()
+        self._own_stage1, self._own_join = XPathStage(), SignatureJoin()
         targets = [target for owner in owners for target in owner.targets]
         self._streams = sorted({stream for target in targets for stream in target.streams})
         needs = registry.catalog.needs_of(target.row for target in targets)
         self._own_stage1.add(needs)
         for row in needs.rows:
-            self._own_store.put_rows(TemplateTable(row.template, registry.catalog.templates[row.template]), [row])
+            self._own_join.put_rows(registry.catalog.templates[row.template], [row])
 
     def matches(self) -> Iterator[Matches]:
         """Yields the matches among stored documents, one batch of documents at a time."""
+        edges: dict[int, list[Edge]] = {}
         try:
             for docids in self._state.kept_documents_of(self._streams):
-                self._records.load(docids)
-                witnesses = self._own_stage1.evaluate(arriving(self._records[docid]) for docid in docids)
+                witnesses = self._own_stage1.evaluate(map(arriving, self._records.parsed(docids)))
                 self._own_stage1.finish_batch(committed=True)
-                self._own_store.begin()
-                yield self._own_store.join(witnesses, docids[0], self._registry.scope)
-                self._own_store.commit()
-                self._state.extend(by_edges(self._own_store, witnesses.r_bin), witnesses.r_doc, witnesses.r_docts)
+                yield self._own_join.join(witnesses, self._registry.scope)
+                edges.update(groups_of(witnesses.r_group))
+                self._state.extend(flat(witnesses.r_bin, edges), witnesses.r_doc, witnesses.r_docts)
                 self._records.release_trees()
         finally:
             self._own_stage1.close()
-            self._own_store.close()
 
 
 def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:

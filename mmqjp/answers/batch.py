@@ -104,7 +104,7 @@ class Batches:
         components.watermarks.advance(greatest, arrived, components.now())
         return BatchResult(
             outputs,
-            admitted.dead_letters.to_pylist(),
+            admitted.dead_letters.to_pylist() if len(admitted.dead_letters) else [],
             len(admitted.records),
             admitted.duplicates,
             self._set_paused(answered.pauses),

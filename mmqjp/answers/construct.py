@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lxml import etree
 
 from mmqjp.answers.answer import Body
-from mmqjp.documents.records import Record
+from mmqjp.documents.record import Record
 from xpath_stage.binder import Node
 from xscl.algebra.expressions import ElementConstructor, Hole
 from xscl.algebra.functions import derive

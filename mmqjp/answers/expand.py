@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.quota import NEVER
-from mmqjp.documents.records import Inputs, Records
+from mmqjp.documents.record import Inputs
+from mmqjp.documents.records import Records
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import RowPart
 

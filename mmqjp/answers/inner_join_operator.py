@@ -10,7 +10,8 @@ from mmqjp.answers.joint import JointBinding
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in_order, value_of
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, NEVER, OutOfSteps, Steps
-from mmqjp.documents.records import Inputs, Record, Records, tuple_record
+from mmqjp.documents.record import Inputs, Record, tuple_record
+from mmqjp.documents.records import Records
 from mmqjp.queries.model import HiddenStream
 from mmqjp.queries.row_targets import RowPart
 from xscl.algebra.normal import Term

@@ -8,7 +8,7 @@ from functools import partial
 from mmqjp.answers.construct import Value
 from mmqjp.answers.quota import Steps
 from mmqjp.answers.residual import holds, text_of_operand
-from mmqjp.documents.records import Record
+from mmqjp.documents.record import Record
 from mmqjp.queries.forms import FixedSide
 from mmqjp.queries.row_targets import RowPart
 from templates.witness import plain_node

@@ -12,7 +12,8 @@ from mmqjp.answers.joint import JointBinding, JointBindings
 from mmqjp.answers.match import Match
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.usage import Accounts
-from mmqjp.documents.records import Inputs, Record, Records
+from mmqjp.documents.record import Inputs, Record
+from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry

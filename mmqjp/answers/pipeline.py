@@ -22,7 +22,8 @@ from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.stored_usage import Before, StoredUsage
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs
-from mmqjp.documents.records import Inputs, Record, Records
+from mmqjp.documents.record import Inputs, Record
+from mmqjp.documents.records import Records
 from mmqjp.queries.members import Members
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry

@@ -14,7 +14,8 @@ from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in
 from mmqjp.answers.output import json_node_list, json_nodes
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, OutOfSteps, Quota, Steps
 from mmqjp.answers.shared_account import Share, SharedAccount
-from mmqjp.documents.records import Inputs, Record, Records, published_record
+from mmqjp.documents.record import Inputs, Record, published_record
+from mmqjp.documents.records import Records
 from mmqjp.queries.forms import Form
 from mmqjp.queries.identity import choice_of
 from mmqjp.queries.model import Subscription

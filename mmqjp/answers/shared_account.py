@@ -15,7 +15,7 @@ import numpy as np
 
 from mmqjp.answers.charges import EVERYTHING, Book, ChargeKey, Charges, Excess, Holder, over_quota
 from mmqjp.answers.quota import NEVER, Quota, Usage, block_of
-from mmqjp.documents.records import Inputs
+from mmqjp.documents.record import Inputs
 from mmqjp.queries.audience import Audience
 from mmqjp.queries.members import Ints, Members
 from mmqjp.queries.model import Subscription

@@ -9,7 +9,7 @@ from mmqjp.answers.charges import Book
 from mmqjp.answers.quota import NEVER, Account, Bound, Quota, Usage, block_of
 from mmqjp.answers.shared_account import SharedAccount
 from mmqjp.answers.stored_usage import Before
-from mmqjp.documents.records import Record
+from mmqjp.documents.record import Record
 from mmqjp.queries.audience import QuerySet
 from mmqjp.queries.forms import Form
 from mmqjp.queries.lineage import publishers_behind

@@ -13,7 +13,7 @@ import pyarrow as pa
 from feeds.document import Document, Reject
 from feeds.times import Now
 from mmqjp.documents.batching import size_refusal
-from mmqjp.documents.records import Record, own_part_id
+from mmqjp.documents.record import Record, own_part_id
 from mmqjp.documents.stored_ids import Key, StoredIds
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
 from mmqjp.tables.dead_letters import DEAD_LETTERS

@@ -1,196 +1,23 @@
-"""Stored documents: external ones, published outputs, and tuples of hidden streams."""
+"""Looks up documents by docid: those of the running batch, and stored ones."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from json.encoder import encode_basestring as json_text
-from operator import attrgetter, itemgetter
-from typing import Any, Literal
-
-import numpy as np
-import pyarrow as pa
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
 
 from common.batches import in_batches
-from common.lazy import lazy
 from join_stage.joiner import JoinEngine
+from mmqjp.documents.record import Record
+from mmqjp.documents.record_rows import record_of, records_table
 from mmqjp.documents.stored_ids import StoredIds
-from mmqjp.tables.columns import INT, TEXT
-from mmqjp.tables.documents import BEFORE_ARRIVALS, DOCUMENTS, document_rows, document_sizes
-from xpath_stage.binder import Node
-from xpath_stage.parse import ParsedDocument, parse_document
+from mmqjp.tables.documents import document_rows, document_sizes
+from xpath_stage.parse import ParsedDocument
+from xpath_stage.parse_many import parse_documents
 
 READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
 """Stored documents are read in batches of at most this many documents and characters of XML, because all of a batch are
 in memory, parsed."""
-
-DocumentKind = Literal["external", "published", "hidden"]
-
-
-@dataclass
-class Record:
-    """A stored document. Times are UTC microseconds; `xml` is the document without comments and PIs.
-
-    `parts` identify the documents behind a chain's outputs: the document itself, or for a tuple of a hidden stream the
-    documents of its blocks. `part_ids` are their ids with their streams, and `appeared` says when each of them
-    appeared: the docid of the external document that completed it, or its own docid if a backfill published it. These
-    three have one length. `sources` are the external documents behind the record as (id, stream), left to right. For a
-    tuple, `bound` has the (docid, node) of each variable. `arrival` is the latest arrival behind the record (see
-    `mmqjp.answers.quota`).
-    """
-
-    docid: int
-    id: str
-    stream: str
-    t0: int
-    t1: int
-    xml: str
-    kind: DocumentKind
-    parts: tuple[int, ...]
-    part_ids: tuple[str, ...]
-    sources: tuple[tuple[str, str], ...]
-    bound: tuple[tuple[int, Node], ...] = ()
-    arrival: int = -1
-    appeared: tuple[int, ...] = ()
-
-    @lazy
-    def tree(self) -> ParsedDocument:
-        return parse_document(self.xml.encode(), trusted=True)
-
-    @property
-    def has_namespaces(self) -> bool:
-        """Whether the document may declare namespaces."""
-        return "xmlns" in self.xml
-
-    @lazy
-    def fragments(self) -> dict[int, str]:
-        """The elements that were serialized so far, by number. They live as long as the tree."""
-        return {}
-
-    def number(self, docid: int, arrival: int) -> None:
-        """Numbers the document as it enters; `arrival` applies to external ones. May be called again if the batch is
-        begun again."""
-        self.docid = docid
-        if self.kind == "external":
-            self.parts = self.appeared = (docid,)
-            self.arrival = arrival
-            return
-        if self.kind != "hidden":
-            self.parts = (docid,)
-        if not self.appeared:
-            self.appeared = (docid,)
-
-
-def own_part_id(stream: str, document_id: str) -> str:
-    """Returns the part id of a document: its stream and id as JSON."""
-    return f"[{json_text(stream)}, {json_text(document_id)}]"  # in a tenth of the time that `json.dumps` takes
-
-
-class Inputs(tuple[Record, ...]):
-    """The documents of a match, in the query's order, and what everybody who gets the match needs of them: computed
-    once for all subscribers."""
-
-    # Lists are faster than generators here: there are one or two documents, and mostly one part in each.
-
-    @lazy
-    def t0(self) -> int:
-        """The earliest start, in microseconds."""
-        return min([record.t0 for record in self])
-
-    @lazy
-    def t1(self) -> int:
-        """The latest end, in microseconds."""
-        return max([record.t1 for record in self])
-
-    @lazy
-    def arrival(self) -> int:
-        """The latest arrival."""
-        return max([record.arrival for record in self])
-
-    def are_seen_by(self, sees: Callable[[Iterable[int]], bool]) -> bool:
-        """Returns whether all documents are seen. `sees` is told when the parts of one appeared."""
-        return all(sees(record.appeared) for record in self)
-
-    @lazy
-    def appeared(self) -> int:
-        """When the first part appeared."""
-        return min([at for record in self for at in record.appeared])
-
-    @lazy
-    def parts(self) -> tuple[int, ...]:
-        """The docids of all parts."""
-        return tuple([part for record in self for part in record.parts])
-
-    @lazy
-    def part_ids(self) -> tuple[str, ...]:
-        """The ids of all parts: one for each of `parts`."""
-        return tuple([part for record in self for part in record.part_ids])
-
-    @lazy
-    def part_ids_json(self) -> str:
-        """The ids of all parts as a JSON list."""
-        return f"[{', '.join([json_text(part) for record in self for part in record.part_ids])}]"
-
-    @lazy
-    def sources(self) -> tuple[tuple[str, str], ...]:
-        """The external documents, as pairs of id and stream."""
-        return tuple([source for record in self for source in record.sources])
-
-    @lazy
-    def documents(self) -> tuple[str, ...]:
-        """The ids of the external documents: one for each of `sources`."""
-        return tuple([id for record in self for id, _ in record.sources])
-
-    @lazy
-    def streams(self) -> tuple[str, ...]:
-        """The streams of the external documents: one for each of `sources`."""
-        return tuple([stream for record in self for _, stream in record.sources])
-
-
-def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: bool) -> Record:
-    """Returns an output over some documents as a document of a stream, without a docid.
-
-    With `within`, it appears when the latest of these documents did; otherwise it appears now.
-    """
-    appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
-    return _record_over(inputs, id, stream, xml, "published", (), (own_part_id(stream, id),), (), appeared)
-
-
-def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
-    """Returns a tuple over some documents as a document of a hidden stream, without a docid. `bound` has the (docid,
-    node) of each variable."""
-    appeared = tuple(at for record in inputs for at in record.appeared)
-    return _record_over(inputs, "", stream, xml, "hidden", inputs.parts, inputs.part_ids, bound, appeared)
-
-
-def _record_over(
-    inputs: Inputs,
-    id: str,
-    stream: str,
-    xml: str,
-    kind: DocumentKind,
-    parts: tuple[int, ...],
-    part_ids: tuple[str, ...],
-    bound: tuple[tuple[int, Node], ...],
-    appeared: tuple[int, ...],
-) -> Record:
-    return Record(
-        -1,
-        id,
-        stream,
-        inputs.t0,
-        inputs.t1,
-        xml,
-        kind,
-        parts,
-        part_ids,
-        inputs.sources,
-        bound,
-        inputs.arrival,
-        appeared,
-    )
 
 
 class Records:
@@ -232,12 +59,23 @@ class Records:
         if not missing:
             return
         for row in document_rows(self._store, missing).to_pylist():
-            self._keep(_record(row))
+            self._keep(record_of(row))
         self._shrink(len(requested))
+
+    def parsed(self, docids: Sequence[int]) -> list[Record]:
+        """Returns documents whose trees are parsed: many take less time together than one by one."""
+        self.load(docids)
+        records = [self[docid] for docid in docids]
+        waiting = [record for record in records if "tree" not in record.__dict__]
+        trees = parse_documents((record.xml.encode() for record in waiting), trusted=True)
+        for record, tree in zip(waiting, trees, strict=True):
+            if isinstance(tree, ParsedDocument):  # otherwise whoever reads it gets the error
+                record.tree = tree
+        return records
 
     def flush(self) -> None:
         """Writes the documents of the running batch to the store, and frees what only the batch needed."""
-        self._store.append("documents", _table(list(self._fresh.values())))
+        self._store.append("documents", records_table(list(self._fresh.values())))
         self._records.update(self._fresh)
         self._size += sum(len(record.xml) for record in self._fresh.values())
         self._used |= self._fresh.keys()
@@ -279,73 +117,3 @@ def kept_documents(
     rows = document_sizes(store, streams, starts=starts, joined=joined).to_pylist()
     for batch in in_batches(rows, READ_DOCUMENTS, READ_CHARACTERS, itemgetter("size")):
         yield [row["docid"] for row in batch]
-
-
-_COLUMNS = attrgetter(
-    "docid", "id", "stream", "t0", "t1", "xml", "kind", "parts", "part_ids", "sources", "bound", "arrival", "appeared"
-)
-
-
-def _table(records: Sequence[Record]) -> pa.Table:
-    if not records:
-        return DOCUMENTS.empty_table()
-    docid, id, stream, t0, t1, xml, kind, parts, part_ids, sources, bound, arrival, appeared = zip(
-        *map(_COLUMNS, records), strict=True
-    )
-    source_ids, source_streams = zip(*chain.from_iterable(sources), strict=True)
-    bound_nodes = [(docid, node | place << 32) for docid, (node, place) in chain.from_iterable(bound)]
-    of_sources, of_bound = _offsets(sources), _offsets(bound)
-    columns: dict[str, Any] = {
-        "docid": docid,
-        "id": id,
-        "stream": stream,
-        "t0": t0,
-        "t1": t1,
-        "xml": xml,
-        "kind": kind,
-        "parts": parts,
-        "part_ids": part_ids,
-        "source_ids": _lists(of_sources, source_ids, TEXT),
-        "source_streams": _lists(of_sources, source_streams, TEXT),
-        "bound_docids": _lists(of_bound, [docid for docid, _ in bound_nodes], INT),
-        "bound_nodes": _lists(of_bound, [node for _, node in bound_nodes], INT),
-        "arrival": arrival,
-        "appeared": appeared,
-    }
-    return pa.table(columns, schema=DOCUMENTS)
-
-
-def _offsets(lists: Sequence[Sequence[object]]) -> pa.Array:
-    """Returns where each list begins, and where the last one ends, if they come one after the other."""
-    return pa.array(np.cumsum([0, *map(len, lists)]), pa.int32())
-
-
-def _lists(offsets: pa.Array, items: Sequence[object], type: pa.DataType) -> pa.ListArray:
-    return pa.ListArray.from_arrays(offsets, pa.array(items, type))
-
-
-def _record(row: dict[str, Any]) -> Record:
-    bound = zip(row["bound_docids"], row["bound_nodes"], strict=True)
-    return Record(
-        row["docid"],
-        row["id"],
-        row["stream"],
-        row["t0"],
-        row["t1"],
-        row["xml"],
-        row["kind"],
-        tuple(row["parts"]),
-        tuple(row["part_ids"]),
-        tuple(zip(row["source_ids"], row["source_streams"], strict=True)),
-        tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in bound),
-        arrival_of(row["docid"], row["arrival"]),
-        tuple(row["parts"] if row["appeared"] is None else row["appeared"]),
-    )
-
-
-def arrival_of(docid: int, arrival: int | None) -> int:
-    """Returns the arrival of a stored document.
-
-    A store without arrivals has None. Such documents come before all others, in the order of their docids.
-    """
-    return docid - BEFORE_ARRIVALS if arrival is None else arrival

@@ -11,7 +11,7 @@ from mmqjp.answers.construct import Value
 from mmqjp.answers.joint import JointBinding
 from mmqjp.answers.output import Output
 from mmqjp.answers.residual import holds
-from mmqjp.documents.records import Record
+from mmqjp.documents.record import Record
 from mmqjp.explain.terms import leaf_sides
 from mmqjp.session import Session
 from xpath_stage.binder import bindings

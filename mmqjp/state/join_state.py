@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
 from join_stage.state_tables import STATE, by_edges, documents_between, missing
-from mmqjp.documents.records import Record, Records, kept_documents
+from mmqjp.documents.record import Record
+from mmqjp.documents.records import Records, kept_documents
 from mmqjp.documents.watermarks import EARLIEST
 from mmqjp.queries.registry import Registry
 from mmqjp.state.reach import REACH, Gap, Reach, missed_from, with_gap, with_recalled
@@ -87,10 +88,9 @@ class JoinState:
         self.reach = replace(self.reach, evicted=with_recalled(self.reach.evicted, low))
         self.evicted_before = min(self.evicted_before, low)
 
-    def _evaluated(self, docids: Collection[int]) -> Witnesses:
+    def _evaluated(self, docids: Sequence[int]) -> Witnesses:
         """Returns the witnesses of stored documents."""
-        self._records.load(docids)
-        return self._stage1.evaluate(arriving(self._records[docid]) for docid in docids)
+        return self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
 
     def kept_documents_of(self, streams: Collection[str]) -> Iterator[list[int]]:
         """Yields the docids of stored documents of some streams in batches, oldest first."""

@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from join_stage.store.protocol import TableStore
 
+FEW_ROWS = 20
+"""So few rows are faster turned into Arrow row by row than column by column."""
+
 
 class TableRows:
     """Reads rows from the tables of a store, and appends rows to them."""
@@ -36,6 +39,12 @@ class TableRows:
 
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
     """Returns rows as an Arrow table."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    if not rows:
+        return pa.Table.from_batches([], schema)
+    if len(rows) <= FEW_ROWS:
+        named = [dict(zip(schema.names, row, strict=True)) for row in rows]
+        found = pa.RecordBatch.from_struct_array(pa.array(named, pa.struct(list(schema))))
+        return pa.Table.from_batches([found], schema)
+    columns = zip(*rows, strict=True)
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.table(arrays, schema=schema)

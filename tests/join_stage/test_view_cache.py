@@ -86,6 +86,7 @@ class Pair:
         elif kind == "forget":  # as after a commit that failed
             self.views.begin()
             if isinstance(self.views, DuckDBEngine):
+                self.views._settle()
                 self.views._connection.rollback()
             self.views.rollback()
 

@@ -23,7 +23,8 @@ from mmqjp.answers.output import Output
 from mmqjp.answers.query_operator import QueryOperator
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.shared_account import Share
-from mmqjp.documents.records import Inputs, Record, Records
+from mmqjp.documents.record import Inputs, Record
+from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry

@@ -1,0 +1,124 @@
+"""What a batch appends is there when it is read, and after it, however much waits to be written together."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from join_stage.store import duckdb_waiting
+from join_stage.store.duckdb_store import DuckDBStore
+from join_stage.store.duckdb_tables import most_threads
+from join_stage.store.duckdb_threads import SMALL_BATCHES
+from join_stage.store.protocol import whole_batch
+from join_stage.store.schema import StoreSchema
+from tests.generate.seeds import seeds
+
+SCHEMA = StoreSchema(
+    {
+        "one": pa.schema([("a", pa.int64()), ("b", pa.list_(pa.string()))]),
+        "two": pa.schema([("a", pa.int64())]),
+        "three": pa.schema([("a", pa.int64()), ("c", pa.string())]),
+    }
+)
+
+Rows = dict[str, list[int]]
+
+
+def rows(table: str, values: list[int]) -> pa.Table:
+    columns = {"a": values, "b": [[str(value)] for value in values], "c": [str(value) for value in values]}
+    schema = SCHEMA.tables[table]
+    return pa.table({name: columns[name] for name in schema.names}, schema)
+
+
+def stored(store: DuckDBStore) -> Rows:
+    found: Rows = {}
+    for table, schema in SCHEMA.tables.items():
+        read = store.read(table, schema.names).sort_by("a")
+        found[table] = read["a"].to_pylist()
+        assert read.equals(rows(table, found[table]))
+    return found
+
+
+def run_batch(store: DuckDBStore, rng: random.Random, before: Rows) -> Rows:
+    """Runs a batch, which may be rolled back, and returns what the store has then."""
+    now = {table: list(values) for table, values in before.items()}
+    store.begin()
+    for _ in range(rng.randrange(6)):
+        table = rng.choice(list(now))
+        chosen = rng.random()
+        if chosen < 0.7:
+            values = [rng.randrange(100) for _ in range(rng.choice((0, 1, 2, 5)))]
+            store.append(table, rows(table, values))
+            now[table] = sorted([*now[table], *values])
+        elif chosen < 0.8:
+            bound = rng.randrange(100)
+            store.drop_before(table, "a", bound)
+            now[table] = [value for value in now[table] if value >= bound]
+        elif chosen < 0.9:
+            assert store.highest(table, "a") == max(now[table], default=-1)
+        else:
+            assert stored(store) == now
+    if rng.random() < 0.3:
+        store.rollback()
+        return before
+    store.commit()
+    return now
+
+
+@pytest.mark.parametrize("seed", seeds(8, 300))
+def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rng = random.Random(seed)
+    monkeypatch.setattr(duckdb_waiting, "MOST_ROWS", rng.choice((0, 4, 2_000)))
+    store, expected = DuckDBStore(SCHEMA, tmp_path), {table: list[int]() for table in SCHEMA.tables}
+    for _ in range(12):
+        expected = run_batch(store, rng, expected)
+        asked = store.question("SELECT a FROM two ORDER BY a").answer()
+        assert asked["a"].to_pylist() == expected["two"]
+        if rng.random() < 0.1:
+            store.close()
+            store = DuckDBStore(SCHEMA, tmp_path)
+    assert stored(store) == expected
+    store.close()
+
+
+def test_what_waits_is_seen_by_nobody_else_and_lost_with_the_batch():
+    store = DuckDBStore(SCHEMA)
+    store.begin()
+    store.append("two", rows("two", [1]))
+    assert not len(store.question("SELECT * FROM two").answer())
+    store.rollback()
+    assert stored(store)["two"] == []
+    store.close()
+
+
+def threads(store: DuckDBStore) -> int:
+    return int(store._connection.execute("SELECT current_setting('threads')").fetchall()[0][0])
+
+
+def test_small_batches_have_one_thread_and_all_else_has_all():
+    store = DuckDBStore(SCHEMA)
+
+    def small_batches(count: int) -> None:
+        for number in range(count):
+            with whole_batch(store):
+                store.append("two", rows("two", [number]))
+
+    small_batches(SMALL_BATCHES - 1)
+    assert threads(store) == most_threads()
+    small_batches(1)
+    assert threads(store) == 1
+    assert store.highest("two", "a") == SMALL_BATCHES - 2
+    assert threads(store) == most_threads()
+    small_batches(SMALL_BATCHES)
+    assert threads(store) == 1
+    store.question("SELECT * FROM two").answer()
+    assert threads(store) == most_threads()
+    with store._threads.for_question(store._asked):
+        small_batches(SMALL_BATCHES)
+        assert threads(store) == most_threads()
+    small_batches(1)
+    assert threads(store) == 1
+    store.close()
