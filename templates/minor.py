@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xscl.algebra.normal import Term
-from xscl.algebra.pattern import PatternNode, Test
+from xscl.algebra.pattern import PatternNode, Test, unnamed
 
 _SELF = Test("element", "*", "*")
 
@@ -107,7 +107,7 @@ def _canonical(node: PatternNode, branches: tuple[PatternNode, ...]) -> PatternN
     elif branches:
         children = {str(child): child for child in (_canonical(branch, branch.children) for branch in branches)}
         branches = tuple(children[key] for key in sorted(children))
-    if node.var is None and conditions is node.conditions and branches == node.children:
-        return node  # many patterns share it
+    if conditions is node.conditions and branches == node.children:
+        return unnamed(node)  # which many patterns may share
     # Written out, because `replace` takes several times as long.
     return PatternNode(node.axis, node.test, conditions, branches, None, node.functions)

@@ -282,6 +282,8 @@ def window_us(number: str, unit: str, span: Span) -> int:
     """The length of a window in microseconds. Raises Problem, at `span`, if it is negative or too long."""
     if number.startswith("-"):
         raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
+    if len(number) < 5 and number.isdecimal():  # as most are
+        return int(number) * UNITS[unit]
     # Any window can be written in thirty characters, to the microsecond. More would keep Fraction busy.
     us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else LONGEST_WINDOW + 1
     if us > LONGEST_WINDOW:

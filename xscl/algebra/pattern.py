@@ -87,10 +87,16 @@ def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -
 
 def naming(node: PatternNode, variables: Collection[str]) -> PatternNode:
     """The pattern without the names of other variables than these."""
-    if not node.children:
-        return node if node.var is None or node.var in variables else _unnamed_leaf(node)
-    node = _with_children(node, tuple([naming(child, variables) for child in node.children]))
-    return node if node.var is None or node.var in variables else _unnamed(node)
+    if node.children:
+        node = _with_children(node, tuple([naming(child, variables) for child in node.children]))
+    return node if node.var in variables else unnamed(node)
+
+
+def unnamed(node: PatternNode) -> PatternNode:
+    """The node without the name of its own variable."""
+    if node.var is None:
+        return node
+    return _unnamed(node) if node.children else _unnamed_leaf(node)
 
 
 def _with_children(node: PatternNode, children: tuple[PatternNode, ...]) -> PatternNode:
