@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
@@ -62,6 +62,9 @@ class Change:
     edges: tuple[Edge, ...] = ()
     values: tuple[int, ...] = ()
     rows: tuple[Row, ...] = ()
+
+
+_NOTHING = Change()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,8 @@ class Catalog:
         Registering the same object again costs a look-up. Raises TooManyChains.
         """
         placement, change = self._place(conjunct)
-        return placement, replace(change, rows=(self.subscribe(placement.row, window, ordered),))
+        row = self.subscribe(placement.row, window, ordered)
+        return placement, Change(change.steps, change.edges, change.values, (row,))
 
     def subscribe(self, row: int, window: int, ordered: bool) -> Row:
         """Adds a subscriber to a row, and returns the row as it is now."""
@@ -173,7 +177,7 @@ class Catalog:
         """The placement of a conjunctive query, and what it adds, except for its row."""
         known = self._placed.get(id(conjunct))
         if known is not None and known[1].row in self._rows:
-            return known[1], Change()
+            return known[1], _NOTHING
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
         for term in (*terms[0], *terms[1]):
             self.chain(term.functions)  # fails, if it does, before anything is changed
@@ -195,7 +199,7 @@ class Catalog:
             self._placed.clear()
         # The entry holds the conjunctive query, so that no other object can get its identity.
         self._placed[id(conjunct)] = conjunct, placement
-        return placement, self._acquire(found.row, tuple(fresh)) if found.is_new else Change()
+        return placement, self._acquire(found.row, tuple(fresh)) if found.is_new else _NOTHING
 
     def _acquire(self, shared: SharedRow, fresh: tuple[SharedStep, ...]) -> Change:
         """Counts what a new row needs, and returns what no other row needed before."""

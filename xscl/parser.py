@@ -119,9 +119,7 @@ class _Parser:
                 self._declarations.append(Declaration(failed[1], "?", statement.span))
             return
         if isinstance(node, Query):
-            if not isinstance(node.select, ElementConstructor):
-                _skeletons.add(text)
-            else:
+            if isinstance(node.select, ElementConstructor):
                 node = _with_hole_texts(node, self._text[span.start : span.end])
             self._queries.append((statement, _placed(node, span)))
             return

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
-from xscl.algebra.expressions import Number, Span, String
+from xscl.algebra.expressions import ElementConstructor, Number, Span, String
 from xscl.builder import unquoted, window_us
 from xscl.problems import Problem
 from xscl.syntax import Join, Query, Window
@@ -78,7 +78,11 @@ class KnownSkeletons:
             if skeleton in self._unused:
                 first = self._unused.pop(skeleton)
                 query = self._parse(first)
-                self._fills[skeleton] = None if query is None else _fill(first, query)
+                # The holes of a constructor have texts of their own.
+                is_filled = query is not None and not isinstance(query.select, ElementConstructor)
+                self._fills[skeleton] = _fill(first, cast(Query, query)) if is_filled else None
+            elif skeleton not in self._fills:
+                self._add(skeleton, text)
             fill = self._fills.get(skeleton)
             if fill is None:
                 return None
@@ -108,12 +112,7 @@ class KnownSkeletons:
             self._trees.clear()
         self._trees[key] = tree
 
-    def add(self, text: str) -> None:
-        """Remembers a statement whose tree has no constructor."""
-        text, _ = _unpublished(text)
-        skeleton, _ = _split(text)
-        if skeleton in self._fills:
-            return
+    def _add(self, skeleton: _Skeleton, text: str) -> None:
         if len(self._fills) + len(self._unused) >= MAX_SKELETONS:
             self._fills.clear()
             self._unused.clear()

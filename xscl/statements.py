@@ -20,7 +20,7 @@ _UNMARKED = rf"""
   | (?! -- | (?i: (?:and|or|select)' | select (?!{_NAME_CHAR}) ) ) {_NAME_CHAR}++
   | {_WHOLE_STRING}
 """
-_PLAIN_FILTER = rf"""\[ (?: [^\[\](){{}}"'<;\-]++ | -(?!-) | {_WHOLE_STRING} )*+ \]"""
+_PLAIN = rf""" (?: [^\[\](){{}}"'<;\-]++ | -(?!-) | {_WHOLE_STRING} )*+ """
 _MARKS = rf"""
     (?P<comment> \(: )
   | (?P<line> (?<!{_NAME_CHAR}) --[^\n]* )
@@ -35,8 +35,8 @@ _MARKS = rf"""
   | (?P<other> (?s:.) )
 """
 _MARK = re.compile(f"(?: {_UNMARKED} )*+ (?: {_MARKS} )", re.VERBOSE)
-_PAST_FILTERS = re.compile(f"(?: {_UNMARKED} | {_PLAIN_FILTER} )*+ (?: {_MARKS} )", re.VERBOSE)
-"""Finds the next mark, as the other one does, but skips whole filters without marks in them."""
+_PAST_BRACKETS = re.compile(rf"(?: {_UNMARKED} | \[ {_PLAIN} \] | \{{ {_PLAIN} \}} )*+ (?: {_MARKS} )", re.VERBOSE)
+"""Finds the next mark, as the other one does, but skips whole brackets without marks in them."""
 _STRING = re.compile(r""" "(?:[^"\n]|"")*("?) | '(?:[^'\n]|'')*('?) """, re.VERBOSE)
 _COMMENT_MARK = re.compile(r"\(:|:\)")
 _CONTENT_MARK = re.compile(
@@ -79,7 +79,7 @@ class _Splitter:
     def split(self) -> tuple[str, list[Statement]]:
         text = self.text
         pos, after_select = 0, -1
-        while found := (_PAST_FILTERS if len(self.open) < MAX_DEPTH else _MARK).match(text, pos):
+        while found := (_PAST_BRACKETS if len(self.open) < MAX_DEPTH else _MARK).match(text, pos):
             kind = found.lastgroup
             begin, pos = found.span(found.lastindex or 0)
             match kind:
