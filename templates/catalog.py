@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TypeVar
 
 from common.errors import OperationalError
+from common.quick import quick
 from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
 from templates.template import Shape, bindings_of, canonical_shape, shape_of
@@ -37,6 +38,7 @@ class TooManyChains(OperationalError, ValueError):
     """A store has given out all numbers that it has for chains of functions."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SharedStep:
     """A shared variable, which is a step of a definition. `parent` is the step above it, None for a step from the
@@ -54,6 +56,7 @@ class SharedStep:
         return self.stream, self.parent, str(self.node)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Change:
     """What stages 1 and 2 must add or drop: steps, edges, variables whose values are needed; and rows of R_T."""
@@ -67,6 +70,7 @@ class Change:
 _NOTHING = Change()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The row of a conjunctive query, its template, and the minors of its sides.

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from common.quick import quick
 from xscl.algebra.normal import Term
 from xscl.algebra.pattern import PatternNode, Test, unnamed
 
 _SELF = Test("element", "*", "*")
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class MinorNode:
     """A node of K. `parent` is the index of its nearest proper ancestor in K, None at the top. `path` leads to it in
@@ -26,6 +28,7 @@ class MinorNode:
     path: tuple[int, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Minor:
     """The nodes of the minor in pre-order, and the node of each value-join term, as an index."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from common.quick import quick
 from xscl.algebra.expressions import (
     Call,
     Compare,
@@ -42,6 +43,7 @@ from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Leaf:
     """A block as an input of joins: its number, from 0, and its stream."""
@@ -50,6 +52,7 @@ class _Leaf:
     stream: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A join of two inputs. `scope` has the names that its predicate can use."""

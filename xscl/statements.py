@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from common.quick import quick
 from xscl.algebra.expressions import Span
 from xscl.problems import Problem
 
@@ -47,6 +48,7 @@ _OPENER = {")": "(", "]": "[", "}": "{"}
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Statement:
     """Where a statement stands, without its `;` and the white space and comments around it, and its first problem."""

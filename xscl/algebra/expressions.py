@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xscl.algebra.shown import shown
+from common.quick import quick
 
 Axis = Literal["/", "//"]
 NodeKind = Literal["element", "attribute"]
 CompareOp = Literal["=", "!=", "<", "<=", ">", ">="]
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Span:
     """A half-open range of character offsets in a script."""
@@ -35,7 +35,7 @@ def nowhere() -> Span:
 # ---------------------------------------------------------------- paths
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class NameTest:
     """Which nodes a step takes: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name` or `@*`.
@@ -49,7 +49,7 @@ class NameTest:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a path: its axis and test, filters that must all hold, and the variable that it binds, if any."""
@@ -61,7 +61,7 @@ class Step:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Rel:
     """A path from the filtered node. Without steps it is `.`, the node itself."""
@@ -74,7 +74,7 @@ class Rel:
 # The same classes serve filters, whose leaves are Rel, and predicates and SELECT, whose leaves are VarPath.
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class VarPath:
     """A variable or, with steps, a path on it: `x1`, `x1/title`."""
@@ -84,7 +84,7 @@ class VarPath:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class String:
     """A string literal; `value` is the text that it stands for."""
@@ -93,7 +93,7 @@ class String:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number literal, as it is written."""
@@ -102,7 +102,7 @@ class Number:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Call:
     """A function call: a condition such as `contains(...)`, or a value such as `host(...)`."""
@@ -112,7 +112,7 @@ class Call:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Compare:
     """A comparison of two operands."""
@@ -123,7 +123,7 @@ class Compare:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class And:
     """A condition that holds if all of `args` do."""
@@ -132,7 +132,7 @@ class And:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Or:
     """A condition that holds if any of `args` does."""
@@ -141,7 +141,7 @@ class Or:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Not:
     """A condition that holds if `arg` does not."""
@@ -156,7 +156,7 @@ Operand = VarPath | String | Number | Call
 # ---------------------------------------------------------------- constructors
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Hole:
     """`{operand}` in an element constructor. `text` is what stands between the braces, stripped."""
@@ -166,7 +166,7 @@ class Hole:
     span: Span = nowhere()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class ElementConstructor:
     """`<name attr="text {hole}">text {hole} <child/></name>`. Names may have a prefix."""

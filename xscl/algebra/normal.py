@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from common.quick import quick
 from xscl.algebra.expressions import (
     And,
     Call,
@@ -21,7 +22,6 @@ from xscl.algebra.expressions import (
 )
 from xscl.algebra.functions import DERIVED, derive, number_string
 from xscl.algebra.pattern import PatternNode, Test
-from xscl.algebra.shown import shown
 from xscl.algebra.system_names import hidden_stream
 
 JoinOp = Literal["FOLLOWED BY", "JOIN"]
@@ -30,7 +30,7 @@ TUPLE_TEST = Test("element", "", "tuple")
 """The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Term:
     """A variable's string value, with functions applied to it, the innermost first."""
@@ -39,7 +39,7 @@ class Term:
     functions: tuple[str, ...] = ()
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Side:
     """One input of a conjunctive query: a tree pattern over a stream.
@@ -56,7 +56,7 @@ class Side:
         return tuple(node.var for node in self.pattern.walk() if node.var)
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Conjunct:
     """A conjunctive query. A filter has no `right`. Each of `joins` pairs a term of the left with one of the right."""
@@ -71,7 +71,7 @@ class Conjunct:
         return (self.left,) if self.right is None else (self.left, self.right)
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`.
@@ -94,7 +94,7 @@ class Hidden:
         return hidden_stream(repr(self))
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class SelectEntry:
     """One SELECT item: its key in `nodes`, which is also its element's name, and its value, or a constant's text."""
@@ -103,7 +103,7 @@ class SelectEntry:
     value: Term | str
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class NormalQuery:
     """A query in normal form.

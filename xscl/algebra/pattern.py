@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from operator import is_
 
+from common.quick import quick
 from common.remembered import Remembered
 from xscl.algebra.expressions import NodeKind
-from xscl.algebra.shown import shown
 
 EXTENSION_PREFIX = "mmqjp"
 """The prefix of our own functions in a condition's XPath text: `ends-with` and `matches`, which XPath 1.0 lacks, and
 `number`, `string` and `compare` (of numbers), which libxml2 gets wrong: it reads 1e3 as a number, and writes 1e+12."""
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True, order=True)
 class Test:
     """A name test. `uri` is the namespace, "" for none and "*" for any; `local` is "*" for any name."""
@@ -34,7 +34,7 @@ class Test:
         return f"@{name}" if self.kind == "attribute" else name
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True, order=True)
 class Condition:
     """A condition on a node: its string value is `literal`, or the XPath 1.0 expression `xpath` is true for it."""
@@ -46,7 +46,7 @@ class Condition:
         return f". = {quoted(self.literal)}" if self.literal is not None else str(self.xpath)
 
 
-@shown
+@quick
 @dataclass(frozen=True, slots=True)
 class PatternNode:
     """A node of a tree pattern, to which `axis` leads from its parent. On the self axis, ".", it may have `functions`
