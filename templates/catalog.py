@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
 from common.errors import OperationalError
+from common.quick import quick
 from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
 from templates.template import Shape, bindings_of, canonical_shape, shape_of
@@ -37,6 +38,7 @@ class TooManyChains(OperationalError, ValueError):
     """A store has given out all numbers that it has for chains of functions."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SharedStep:
     """A shared variable, which is a step of a definition. `parent` is the step above it, None for a step from the
@@ -54,6 +56,7 @@ class SharedStep:
         return self.stream, self.parent, str(self.node)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Change:
     """What stages 1 and 2 must add or drop: steps, edges, variables whose values are needed; and rows of R_T."""
@@ -64,6 +67,10 @@ class Change:
     rows: tuple[Row, ...] = ()
 
 
+_NOTHING = Change()
+
+
+@quick
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The row of a conjunctive query, its template, and the minors of its sides.
@@ -120,7 +127,8 @@ class Catalog:
         Registering the same object again costs a look-up. Raises TooManyChains.
         """
         placement, change = self._place(conjunct)
-        return placement, replace(change, rows=(self.subscribe(placement.row, window, ordered),))
+        row = self.subscribe(placement.row, window, ordered)
+        return placement, Change(change.steps, change.edges, change.values, (row,))
 
     def subscribe(self, row: int, window: int, ordered: bool) -> Row:
         """Adds a subscriber to a row, and returns the row as it is now."""
@@ -173,7 +181,7 @@ class Catalog:
         """The placement of a conjunctive query, and what it adds, except for its row."""
         known = self._placed.get(id(conjunct))
         if known is not None and known[1].row in self._rows:
-            return known[1], Change()
+            return known[1], _NOTHING
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
         for term in (*terms[0], *terms[1]):
             self.chain(term.functions)  # fails, if it does, before anything is changed
@@ -195,7 +203,7 @@ class Catalog:
             self._placed.clear()
         # The entry holds the conjunctive query, so that no other object can get its identity.
         self._placed[id(conjunct)] = conjunct, placement
-        return placement, self._acquire(found.row, tuple(fresh)) if found.is_new else Change()
+        return placement, self._acquire(found.row, tuple(fresh)) if found.is_new else _NOTHING
 
     def _acquire(self, shared: SharedRow, fresh: tuple[SharedStep, ...]) -> Change:
         """Counts what a new row needs, and returns what no other row needed before."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from common.quick import quick
 from xscl.algebra.normal import Term
-from xscl.algebra.pattern import PatternNode, Test
+from xscl.algebra.pattern import PatternNode, Test, unnamed
 
 _SELF = Test("element", "*", "*")
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class MinorNode:
     """A node of K. `parent` is the index of its nearest proper ancestor in K, None at the top. `path` leads to it in
@@ -26,6 +28,7 @@ class MinorNode:
     path: tuple[int, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Minor:
     """The nodes of the minor in pre-order, and the node of each value-join term, as an index."""
@@ -47,18 +50,21 @@ def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
         return Minor((MinorNode(None, (_canonical(pattern, pattern.children),), ()),), {})
     builder = _MinorBuilder(by_var)
     tree = builder.mark(pattern, ())
+    assert tree is not None, "a term is on a variable of the pattern"
     builder.collect(tree, None, ())
     return Minor(tuple(builder.nodes), builder.node_of)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _MarkedNode:
+    """A node that holds terms, itself or below it. `children` are None for those that hold none, and behind them come
+    the leaves that are made up."""
+
     node: PatternNode
     path: tuple[int, ...]
-    children: list[_MarkedNode]
+    children: list[_MarkedNode | None]
     leaves: list[Term]
-    kept: bool = False
-    holds: bool = False
+    kept: bool
 
 
 class _MinorBuilder:
@@ -67,20 +73,21 @@ class _MinorBuilder:
         self.nodes: list[MinorNode] = []
         self.node_of: dict[Term, int] = {}
 
-    def mark(self, node: PatternNode, path: tuple[int, ...]) -> _MarkedNode:
+    def mark(self, node: PatternNode, path: tuple[int, ...]) -> _MarkedNode | None:
         children = [self.mark(child, (*path, i)) for i, child in enumerate(node.children)]
         terms = self._by_var.get(node.var, []) if node.var else []
-        below = sum(child.holds for child in children)
+        below = len(children) - children.count(None)
+        if not terms and not below:
+            return None
         if terms and (below or any(term.functions for term in terms)):
-            leaves = [
-                _MarkedNode(PatternNode(".", _SELF, functions=t.functions), path, [], [t], kept=True, holds=True)
-                for t in terms
-            ]
-            children, terms, below = [*children, *leaves], [], below + len(leaves)
-        return _MarkedNode(node, path, children, terms, kept=bool(terms) or below >= 2, holds=bool(terms) or below > 0)
+            made = ((PatternNode(".", _SELF, functions=term.functions), term) for term in terms)
+            children += [_MarkedNode(leaf, path, [], [term], True) for leaf, term in made]
+            terms, below = [], below + len(terms)
+        return _MarkedNode(node, path, children, terms, bool(terms) or below >= 2)
 
     def collect(self, tree: _MarkedNode, parent: int | None, above: tuple[PatternNode, ...]) -> None:
-        branches = tuple(child.node for child in tree.children if not child.holds)
+        pairs = zip(tree.node.children, tree.children, strict=False)
+        branches = tuple([node for node, child in pairs if child is None])
         definition = (*above, _canonical(tree.node, branches))
         if tree.kept:
             index = len(self.nodes)
@@ -88,7 +95,7 @@ class _MinorBuilder:
             self.node_of.update(dict.fromkeys(tree.leaves, index))
             parent = index
         for child in tree.children:
-            if child.holds:
+            if child is not None:
                 self.collect(child, parent, definition)
 
 
@@ -98,8 +105,12 @@ def _canonical(node: PatternNode, branches: tuple[PatternNode, ...]) -> PatternN
     conditions = node.conditions
     if len(conditions) > 1:
         conditions = tuple(sorted(set(conditions), key=str))
-    if branches:
+    if len(branches) == 1:
+        branches = (_canonical(branches[0], branches[0].children),)
+    elif branches:
         children = {str(child): child for child in (_canonical(branch, branch.children) for branch in branches)}
         branches = tuple(children[key] for key in sorted(children))
+    if conditions is node.conditions and branches == node.children:
+        return unnamed(node)  # which many patterns may share
     # Written out, because `replace` takes several times as long.
     return PatternNode(node.axis, node.test, conditions, branches, None, node.functions)

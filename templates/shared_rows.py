@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from common.quick import quick
 from templates.template import Canonical, Shape, canonical_row, canonical_shape
 
 INFINITE = 2**63 - 1
@@ -17,6 +18,7 @@ RowKey = tuple[int, tuple[int, ...]]
 """A row as it is stored: its template, and its variables in the order of the nodes of the template."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row of R_T: the variables of the nodes of a template, and the largest window of its subscribers, in

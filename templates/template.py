@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
+from common.quick import quick
 from templates.minor import Minor
 from xscl.algebra.normal import Term
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A reduced join graph with numbered nodes: the left side first, each side in pre-order.
@@ -54,6 +56,7 @@ def shape_of(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Term]
     return Shape(count, tuple(parents), tuple(sorted(edges)))
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Canonical:
     """A canonical form: `key` is equal for isomorphic graphs, and `position[i]` is the position of node i in the

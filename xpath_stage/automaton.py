@@ -70,7 +70,8 @@ class Automaton:
         self._wanted.update(change.values)
         for value in change.values:
             self._valued.add(self._steps.test_of(value))
-        self.reset()
+        if self._is_used:  # very many patterns may be added one after the other
+            self.reset()
 
     def remove(self, change: Change) -> None:
         """Unregisters what `add` registered."""
@@ -113,6 +114,7 @@ class Automaton:
         self._by_reached: dict[_Reached, Outcome] = {}
         self._contexts: dict[tuple[int, frozenset[Way]], Context] = {}
         self.emissions = Emissions()
+        self._is_used = False
 
     def _forget_states(self) -> None:
         self._roots: dict[tuple[str, bool], State] = {}
@@ -122,6 +124,7 @@ class Automaton:
 
     def columns(self) -> Columns:
         """Empty columns for documents to walk."""
+        self._is_used = True
         owners = self._of_attributes if self._owners or self._filters.owners else None
         return Columns(owners, self._of_values, self._interned, keeps_trees=self._filters.reads_trees)
 
@@ -145,6 +148,7 @@ class Automaton:
 
     def looks_at(self, tag: str) -> Tests:
         """What is tested at elements with this tag, beside their children."""
+        self._is_used = True
         tests = self._classes.tests_of(tag)
         return replace(tests, attributes=tests.attributes or tag in self._owners)
 
@@ -174,6 +178,7 @@ class Automaton:
 
     def root(self, stream: str, *, whole: bool = False) -> State:
         """The state of a document of a stream, above its root element. A `whole` one knows of all steps."""
+        self._is_used = True
         state = self._roots.get((stream, whole))
         if state is None:
             within = self._steps.leads_to_attributes((stream, "//", None))

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from lark import Token, Transformer
 
+from common.quick import quick
 from xscl.algebra.expressions import (
     And,
     Axis,
@@ -57,6 +58,7 @@ _ESCAPE = re.compile(r"\{\{|\}\}|&(#x[0-9A-Fa-f]{1,6}|#[0-9]{1,7}|\w+)?;?")
 _XML_CHAR = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Declaration:
     """`DECLARE NAMESPACE prefix = "uri"`."""
@@ -66,12 +68,14 @@ class Declaration:
     span: Span
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Binding:
     var: Token
     span: Span
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Filter:
     condition: Expr
@@ -271,6 +275,7 @@ class Builder(Transformer[Token, Any]):
         return Hole(children[1], "", _span(children[0], children[2]))
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Attribute:
     name: str
@@ -282,6 +287,8 @@ def window_us(number: str, unit: str, span: Span) -> int:
     """The length of a window in microseconds. Raises Problem, at `span`, if it is negative or too long."""
     if number.startswith("-"):
         raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
+    if len(number) < 5 and number.isdecimal():  # as most are
+        return int(number) * UNITS[unit]
     # Any window can be written in thirty characters, to the microsecond. More would keep Fraction busy.
     us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else LONGEST_WINDOW + 1
     if us > LONGEST_WINDOW:

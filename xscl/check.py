@@ -26,7 +26,7 @@ from xscl.check_expressions import FILTER, PREDICATE, SELECT, check_condition, c
 from xscl.check_publishing import check_publishing
 from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
 from xscl.problems import Lines, Problem
-from xscl.scope import NameKind, blocks, operand_kind, star_items, visible_names
+from xscl.scope import NameKind, blocks, operand_kind, star_items, variables_of_plain, visible_names
 from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
 
 MAX_VALUE_JOINS = 16
@@ -51,15 +51,17 @@ def check_script(script: Script, lines: Lines, in_place: Callable[[int], Query])
         parts = query.shared_parts()
         if parts in right:  # nothing is wrong with a name or a window by itself
             continue
-        if _problems(query, lines, prefixes):
+        if _problems(query, lines, prefixes, by_filter=True):
             problems += _problems(in_place(number), lines, prefixes)
         else:
             right.add(parts)
     return problems + list(check_publishing(script))
 
 
-def _problems(query: Query, lines: Lines, prefixes: set[str]) -> list[Problem]:
-    checker = _QueryChecker(lines, prefixes)
+def _problems(query: Query, lines: Lines, prefixes: set[str], *, by_filter: bool = False) -> list[Problem]:
+    """The mistakes of a query. With `by_filter`, filters that many queries have are looked at once, and the places of
+    mistakes are not right."""
+    checker = _QueryChecker(lines, prefixes, by_filter=by_filter)
     checker.query(query)
     return checker.problems
 
@@ -67,8 +69,9 @@ def _problems(query: Query, lines: Lines, prefixes: set[str]) -> list[Problem]:
 class _QueryChecker:
     """Checks one query, and collects its `problems`."""
 
-    def __init__(self, lines: Lines, prefixes: set[str]) -> None:
+    def __init__(self, lines: Lines, prefixes: set[str], *, by_filter: bool) -> None:
         self.lines = lines
+        self.by_filter = by_filter
         self.prefixes = prefixes
         self.problems: list[Problem] = []
         self.bound: dict[str, Span] = {}
@@ -163,6 +166,11 @@ class _QueryChecker:
                 else:
                     self.problem(f"a variable cannot be bound {why}", span, "bind it in a filter of its own: [./a->x]")
             for condition in step.filters:
+                if self.by_filter and binds and above == "element":
+                    names = variables_of_plain(condition)
+                    if names is not None and self.bound.keys().isdisjoint(names):
+                        self.bound.update(dict.fromkeys(names, condition.span))
+                        continue
                 self.problems += check_condition(condition, FILTER)
                 self.filter(condition, above, binds=binds, why=why)
 

@@ -24,6 +24,8 @@ def check_publishing(script: Script) -> Iterator[Problem]:
                 hint = "choose a name that is not q and a number"
                 message = f"the name {query.publish} is reserved for queries without PUBLISH"
                 yield Problem(message, _name_span(query), hint)
+    if publishers.keys().isdisjoint(block.stream for query in script.queries for block in blocks(query.source)):
+        return  # nothing is made from what a query of the script makes
     edges = {
         name: sorted(set().union(*map(_streams, queries)) & publishers.keys()) for name, queries in publishers.items()
     }

@@ -36,6 +36,8 @@ def disjuncts(pred: Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[Expr, ...],
     if isinstance(pred, Or):
         return _distinct((conjunction for arg in pred.args for conjunction in disjuncts(arg, limit)), limit)
     if isinstance(pred, And):
+        if not any(isinstance(arg, And | Or) for arg in pred.args):
+            return (tuple(dict.fromkeys(pred.args)),)
         result: tuple[tuple[Expr, ...], ...] = ((),)
         for arg in pred.args:
             pairs = product(result, disjuncts(arg, limit))

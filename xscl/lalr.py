@@ -9,9 +9,19 @@ from typing import Any
 
 from lark import Lark, Token
 from lark.lexer import TerminalDef
-from lark.parse_tree_builder import ExpandSingleChild
+from lark.parse_tree_builder import ChildFilterLALR_NoPlaceholders, ExpandSingleChild
+
+MAX_FILTERS = 20_000
+"""How many filters are remembered by their text. When there are more, all are forgotten."""
 
 _END = "$END"
+
+_OPENING, _RULE = "LSQB", "filter"
+"""The terminal that begins a filter, and its rule. No other rule has the terminal, so a filter is the same wherever its
+text stands."""
+
+_FILTER = re.compile(r"""\[[^\[\]"']{,80}(?:"[^"\n]{,80}"[^\[\]"']{,80}){,3}\]""").match
+"""A filter without brackets and single quotes in it, and its end."""
 
 _Scan = Callable[[str, int, int], "re.Match[str] | None"]
 """Finds the next token of a text, from one place to another: the group with the name of its terminal, or no group at
@@ -36,12 +46,17 @@ class TableParser:
             for state, actions in tables.states.items()
         }
         self._scans = _Scans(lark, self._actions)
+        self._filters: dict[str, object] = {}
 
-    def parse(self, text: str, start: int, end: int) -> Any:
-        """The tree of a part of a text. Raises Unparsable, and whatever the transformer raises."""
-        all_actions, scans, new = self._actions, self._scans, str.__new__
+    def parse(self, text: str, start: int, end: int, *, reuse: bool = False) -> Any:
+        """The tree of a part of a text. Raises Unparsable, and whatever the transformer raises.
+
+        With `reuse`, filters in brackets may be those of another text, with their spans there.
+        """
+        all_actions, scans, filters, new = self._actions, self._scans, self._filters, str.__new__
         state, pos = self._start, start
         states, values = [state], list[Any]()
+        closing, written = -1, ""
         while True:
             found = scans[state](text, pos, end)
             if found is None:
@@ -51,19 +66,29 @@ class TableParser:
                 kind = _END
             else:
                 token = new(Token, found[kind])
-                token.type = kind
-                token.start_pos, token.end_pos = found.span(kind)
                 pos = found.end()
+                token.type, token.start_pos, token.end_pos = kind, pos - len(token), pos
             while True:
                 action = all_actions[state].get(kind)
                 if action.__class__ is int:
+                    if reuse and kind == _OPENING and (group := _FILTER(text, pos - 1, end)):
+                        written = group[0]
+                        if (value := filters.get(written)) is not None:
+                            state, pos = all_actions[state][_RULE], group.end()
+                            states.append(state)
+                            values.append(value)
+                            break
+                        closing = group.end()
                     state = action
                     states.append(state)
                     values.append(token)
+                    if pos == closing:
+                        state = self._filter(states, values, written)
+                        closing = -1
                     break
                 if action is None:
                     raise Unparsable
-                size, make, rule = action
+                size, make, rule, inlined = action
                 if make is None:
                     del states[-1]
                     state = all_actions[states[-1]][rule]
@@ -72,7 +97,7 @@ class TableParser:
                 if size:
                     children = values[-size:]
                     del values[-size:], states[-size:]
-                    value = make(children)
+                    value = make(_flat(children, inlined) if inlined else children)
                 else:
                     value = make([])
                 state = all_actions[states[-1]][rule]
@@ -81,14 +106,50 @@ class TableParser:
                 states.append(state)
                 values.append(value)
 
+    def _filter(self, states: list[int], values: list[Any], written: str) -> int:
+        """Reduces the filter that ends here, whatever follows it, and remembers it. Returns the next state."""
+        size, make, rule, _ = next(iter(self._actions[states[-1]].values()))
+        value = make(values[-size:])
+        del values[-size:], states[-size:]
+        values.append(value)
+        states.append(self._actions[states[-1]][rule])
+        if len(self._filters) >= MAX_FILTERS:
+            self._filters.clear()
+        self._filters[written] = value
+        return states[-1]
+
 
 def _action(target: Any, callbacks: Any) -> Any:
     """What is done for a token: the next state, or the rule to reduce by: how many values it takes, what makes its
-    value of them (None if it takes one as it is), and its name."""
+    value of them (None if it takes one as it is), its name, and which values are lists of several, if any."""
     if isinstance(target, int):
         return target
-    size, make = len(target.expansion), callbacks[target]
-    return size, None if size == 1 and isinstance(make, ExpandSingleChild) else make, str(target.origin.name)
+    size, make, inlined = len(target.expansion), callbacks[target], ()
+    if isinstance(make, ChildFilterLALR_NoPlaceholders):
+        assert [place for place, _ in make.to_include] == list(range(size)), "the grammar keeps all tokens"
+        inlined = tuple(is_list for _, is_list in make.to_include)
+        make = make.node_builder
+    if target.origin.name.startswith("_"):  # made by Lark for a repetition, or inlined by its name
+        make = _as_it_is
+    alone = size == 1 and isinstance(make, ExpandSingleChild)
+    return size, None if alone else make, str(target.origin.name), inlined
+
+
+def _as_it_is(children: list[Any]) -> list[Any]:
+    return children
+
+
+def _flat(children: list[Any], inlined: tuple[bool, ...]) -> list[Any]:
+    """The children, and in the place of each list its items. A list has one parent, which may take it."""
+    flat: list[Any] = []
+    for child, is_list in zip(children, inlined, strict=True):
+        if not is_list:
+            flat.append(child)
+        elif flat:
+            flat += child
+        else:
+            flat = child
+    return flat
 
 
 class _Scans(dict[int, _Scan]):

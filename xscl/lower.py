@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
+from common.quick import quick
 from xscl.algebra.expressions import (
     Call,
     Compare,
@@ -34,13 +36,14 @@ from xscl.algebra.normal import (
     hole_key,
     variables_of,
 )
-from xscl.algebra.pattern import Condition, PatternNode, Test, attach, transform
+from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming, transform
 from xscl.algebra.system_names import block_of, block_root, is_system_variable, path_end
 from xscl.disjuncts import disjuncts
 from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Leaf:
     """A block as an input of joins: its number, from 0, and its stream."""
@@ -49,6 +52,7 @@ class _Leaf:
     stream: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A join of two inputs. `scope` has the names that its predicate can use."""
@@ -73,12 +77,18 @@ def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
     return _Normalizer(namespaces).query(query)
 
 
+@lru_cache(maxsize=16)
+def _builder(namespaces: tuple[tuple[str, str], ...]) -> PatternBuilder:
+    """The builder of patterns, which remembers what it made of filters that many queries have."""
+    return PatternBuilder(dict(namespaces))
+
+
 class _Normalizer:
     """Lowers one query: `_patterns` are those of its blocks, and `_block_of` is the block of each variable."""
 
     def __init__(self, namespaces: Mapping[str, str]) -> None:
         self._namespaces = dict(namespaces)
-        self._build = PatternBuilder(namespaces)
+        self._build = _builder(tuple(self._namespaces.items()))
         self._patterns: list[PatternNode] = []
         self._block_of: dict[str, int] = {}
         self._fresh = 0
@@ -106,7 +116,7 @@ class _Normalizer:
             count = len(self._patterns)
             entries = tuple(SelectEntry(name or _root_name(value, 0, count), value) for name, value in roots)
         needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, Term))
-        conjuncts = tuple(dict.fromkeys(self._conjuncts(tree, tuple(self._patterns), needed)))
+        conjuncts = _distinct(self._conjuncts(tree, tuple(self._patterns), needed))
         op, window = (tree.op, tree.window) if isinstance(tree, _Node) else (None, None)
         return NormalQuery(
             op, window, conjuncts, entries, star, constructor, holes, tuple(sorted(self._namespaces.items()))
@@ -223,11 +233,10 @@ class _Normalizer:
         self, tree: _Tree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
     ) -> Side:
         if isinstance(tree, _Leaf):
-            pattern = transform(patterns[tree.block], lambda n: n if n.var in used else replace(n, var=None))
-            return Side(tree.stream, pattern)
+            return Side(tree.stream, naming(patterns[tree.block], used))
         blocks = sorted(_blocks(tree))
         carried = tuple(n.var for b in blocks for n in patterns[b].walk() if n.var in used and n.var)
-        inner = tuple(dict.fromkeys(self._conjuncts(tree, patterns, frozenset(carried))))
+        inner = _distinct(self._conjuncts(tree, patterns, frozenset(carried)))
         names = _canonical_names(inner)
         hidden = Hidden(
             tree.op,
@@ -238,6 +247,11 @@ class _Normalizer:
         )
         children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
+
+
+def _distinct(conjuncts: Iterator[Conjunct]) -> tuple[Conjunct, ...]:
+    found = tuple(conjuncts)
+    return found if len(found) == 1 else tuple(dict.fromkeys(found))  # it takes long to hash one
 
 
 # ---------------------------------------------------------------- terms and expressions

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from common.remembered import Remembered
 from xscl.algebra.expressions import And, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
 from xscl.algebra.functions import number_string
 from xscl.algebra.pattern import EXTENSION_PREFIX, Condition, PatternNode, Test, quoted
@@ -27,6 +28,7 @@ class PatternBuilder:
 
     def __init__(self, namespaces: Mapping[str, str]) -> None:
         self._uris = dict(namespaces)
+        self._filter = Remembered(self._lowered)  # the parser gives equal filters one tree
 
     def path(self, steps: tuple[Step, ...], last_var: str | None = None, literal: str | None = None) -> PatternNode:
         """The pattern of a path: a chain of its steps, each with its filters.
@@ -43,9 +45,21 @@ class PatternBuilder:
     def _step(
         self, step: Step, below: tuple[PatternNode, ...], var: str | None, literal: str | None = None
     ) -> PatternNode:
-        conditions = [] if literal is None else [Condition(literal=literal)]
+        conditions: tuple[Condition, ...] = () if literal is None else (Condition(literal=literal),)
+        branches: tuple[PatternNode, ...] = ()
+        for condition in step.filters:
+            more, paths = self._filter(condition)
+            conditions += more
+            branches += paths
+        if len(conditions) > 1:
+            conditions = tuple(dict.fromkeys(conditions))
+        return PatternNode(step.axis, self.test(step.test), conditions, branches + below, var)
+
+    def _lowered(self, condition: Expr) -> tuple[tuple[Condition, ...], tuple[PatternNode, ...]]:
+        """A filter as conditions and branches."""
+        conditions: list[Condition] = []
         branches: list[PatternNode] = []
-        for arm in _arms(step.filters):
+        for arm in _arms(condition):
             path, value = _path_and_literal(arm)
             if path is None:
                 conditions.append(Condition(xpath=self._xpath(arm)))
@@ -53,8 +67,7 @@ class PatternBuilder:
                 branches.append(self.path(path.steps, literal=value))
             elif value is not None:
                 conditions.append(Condition(literal=value))
-        conditions = list(dict.fromkeys(conditions))
-        return PatternNode(step.axis, self.test(step.test), tuple(conditions), (*branches, *below), var)
+        return tuple(conditions), tuple(branches)
 
     def test(self, test: NameTest) -> Test:
         """A name test with its prefix resolved."""
@@ -122,12 +135,12 @@ class PatternBuilder:
         return f"{step.axis}{at}{head}{names}{filters}"
 
 
-def _arms(filters: tuple[Expr, ...]) -> Iterator[Expr]:
-    for expr in filters:
-        if isinstance(expr, And):
-            yield from _arms(expr.args)
-        else:
-            yield expr
+def _arms(expr: Expr) -> Iterator[Expr]:
+    if isinstance(expr, And):
+        for arg in expr.args:
+            yield from _arms(arg)
+    else:
+        yield expr
 
 
 def _is_numeric(expr: Expr) -> bool:

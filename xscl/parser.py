@@ -43,7 +43,6 @@ _SPACE = " \t\r\n"
 
 _known: dict[str, Query] = {}
 """The trees of statements without prefixes and mistakes, by their text."""
-_skeletons = KnownSkeletons()
 
 
 def _known_script(text: str) -> Script | None:
@@ -112,7 +111,7 @@ class _Parser:
             if not text:
                 hint = "remove it"
                 raise Problem("there is no query before this semicolon", Span(span.start, span.start + 1), hint)
-            node = _parse_statement(text, span.start, self._lines)
+            node = _parse_statement(text, span.start, self._lines, reuse=reuse)
         except Problem as problem:
             self._problems.append(problem)
             # Otherwise its prefix would be reported wherever it is used.
@@ -120,9 +119,7 @@ class _Parser:
                 self._declarations.append(Declaration(failed[1], "?", statement.span))
             return
         if isinstance(node, Query):
-            if not isinstance(node.select, ElementConstructor):
-                _skeletons.add(text, node)
-            else:
+            if isinstance(node.select, ElementConstructor):
                 node = _with_hole_texts(node, self._text[span.start : span.end])
             self._queries.append((statement, _placed(node, span)))
             return
@@ -162,17 +159,31 @@ def _tables() -> TableParser:
     return TableParser(_lark())
 
 
-def _parse_statement(text: str, start: int, lines: Lines) -> Query | Declaration:
-    """The tree of a statement that begins at `start` in its script. The spans in the tree are those in the statement:
-    small numbers take no memory. Raises Problem."""
+def _parse_statement(text: str, start: int, lines: Lines, *, reuse: bool = True) -> Query | Declaration:
+    """The tree of a statement that begins at `start` in its script. The spans in the tree are those in the statement,
+    small numbers that take no memory. With `reuse`, those in a filter may be those in another one. Raises Problem."""
     try:
         # With our builder the result is what the start rule reduces to.
-        node: Query | Declaration = _tables().parse(text, 0, len(text))
+        node: Query | Declaration = _tables().parse(text, 0, len(text), reuse=reuse)
     except Unparsable:
         raise _explained(text, start, lines) from None
     except Problem as problem:
+        if reuse:  # its place may be one in another filter
+            return _parse_statement(text, start, lines, reuse=False)
         raise problem.moved(start) from None
     return node
+
+
+def _in_own_place(text: str) -> Query | None:
+    """The tree of a statement, with all spans in it; None if it is no query."""
+    try:
+        node = _tables().parse(text, 0, len(text))
+    except (Unparsable, Problem):
+        return None
+    return node if isinstance(node, Query) else None
+
+
+_skeletons = KnownSkeletons(_in_own_place)
 
 
 def _explained(statement: str, start: int, lines: Lines) -> Problem:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from common.errors import InvalidValue
+from common.remembered import Remembered
 from xscl.algebra.expressions import (
     And,
     Call,
@@ -40,64 +43,33 @@ def to_xscl(node: Node) -> str:
     >>> to_xscl(parse_script("//book AS x1[author]"))
     'FROM S//book->x1[./author]'
     """
-    match node:
-        case Script():
-            declarations = [f"DECLARE NAMESPACE {prefix} = {_string(uri)}" for prefix, uri in node.namespaces]
-            return "; ".join(declarations + [to_xscl(query) for query in node.queries])
-        case Query():
-            select = "" if node.select is None else f"SELECT {to_xscl(node.select)} "
-            publish = "" if node.publish is None else f" PUBLISH {node.publish}"
-            return f"{select}FROM {to_xscl(node.source)}{publish}"
-        case SelectStar():
-            return "*"
-        case SelectItems():
-            return ", ".join(to_xscl(item) for item in node.items)
-        case SelectItem():
-            operand = to_xscl(node.operand)
-            return operand if operand == node.name else f"{operand} AS {node.name}"
-        case ElementConstructor():
-            return _element(node)
-        case Hole():
-            return f"{{{to_xscl(node.operand)}}}"
-        case Block():
-            return node.stream + _steps(node.steps)
-        case SubQuery():
-            return f"(SELECT {to_xscl(node.select)} FROM {to_xscl(node.source)})"
-        case Join():
-            return f"{to_xscl(node.left)} {node.op} {{{to_xscl(node.pred)}, {to_xscl(node.window)}{_right(node)}"
-        case Window():
-            return _window(node)
-        case Step():
-            binding = "" if node.var is None else f"->{node.var}"
-            filters = "".join(f"[{to_xscl(condition)}]" for condition in node.filters)
-            return f"{node.axis}{to_xscl(node.test)}{binding}{filters}"
-        case NameTest():
-            at = "@" if node.kind == "attribute" else ""
-            return f"{at}{node.local}" if node.prefix is None else f"{at}{node.prefix}:{node.local}"
-        case Rel():
-            return "." + _steps(node.steps)
-        case VarPath():
-            return node.var + _steps(node.steps)
-        case String():
-            return _string(node.value)
-        case Number():
-            return node.text
-        case Call():
-            return f"{node.name}({', '.join(to_xscl(arg) for arg in node.args)})"
-        case Compare():
-            return f"{to_xscl(node.left)} {node.op} {to_xscl(node.right)}"
-        case And():
-            return " and ".join(_grouped(arg) for arg in node.args)
-        case Or():
-            return " or ".join(_grouped(arg) for arg in node.args)
-        case Not():
-            return f"not({to_xscl(node.arg)})"
+    return _PRINTERS[type(node)](node)
 
 
 def around_window(text: str, join: Join) -> tuple[str, str]:
     """What stands before and behind the window of a join, with which the `text` of a query ends."""
     behind = _right(join)
     return text.removesuffix(behind).removesuffix(_window(join.window)), behind
+
+
+def _script(script: Script) -> str:
+    declarations = [f"DECLARE NAMESPACE {prefix} = {_string(uri)}" for prefix, uri in script.namespaces]
+    return "; ".join(declarations + [_query(query) for query in script.queries])
+
+
+def _query(query: Query) -> str:
+    select = "" if query.select is None else f"SELECT {to_xscl(query.select)} "
+    publish = "" if query.publish is None else f" PUBLISH {query.publish}"
+    return f"{select}FROM {to_xscl(query.source)}{publish}"
+
+
+def _item(item: SelectItem) -> str:
+    operand = to_xscl(item.operand)
+    return operand if operand == item.name else f"{operand} AS {item.name}"
+
+
+def _join(join: Join) -> str:
+    return f"{to_xscl(join.left)} {join.op} {{{to_xscl(join.pred)}, {_window(join.window)}{_right(join)}"
 
 
 def _right(join: Join) -> str:
@@ -107,7 +79,24 @@ def _right(join: Join) -> str:
 
 
 def _steps(steps: tuple[Step, ...]) -> str:
-    return "".join(to_xscl(step) for step in steps)
+    return "".join(map(_step, steps))
+
+
+def _step(step: Step) -> str:
+    binding = "" if step.var is None else f"->{step.var}"
+    return f"{step.axis}{_test(step.test)}{binding}{''.join(map(_filter, step.filters))}"
+
+
+def _bracketed(condition: Expr) -> str:
+    return f"[{to_xscl(condition)}]"
+
+
+_filter = Remembered(_bracketed)  # the parser gives equal filters one tree
+
+
+def _test(test: NameTest) -> str:
+    at = "@" if test.kind == "attribute" else ""
+    return f"{at}{test.local}" if test.prefix is None else f"{at}{test.prefix}:{test.local}"
 
 
 def _grouped(arm: Expr) -> str:
@@ -139,3 +128,30 @@ def _element(node: ElementConstructor) -> str:
 def _text(text: str, *, quoted: bool = False) -> str:
     escaped = _TO_ESCAPE.sub(lambda found: _TEXT_ESCAPES.get(found[0], f"&#{ord(found[0])};"), text)
     return escaped.replace('"', "&quot;") if quoted else escaped
+
+
+_PRINTERS: dict[type, Callable[[Any], str]] = {
+    Script: _script,
+    Query: _query,
+    SelectStar: lambda _: "*",
+    SelectItems: lambda node: ", ".join(map(_item, node.items)),
+    SelectItem: _item,
+    ElementConstructor: _element,
+    Hole: lambda node: f"{{{to_xscl(node.operand)}}}",
+    Block: lambda node: node.stream + _steps(node.steps),
+    SubQuery: lambda node: f"(SELECT {to_xscl(node.select)} FROM {to_xscl(node.source)})",
+    Join: _join,
+    Window: _window,
+    Step: _step,
+    NameTest: _test,
+    Rel: lambda node: "." + _steps(node.steps),
+    VarPath: lambda node: node.var + _steps(node.steps),
+    String: lambda node: _string(node.value),
+    Number: lambda node: node.text,
+    Call: lambda node: f"{node.name}({', '.join(map(to_xscl, node.args))})",
+    Compare: lambda node: f"{to_xscl(node.left)} {node.op} {to_xscl(node.right)}",
+    And: lambda node: " and ".join(map(_grouped, node.args)),
+    Or: lambda node: " or ".join(map(_grouped, node.args)),
+    Not: lambda node: f"not({to_xscl(node.arg)})",
+}
+"""What prints the nodes of each class."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from xscl.algebra.expressions import And, Call, Expr, Rel, Step, VarPath
+from common.remembered import Remembered
+from xscl.algebra.expressions import And, Call, Compare, Expr, Rel, Step, String, VarPath
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
+
+MOST_PLAIN = 10
+"""How many steps a plain filter may have."""
 
 NameKind = Literal["element", "attribute", "value", "constant"]
 """What a name stands for: a node of either kind, a value derived from a node, or a constant."""
@@ -86,3 +90,22 @@ def _steps_within(steps: tuple[Step, ...]) -> Iterator[Step]:
             for arm in condition.args if isinstance(condition, And) else (condition,):
                 if isinstance(arm, Rel):
                     yield from _steps_within(arm.steps)
+
+
+def _plain(condition: Expr) -> tuple[str, ...] | None:
+    """The variables that a filter of an element binds; None if it is more than a path, or a path and what its value
+    is, with which nothing can be wrong by themselves."""
+    match condition:
+        case Rel():
+            steps = condition.steps
+        case Compare(op="=", left=Rel() as path, right=String()) if not any(step.var for step in path.steps):
+            steps = path.steps
+        case _:
+            return None
+    names = [step.var for step in steps if step.var is not None]
+    is_plain = len(set(names)) == len(names) and len(steps) <= MOST_PLAIN
+    is_plain = is_plain and not any(step.filters or step.test.prefix for step in steps)
+    return tuple(names) if is_plain and all(step.test.kind == "element" for step in steps[:-1]) else None
+
+
+variables_of_plain = Remembered(_plain)  # the parser gives equal filters one tree

@@ -58,9 +58,11 @@ _Skeleton = tuple[object, ...]
 class KnownSkeletons:
     """The trees of statements so far, by skeleton."""
 
-    def __init__(self) -> None:
+    def __init__(self, parse: Callable[[str], Query | None]) -> None:
+        """`parse` returns the tree of a statement, with its spans in it, or None."""
+        self._parse = parse
         self._fills: dict[_Skeleton, _Filled | None] = {}
-        self._unused: dict[_Skeleton, tuple[str, Query]] = {}
+        self._unused: dict[_Skeleton, str] = {}
         self._trees: dict[object, Query] = {}
 
     def query(self, text: str) -> Query | None:
@@ -74,7 +76,13 @@ class KnownSkeletons:
         if tree is None:
             skeleton, literals = _split(text)
             if skeleton in self._unused:
-                self._fills[skeleton] = _fill(*self._unused.pop(skeleton))
+                first = self._unused.pop(skeleton)
+                query = self._parse(first)
+                # The holes of a constructor have texts of their own.
+                is_filled = query is not None and not isinstance(query.select, ElementConstructor)
+                self._fills[skeleton] = _fill(first, cast(Query, query)) if is_filled else None
+            elif skeleton not in self._fills:
+                self._add(skeleton, text)
             fill = self._fills.get(skeleton)
             if fill is None:
                 return None
@@ -104,18 +112,12 @@ class KnownSkeletons:
             self._trees.clear()
         self._trees[key] = tree
 
-    def add(self, text: str, query: Query) -> None:
-        """Remembers the tree of the statement `text`, with its spans in it."""
-        text, name = _unpublished(text)
-        query = replace(query, publish=None if name == query.publish else query.publish)
-        skeleton, _ = _split(text)
-        if skeleton in self._fills or isinstance(query.select, ElementConstructor):
-            return
+    def _add(self, skeleton: _Skeleton, text: str) -> None:
         if len(self._fills) + len(self._unused) >= MAX_SKELETONS:
             self._fills.clear()
             self._unused.clear()
         # What makes other trees of it takes long to find, and most statements may have a skeleton of their own.
-        self._unused[skeleton] = text, query
+        self._unused[skeleton] = text
 
 
 def _fill(text: str, query: Query) -> _Filled | None:

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from common.quick import quick
 from xscl.algebra.expressions import Span
 from xscl.problems import Problem
 
@@ -13,21 +14,30 @@ MAX_DEPTH = 50
 """How deep brackets, and elements in a constructor, may be nested. Deeper nesting would exhaust the stack later."""
 
 _NAME_CHAR = r"[\w.\-]"
-_MARK = re.compile(
-    rf"""
+_WHOLE_STRING = r'"(?:[^"\n]|"")*+"'
+# What has no mark in it: other characters, words and strings.
+_UNMARKED = rf"""
+    [^\w.\-'"()\[\]{{}}<;]++
+  | (?! -- | (?i: (?:and|or|select)' | select (?!{_NAME_CHAR}) ) ) {_NAME_CHAR}++
+  | {_WHOLE_STRING}
+"""
+_PLAIN = rf""" (?: [^\[\](){{}}"'<;\-]++ | -(?!-) | {_WHOLE_STRING} )*+ """
+_MARKS = rf"""
     (?P<comment> \(: )
   | (?P<line> (?<!{_NAME_CHAR}) --[^\n]* )
-  | (?P<word> (?<!{_NAME_CHAR}) (?:and|or|select) (?=') )     # and'a' is a keyword and a string, not a name with primes
+  | (?P<word> (?<!{_NAME_CHAR}) (?i:and|or|select) (?=') )   # and'a' is a keyword and a string, not a name with primes
   | (?P<primes> (?<={_NAME_CHAR}) '+ )
   | (?P<string> "(?:[^"\n]|"")*"? | '(?:[^'\n]|'')*'? )
-  | (?P<select> (?<!{_NAME_CHAR}) select (?!{_NAME_CHAR}) )
+  | (?P<select> (?<!{_NAME_CHAR}) (?i:select) (?!{_NAME_CHAR}) )
   | (?P<tag> < (?=[^\W\d]) )
   | (?P<open> [(\[{{] )
   | (?P<close> [)\]}}] )
   | (?P<end> ; )
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
+  | (?P<other> (?s:.) )
+"""
+_MARK = re.compile(f"(?: {_UNMARKED} )*+ (?: {_MARKS} )", re.VERBOSE)
+_PAST_BRACKETS = re.compile(rf"(?: {_UNMARKED} | \[ {_PLAIN} \] | \{{ {_PLAIN} \}} )*+ (?: {_MARKS} )", re.VERBOSE)
+"""Finds the next mark, as the other one does, but skips whole brackets without marks in them."""
 _STRING = re.compile(r""" "(?:[^"\n]|"")*("?) | '(?:[^'\n]|'')*('?) """, re.VERBOSE)
 _COMMENT_MARK = re.compile(r"\(:|:\)")
 _CONTENT_MARK = re.compile(
@@ -38,6 +48,7 @@ _OPENER = {")": "(", "]": "[", "}": "{"}
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Statement:
     """Where a statement stands, without its `;` and the white space and comments around it, and its first problem."""
@@ -70,8 +81,9 @@ class _Splitter:
     def split(self) -> tuple[str, list[Statement]]:
         text = self.text
         pos, after_select = 0, -1
-        while found := _MARK.search(text, pos):
-            kind, begin, pos = found.lastgroup, found.start(), found.end()
+        while found := (_PAST_BRACKETS if len(self.open) < MAX_DEPTH else _MARK).match(text, pos):
+            kind = found.lastgroup
+            begin, pos = found.span(found.lastindex or 0)
             match kind:
                 case "comment" | "line":
                     pos = self._comment(begin) if kind == "comment" else self._blank(begin, pos)
@@ -85,11 +97,11 @@ class _Splitter:
                     if after_select >= 0 and not text[after_select:begin].strip():
                         pos = self._constructor(begin)
                 case "open":
-                    self.open.append((found[0], begin, []))
+                    self.open.append((text[begin], begin, []))
                     if len(self.open) == MAX_DEPTH + 1:
                         self.problems.append(_too_deep(begin))
                 case "close":
-                    self._close(_OPENER[found[0]], begin)
+                    self._close(_OPENER[text[begin]], begin)
                 case "end":
                     (self.open[-1][2] if self.open else self.ends).append(begin)
         for _, _, ends in self.open:
@@ -195,19 +207,19 @@ class _Splitter:
     def _hole(self, pos: int) -> int:
         """The end of an operand in braces, from behind its opening brace."""
         depth = 1
-        while depth and (found := _MARK.search(self.text, pos)):
-            pos = found.end()
+        while depth and (found := _MARK.match(self.text, pos)):
+            begin, pos = found.span(found.lastindex or 0)
             match found.lastgroup:
                 case "comment":
-                    pos = self._comment(found.start())
+                    pos = self._comment(begin)
                 case "line":
-                    self._blank(found.start(), pos)
+                    self._blank(begin, pos)
                 case "word":
                     pos = self._string(pos)
                 case "open":
                     depth += 1
                     if depth == MAX_DEPTH + 1:
-                        self.problems.append(_too_deep(found.start()))
+                        self.problems.append(_too_deep(begin))
                 case "close":
                     depth -= 1
         return len(self.text) if depth else pos

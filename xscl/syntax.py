@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.quick import quick
 from xscl.algebra.expressions import ElementConstructor, Expr, Span, Step, nowhere
 from xscl.algebra.normal import JoinOp
 
 DEFAULT_STREAM = "S"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Block:
     """A tree pattern over one stream. Its root is the node of the last step."""
@@ -27,6 +29,7 @@ class Block:
 # ---------------------------------------------------------------- SELECT
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SelectItem:
     """`operand AS name`. A variable alone is selected under its own name."""
@@ -36,6 +39,7 @@ class SelectItem:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SelectStar:
     """`*`: the block roots and the items of SELECTs in parentheses."""
@@ -43,6 +47,7 @@ class SelectStar:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SelectItems:
     """A list of items."""
@@ -56,6 +61,7 @@ Select = SelectStar | SelectItems | ElementConstructor
 # ---------------------------------------------------------------- FROM
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Window:
     """A window of so many microseconds; None is INF."""
@@ -64,6 +70,7 @@ class Window:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Join:
     """`left FOLLOWED BY{pred, window} right`, or JOIN."""
@@ -76,6 +83,7 @@ class Join:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SubQuery:
     """A query in parentheses with a SELECT, which says what the outer query sees and under which names."""
@@ -88,6 +96,7 @@ class SubQuery:
 Input = Block | Join | SubQuery
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Query:
     """One standing query. `select` is None if none is written, which means `*`."""
@@ -106,6 +115,7 @@ class Query:
         return id(source), id(self.select)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Script:
     """The queries of a text, and the namespaces that it declares, as pairs of prefix and URI."""

@@ -21,7 +21,7 @@ from xscl import Query, Script, XsclErrors, parse_script, to_xscl
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.lower import normalize
 from xscl.printer import around_window
-from xscl.syntax import Input, Join
+from xscl.syntax import Join
 
 MAX_COMPILED = 20_000
 """The cache is cleared when it has this many queries."""
@@ -33,9 +33,17 @@ Namespaces = tuple[tuple[str, str], ...]
 class SharedQuery:
     """What queries share that differ only in their PUBLISH names and the windows of their joins."""
 
+    __slots__ = ("_around", "_by_window", "_form_id", "_namespaces", "_normal", "_query")
+
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
-        self._query, self._namespaces = replace(query, publish=None), namespaces
+        self._namespaces = namespaces
+        self._query: Query | None = Query(query.source, query.select, None, query.span)
         self._by_window: dict[int | None, UnnamedQuery] = {}
+        self._normal: NormalQuery | None = None
+        self._form_id: str | None = None
+        # The text of the query as a script of its own, in two parts if a window stands between them.
+        text = to_xscl(Script((self._query,), namespaces))
+        self._around = around_window(text, query.source) if isinstance(query.source, Join) else (text,)
 
     def of(self, query: Query) -> UnnamedQuery:
         """Returns what a query is without its PUBLISH name. `query` is the first one or shares its inputs."""
@@ -44,40 +52,48 @@ class SharedQuery:
         found = self._by_window.get(us)
         if found is None:
             text = self._around[0] if window is None else to_xscl(window).join(self._around)
-            found = self._by_window[us] = UnnamedQuery(self, query.source, text)
+            found = self._by_window[us] = UnnamedQuery(self, us, text)
         return found
 
-    @cached_property
+    @property
     def normal(self) -> NormalQuery:
-        """The normal form of the first one."""
-        return normalize(self._query, dict(self._namespaces))
+        """The normal form of the first one. Computed on first use."""
+        if self._normal is None:
+            assert self._query is not None, "the tree is kept until it is lowered"
+            self._normal = normalize(self._query, dict(self._namespaces))
+            self._query = None  # of very many queries, the trees take much memory
+        return self._normal
 
-    @cached_property
+    @property
     def form_id(self) -> str:
         """The id of their form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
         of can be renamed."""
-        return digest(repr(replace(self.normal, window=None)))
-
-    @cached_property
-    def _around(self) -> tuple[str, ...]:
-        """The text of the query as a script of its own, in two parts if a window stands between them."""
-        text = to_xscl(Script((self._query,), self._namespaces))
-        return around_window(text, self._query.source) if isinstance(self._query.source, Join) else (text,)
+        if self._form_id is None:
+            self._form_id = digest(repr(_with_window(self.normal, None)))
+        return self._form_id
 
 
 class UnnamedQuery:
-    """What a query of a script is without its PUBLISH name. `text` is its text as a script of its own."""
+    """What a query of a script is without its PUBLISH name. `text` is its text as a script of its own, and `window`
+    that of its join, in microseconds."""
 
-    def __init__(self, shared: SharedQuery, source: Input, text: str) -> None:
-        self.shared, self._source, self.text = shared, source, text
+    __slots__ = ("_normal", "_window", "shared", "text")
 
-    @cached_property
+    def __init__(self, shared: SharedQuery, window: int | None, text: str) -> None:
+        self.shared, self._window, self.text = shared, window, text
+        self._normal: NormalQuery | None = None
+
+    @property
     def normal(self) -> NormalQuery:
         """The normal form. Computed on first use: a query that is registered already does not need it."""
-        normal = self.shared.normal
-        if isinstance(self._source, Join) and self._source.window.us != normal.window:
-            normal = replace(normal, window=self._source.window.us)  # with the same conjunctive queries
-        return normal
+        if self._normal is None:
+            self._normal = _with_window(self.shared.normal, self._window)
+        return self._normal
+
+
+def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
+    """The normal form with another window, and with the same conjunctive queries."""
+    return normal if normal.window == window else replace(normal, window=window)
 
 
 class CompiledQuery:
@@ -129,7 +145,8 @@ class Compiler:
     """Compiles queries. The parser returns the same tree for the same text, so cached queries are found by identity."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], SharedQuery] = {}
+        # With its syntax tree, so that no others can have the identities of its parts.
+        self._known: dict[tuple[object, ...], tuple[Query, SharedQuery]] = {}
 
     def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
         """Compiles a query of a script."""
@@ -138,9 +155,8 @@ class Compiler:
         if found is None:
             if len(self._known) >= MAX_COMPILED:
                 self._known.clear()
-            # The cached query keeps its syntax trees alive, so that no others can have their identities.
-            found = self._known[key] = SharedQuery(query, namespaces)
-        return CompiledQuery(found.of(query), query.publish)
+            found = self._known[key] = query, SharedQuery(query, namespaces)
+        return CompiledQuery(found[1].of(query), query.publish)
 
     def compile_text(self, text: str) -> CompiledQuery:
         """Compiles a stored query, which is a script of its own. Raises StoreError if it cannot be parsed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from json.encoder import encode_basestring
 
 
 class Identity:
@@ -14,15 +14,17 @@ class Identity:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._begun = hashlib.sha256(text.encode())
+        self._begun: hashlib._Hash | None = None
 
     @classmethod
     def of(cls, name: str, text: str, occurrence: int) -> Identity:
         """Returns the identity of a query."""
-        return cls(json.dumps([name, text, occurrence], ensure_ascii=False).removesuffix("]"))
+        return cls(f"[{encode_basestring(name)}, {encode_basestring(text)}, {occurrence}")
 
     def id(self, choice: bytes) -> str:
         """Returns an output's id: 32 hexadecimal digits of a digest. `choice` is what `choice_of` returns, encoded."""
+        if self._begun is None:  # very many queries have no output
+            self._begun = hashlib.sha256(self.text.encode())
         digest = self._begun.copy()
         digest.update(choice)
         return digest.hexdigest()[:32]

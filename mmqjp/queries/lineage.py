@@ -10,6 +10,8 @@ from mmqjp.queries.registry import Registry
 
 def cycle_of(registry: Registry, name: str, without: Container[Subscription] = frozenset()) -> list[str]:
     """Returns the streams on a path from a stream to itself, avoiding the queries `without`; [] if none exists."""
+    if not registry.is_read(name):
+        return []
     ways, met = [[name]], set()
     while ways:
         way = ways.pop()

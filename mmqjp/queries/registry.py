@@ -97,6 +97,10 @@ class Registry:
         found: Collection[Subscription] = self._by_text.get((published, text), ())
         return found
 
+    def is_read(self, stream: str) -> bool:
+        """Returns whether a query or an inner join reads a stream."""
+        return stream in self._readers
+
     def made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
         """Returns the streams that the producers of a stream read. An external stream has none."""
         named = self._by_name.get(stream, ())

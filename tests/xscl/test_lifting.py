@@ -18,7 +18,7 @@ from xscl.skeletons import KnownSkeletons
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser, "_known", {})
-    monkeypatch.setattr(parser, "_skeletons", KnownSkeletons())
+    monkeypatch.setattr(parser, "_skeletons", KnownSkeletons(parser._in_own_place))
 
 
 def outcome(text: str, *, reuse: bool) -> Script | list[str]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from common.quick import quick
+
 Axis = Literal["/", "//"]
 NodeKind = Literal["element", "attribute"]
 CompareOp = Literal["=", "!=", "<", "<=", ">", ">="]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Span:
     """A half-open range of character offsets in a script."""
@@ -32,6 +35,7 @@ def nowhere() -> Span:
 # ---------------------------------------------------------------- paths
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class NameTest:
     """Which nodes a step takes: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name` or `@*`.
@@ -45,6 +49,7 @@ class NameTest:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a path: its axis and test, filters that must all hold, and the variable that it binds, if any."""
@@ -56,6 +61,7 @@ class Step:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Rel:
     """A path from the filtered node. Without steps it is `.`, the node itself."""
@@ -68,6 +74,7 @@ class Rel:
 # The same classes serve filters, whose leaves are Rel, and predicates and SELECT, whose leaves are VarPath.
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class VarPath:
     """A variable or, with steps, a path on it: `x1`, `x1/title`."""
@@ -77,6 +84,7 @@ class VarPath:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class String:
     """A string literal; `value` is the text that it stands for."""
@@ -85,6 +93,7 @@ class String:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number literal, as it is written."""
@@ -93,6 +102,7 @@ class Number:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Call:
     """A function call: a condition such as `contains(...)`, or a value such as `host(...)`."""
@@ -102,6 +112,7 @@ class Call:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Compare:
     """A comparison of two operands."""
@@ -112,6 +123,7 @@ class Compare:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class And:
     """A condition that holds if all of `args` do."""
@@ -120,6 +132,7 @@ class And:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Or:
     """A condition that holds if any of `args` does."""
@@ -128,6 +141,7 @@ class Or:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Not:
     """A condition that holds if `arg` does not."""
@@ -142,6 +156,7 @@ Operand = VarPath | String | Number | Call
 # ---------------------------------------------------------------- constructors
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Hole:
     """`{operand}` in an element constructor. `text` is what stands between the braces, stripped."""
@@ -151,6 +166,7 @@ class Hole:
     span: Span = nowhere()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ElementConstructor:
     """`<name attr="text {hole}">text {hole} <child/></name>`. Names may have a prefix."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from common.quick import quick
 from xscl.algebra.expressions import (
     And,
     Call,
@@ -29,6 +30,7 @@ TUPLE_TEST = Test("element", "", "tuple")
 """The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Term:
     """A variable's string value, with functions applied to it, the innermost first."""
@@ -37,6 +39,7 @@ class Term:
     functions: tuple[str, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Side:
     """One input of a conjunctive query: a tree pattern over a stream.
@@ -53,6 +56,7 @@ class Side:
         return tuple(node.var for node in self.pattern.walk() if node.var)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Conjunct:
     """A conjunctive query. A filter has no `right`. Each of `joins` pairs a term of the left with one of the right."""
@@ -67,6 +71,7 @@ class Conjunct:
         return (self.left,) if self.right is None else (self.left, self.right)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`.
@@ -89,6 +94,7 @@ class Hidden:
         return hidden_stream(repr(self))
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SelectEntry:
     """One SELECT item: its key in `nodes`, which is also its element's name, and its value, or a constant's text."""
@@ -97,6 +103,7 @@ class SelectEntry:
     value: Term | str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class NormalQuery:
     """A query in normal form.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from operator import is_
 
+from common.quick import quick
+from common.remembered import Remembered
 from xscl.algebra.expressions import NodeKind
 
 EXTENSION_PREFIX = "mmqjp"
@@ -12,6 +15,7 @@ EXTENSION_PREFIX = "mmqjp"
 `number`, `string` and `compare` (of numbers), which libxml2 gets wrong: it reads 1e3 as a number, and writes 1e+12."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, order=True)
 class Test:
     """A name test. `uri` is the namespace, "" for none and "*" for any; `local` is "*" for any name."""
@@ -30,6 +34,7 @@ class Test:
         return f"@{name}" if self.kind == "attribute" else name
 
 
+@quick
 @dataclass(frozen=True, slots=True, order=True)
 class Condition:
     """A condition on a node: its string value is `literal`, or the XPath 1.0 expression `xpath` is true for it."""
@@ -41,6 +46,7 @@ class Condition:
         return f". = {quoted(self.literal)}" if self.literal is not None else str(self.xpath)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class PatternNode:
     """A node of a tree pattern, to which `axis` leads from its parent. On the self axis, ".", it may have `functions`
@@ -52,6 +58,7 @@ class PatternNode:
     children: tuple[PatternNode, ...] = ()
     var: str | None = None
     functions: tuple[str, ...] = ()
+    _text: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def walk(self) -> Iterator[PatternNode]:
         """This node and all below it, in pre-order."""
@@ -60,20 +67,50 @@ class PatternNode:
             yield from child.walk()
 
     def __str__(self) -> str:
-        functions = "".join(f"[{name}]" for name in self.functions)
-        head = f".{functions}" if self.axis == "." else f"{self.axis}{self.test}"
-        arrow = f"->{self.var}" if self.var else ""
-        conditions = "".join(f"[{condition}]" for condition in self.conditions)
-        return head + arrow + conditions + "".join(f"[.{child}]" for child in self.children)
+        if self._text is None:  # asked for again and again, of nodes that many patterns share
+            functions = "".join([f"[{name}]" for name in self.functions])
+            head = f".{functions}" if self.axis == "." else f"{self.axis}{self.test}"
+            arrow = f"->{self.var}" if self.var else ""
+            conditions = "".join([f"[{condition}]" for condition in self.conditions])
+            children = "".join([f"[.{child}]" for child in self.children])
+            object.__setattr__(self, "_text", head + arrow + conditions + children)
+        return self._text  # type: ignore[return-value]  # it has just been set
 
 
 def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -> PatternNode:
-    """The pattern with `change` applied to every node, children first."""
+    """The pattern with `change` applied to every node, children first. What it leaves as it is stays the same
+    object."""
     if node.children:
-        children = tuple([transform(child, change) for child in node.children])
-        # Written out, because `replace` takes several times as long.
-        node = PatternNode(node.axis, node.test, node.conditions, children, node.var, node.functions)
+        node = _with_children(node, tuple([transform(child, change) for child in node.children]))
     return change(node)
+
+
+def naming(node: PatternNode, variables: Collection[str]) -> PatternNode:
+    """The pattern without the names of other variables than these."""
+    if node.children:
+        node = _with_children(node, tuple([naming(child, variables) for child in node.children]))
+    return node if node.var in variables else unnamed(node)
+
+
+def unnamed(node: PatternNode) -> PatternNode:
+    """The node without the name of its own variable."""
+    if node.var is None:
+        return node
+    return _unnamed(node) if node.children else _unnamed_leaf(node)
+
+
+def _with_children(node: PatternNode, children: tuple[PatternNode, ...]) -> PatternNode:
+    if all(map(is_, children, node.children)):
+        return node
+    # Written out, because `replace` takes several times as long.
+    return PatternNode(node.axis, node.test, node.conditions, children, node.var, node.functions)
+
+
+def _unnamed(node: PatternNode) -> PatternNode:
+    return PatternNode(node.axis, node.test, node.conditions, node.children, None, node.functions)
+
+
+_unnamed_leaf = Remembered(_unnamed)
 
 
 def attach(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from json.encoder import encode_basestring as _quoted
 from typing import Any
 
 from common.errors import InvalidValue
+from common.remembered import Remembered
 from xscl.algebra.functions import DERIVED
 from xscl.algebra.pattern import Condition, PatternNode, Test
 
@@ -22,7 +24,7 @@ _test = lru_cache(maxsize=10_000)(Test)
 
 def to_json(node: PatternNode) -> str:
     """A pattern as JSON, without its variables."""
-    return json.dumps(_plain(node), ensure_ascii=False, separators=(",", ":"))
+    return _json(node) if node.children else _leaf_json(node)
 
 
 def from_json(text: str) -> PatternNode:
@@ -33,10 +35,21 @@ def from_json(text: str) -> PatternNode:
         raise InvalidValue(f"{text[:80]!r} is no tree pattern") from error
 
 
-def _plain(node: PatternNode) -> list[Any]:
-    conditions = [["?", c.xpath] if c.literal is None else ["=", c.literal] for c in node.conditions]
-    children = [_plain(child) for child in node.children]
-    return [node.axis, node.test.kind, node.test.uri, node.test.local, conditions, children, list(node.functions)]
+def _json(node: PatternNode) -> str:
+    test = ",".join(map(_quoted, (node.axis, node.test.kind, node.test.uri, node.test.local)))
+    conditions = ",".join(map(_condition_json, node.conditions))
+    children = ",".join(map(to_json, node.children))
+    functions = ",".join(map(_quoted, node.functions))
+    return f"[{test},[{conditions}],[{children}],[{functions}]]"
+
+
+_leaf_json = Remembered(_json)  # very many patterns share their leaves
+
+
+def _condition_json(condition: Condition) -> str:
+    if condition.literal is None:
+        return f'["?",{_quoted(condition.xpath or "")}]'
+    return f'["=",{_quoted(condition.literal)}]'
 
 
 def _node(plain: Any) -> PatternNode:

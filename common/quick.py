@@ -1,0 +1,32 @@
+"""Makes frozen dataclasses with slots quick to create and to show. They stay what they are in all else."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def quick(cls: type[T]) -> type[T]:
+    """Gives a frozen dataclass with slots an `__init__` and a `__repr__` that do the same in half the time.
+
+    The `__init__` sets the slots themselves, and the `__repr__` does not look out for objects that hold themselves.
+    """
+    found = fields(cls)  # type: ignore[arg-type]  # a dataclass
+    names: dict[str, Any] = {f"_set_{field.name}": getattr(cls, field.name).__set__ for field in found}
+    names |= {f"_default_{field.name}": field.default for field in found}
+    parameters = "".join(
+        f", {field.name}" + ("" if field.default is MISSING else f"=_default_{field.name}")
+        for field in found
+        if field.init
+    )
+    values = {field.name: field.name if field.init else f"_default_{field.name}" for field in found}
+    body = "; ".join(f"_set_{name}(self, {value})" for name, value in values.items())
+    shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in found if field.repr)
+    # As the module dataclasses makes its own.
+    exec(f"def __init__(self{parameters}): {body}", names)
+    exec(f"def __repr__(self): return f'{cls.__qualname__}({shown})'", names)
+    for name in ("__init__", "__repr__"):
+        setattr(cls, name, names[name])
+    return cls
