@@ -12,7 +12,7 @@ from mmqjp.tables.columns import INT, INTS, TEXT, TEXTS, schema
 # `kind` is external, published or hidden. `parts` and `part_ids` identify the documents behind a chain, and `source_*`
 # the external documents behind any document. `bound_*` are the nodes that the children of a tuple stand for. `arrival`
 # numbers external documents; other documents have that of the latest one behind them. `appeared` has an entry per part.
-# `mmqjp.documents.records.Record` describes them.
+# `mmqjp.documents.record.Record` describes them.
 DOCUMENTS = schema(
     docid=INT,
     id=TEXT,
