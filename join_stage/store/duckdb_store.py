@@ -124,10 +124,11 @@ class DuckDBStore(DuckDBTables):
         self._in_batch = True
 
     def commit(self) -> None:
-        if not self._begun:
+        if not self._begun:  # nothing else was done: one statement, which is a transaction of its own, ends the batch
             self._threads.use_one()
+            self._in_batch = False
         with written():
-            self._waiting.write()  # if nothing else was done, this statement is a transaction of its own
+            self._waiting.write()
             if self._begun:
                 self._connection.commit()
         self._in_batch = self._begun = False

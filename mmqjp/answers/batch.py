@@ -203,6 +203,7 @@ class Batches:
                 now=now,
             )
             if dropped is not None:
+                components.eviction.evict_for_good(dropped)
                 components.state.record_dropped(dropped)
             components.records.ids.forget()
             prune_offsets(components.store, components.ledger, sources, files)

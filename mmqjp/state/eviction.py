@@ -18,6 +18,10 @@ CHECKS_PER_IDLE = 60
 """While no documents come, eviction is checked at most this many times per `idle_after`."""
 
 
+WORTH_EVICTING = 64
+"""Join state is evicted when this part of the widest window can go, because that takes as long as several documents."""
+
+
 class Eviction:
     """Evicts join state that no document can match any more."""
 
@@ -49,7 +53,12 @@ class Eviction:
             return
         self._ledger.save_metadata(CommitMetadata(settings={WATERMARKS: to_setting(lateness, greatest)}))
         before = self._before(greatest)
-        if before > EARLIEST:
+        if self._is_worth_it(before):
+            self._state.evict(before)
+
+    def evict_for_good(self, before: int) -> None:
+        """Evicts, within a batch, all documents that begin before a time: they are about to be dropped."""
+        if before > self._state.evicted_before:
             self._state.evict(before)
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
@@ -61,9 +70,11 @@ class Eviction:
             return False
         self._checked = now
         before, done = self._before(greatest), self._state.evicted_before
-        if before <= done:
-            return False
-        return has_documents_between(self._store, done, before)
+        return self._is_worth_it(before) and has_documents_between(self._store, done, before)
+
+    def _is_worth_it(self, before: int) -> bool:
+        """Returns whether enough has become obsolete since documents were last evicted."""
+        return before > self._state.evicted_before + self._registry.window // WORTH_EVICTING
 
     def _before(self, greatest: Mapping[str, int]) -> int:
         return self.before(self._watermarks.of(self._registry.outside(), greatest))

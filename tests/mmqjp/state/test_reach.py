@@ -226,3 +226,21 @@ def test_a_note_of_how_far_a_store_reaches_is_read_as_it_was_written():
     reach = Reach((Gap(3, 1), Gap(2, 5)), (Gap(1, 1),), frozenset({"S", "ö"}))
     assert Reach.from_setting(reach.to_setting()) == reach
     assert Reach.from_setting(None) == Reach()
+
+
+def test_documents_are_evicted_when_there_is_a_part_of_the_window_to_evict():
+    wide = "S/r->x JOIN {x = y, 64 h} S/r->y PUBLISH pairs"
+    with Session("duckdb", lateness=0, now=lambda: NOW + 300 * HOUR) as engine:
+        engine.subscribe(wide)
+        engine.process([doc(half_hours / 2) for half_hours in range(124)])
+        counts = [kept(engine)]
+        for half_hours in range(124, 160):
+            engine.process([doc(half_hours / 2)])
+            counts.append(kept(engine))
+        evictions = [number for number, pair in enumerate(pairwise(counts)) if pair[1] <= pair[0]]
+        assert max(counts) <= 64 * 2 + 1 + 3
+        assert 2 <= len(evictions) <= 16
+        mark_delivered(engine)
+        engine.prune(0)
+        assert kept(engine) == 64 * 2 + 1
+        assert engine.sql("SELECT min(t0) AS t FROM documents")["t"][0].as_py() >= NOW + 15 * HOUR
