@@ -10,7 +10,7 @@ from feeds.times import INT64, Now, TimeValue, now_us, parse_time
 
 DEFAULT_STREAM = "S"
 
-_DECLARED_ENCODING = re.compile(r"""(\A\ufeff?<\?xml\s[^>]*?)\sencoding\s*=\s*(?:"[^">]*"|'[^'>]*')""")
+_DECLARED_ENCODING = re.compile(r"""(\ufeff?<\?xml\s[^>]*?)\sencoding\s*=\s*(?:"[^">]*"|'[^'>]*')""")
 
 
 def is_text(value: str) -> bool:
@@ -64,7 +64,9 @@ class Document:
         """
         if isinstance(self.xml, bytes):
             return self.xml
-        return _DECLARED_ENCODING.sub(r"\1", self.xml, count=1).encode("utf-8", "surrogatepass")
+        declared = _DECLARED_ENCODING.match(self.xml)
+        text = self.xml if declared is None else declared[1] + self.xml[declared.end() :]
+        return text.encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
