@@ -60,6 +60,9 @@ class PatternNode:
     functions: tuple[str, ...] = ()
     _text: str | None = field(default=None, init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return _shown(self) if self.children else _shown_leaf(self)
+
     def walk(self) -> Iterator[PatternNode]:
         """This node and all below it, in pre-order."""
         yield self
@@ -75,6 +78,17 @@ class PatternNode:
             children = "".join([f"[.{child}]" for child in self.children])
             object.__setattr__(self, "_text", head + arrow + conditions + children)
         return self._text  # type: ignore[return-value]  # it has just been set
+
+
+def _shown(node: PatternNode) -> str:
+    """What `repr` says of a dataclass: stores have digests of it."""
+    return (
+        f"PatternNode(axis={node.axis!r}, test={node.test!r}, conditions={node.conditions!r}, "
+        f"children={node.children!r}, var={node.var!r}, functions={node.functions!r})"
+    )
+
+
+_shown_leaf = Remembered(_shown)  # many patterns share them
 
 
 def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -> PatternNode:
