@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from operator import is_
 
 from common.quick import quick
@@ -114,7 +114,7 @@ def unnamed(node: PatternNode) -> PatternNode:
 
 
 def _with_children(node: PatternNode, children: tuple[PatternNode, ...]) -> PatternNode:
-    if all(map(is_, children, node.children)):
+    if len(children) == len(node.children) and all(map(is_, children, node.children)):
         return node
     # Written out, because `replace` takes several times as long.
     return PatternNode(node.axis, node.test, node.conditions, children, node.var, node.functions)
@@ -129,7 +129,16 @@ _unnamed_leaf = Remembered(_unnamed)
 
 def attach(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:
     """The pattern, in which the node bound to `var` has one more child."""
-    return transform(pattern, lambda n: replace(n, children=(*n.children, branch)) if n.var == var else n)
+    return transform(pattern, lambda n: _with_children(n, (*n.children, branch)) if n.var == var else n)
+
+
+def renamed(pattern: PatternNode, names: Mapping[str, str]) -> PatternNode:
+    """The pattern, in which each variable has the name that `names` gives it."""
+    children = tuple([renamed(child, names) for child in pattern.children])
+    var = pattern.var and names[pattern.var]
+    if var == pattern.var:
+        return _with_children(pattern, children)
+    return PatternNode(pattern.axis, pattern.test, pattern.conditions, children, var, pattern.functions)
 
 
 def quoted(text: str) -> str:
