@@ -27,6 +27,7 @@ def quick(cls: type[T]) -> type[T]:
     # As the module dataclasses makes its own.
     exec(f"def __init__(self{parameters}): {body}", names)
     exec(f"def __repr__(self): return f'{cls.__qualname__}({shown})'", names)
-    for name in ("__init__", "__repr__"):
-        setattr(cls, name, names[name])
+    setattr(cls, "__init__", names["__init__"])  # noqa: B010  # type checkers refuse the assignment
+    if hasattr(cls.__repr__, "__wrapped__"):  # made by the module, and not written in the class
+        setattr(cls, "__repr__", names["__repr__"])  # noqa: B010  # the same
     return cls

@@ -214,9 +214,9 @@ class Catalog:
             tuple(edge for edge in dict.fromkeys(edges) if edge not in uses.edges),
             tuple(leaf for leaf in dict.fromkeys(leaves) if leaf not in uses.values),
         )
-        uses.steps.update(self._ways(shared.variables))
-        uses.edges.update(edges)
-        uses.values.update(leaves)
+        _count(uses.steps, self._ways(shared.variables))
+        _count(uses.edges, edges)
+        _count(uses.values, leaves)
         return change
 
     def remove(self, row: int, window: int, ordered: bool) -> tuple[Change, Change]:
@@ -310,6 +310,12 @@ class Catalog:
             number = self._template_of[key] = len(self.templates)
             self.templates.append(shape)
         return number
+
+
+def _count(uses: Counter[T], more: Iterable[T]) -> None:
+    """Increases some counts: of a few, faster than `update`."""
+    for use in more:
+        uses[use] = uses.get(use, 0) + 1
 
 
 def _released(uses: Counter[T], given_back: Sequence[T]) -> list[T]:

@@ -7,7 +7,7 @@ variable, whatever queries call it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from common.quick import quick
@@ -43,7 +43,7 @@ def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
     A term on an inner node of the minor, or with functions, gets a leaf on the self axis. So value joins are between
     leaves only. Without terms (a filter) the minor is the top node of the pattern, with all the rest as branches.
     """
-    by_var: dict[str, list[Term]] = {}
+    by_var: dict[str | None, list[Term]] = {}
     for term in dict.fromkeys(terms):
         by_var.setdefault(term.var, []).append(term)
     if not by_var:
@@ -68,13 +68,16 @@ class _MarkedNode:
 
 
 class _MinorBuilder:
-    def __init__(self, by_var: dict[str, list[Term]]) -> None:
+    def __init__(self, by_var: Mapping[str | None, list[Term]]) -> None:
         self._by_var = by_var
         self.nodes: list[MinorNode] = []
         self.node_of: dict[Term, int] = {}
 
     def mark(self, node: PatternNode, path: tuple[int, ...]) -> _MarkedNode | None:
-        children = [self.mark(child, (*path, i)) for i, child in enumerate(node.children)]
+        children = [
+            self.mark(child, (*path, i)) if child.children or child.var in self._by_var else None
+            for i, child in enumerate(node.children)
+        ]
         terms = self._by_var.get(node.var, []) if node.var else []
         below = len(children) - children.count(None)
         if not terms and not below:

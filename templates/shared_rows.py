@@ -101,17 +101,17 @@ class SharedRows:
     def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> FoundRow:
         """Finds or makes the row of a conjunctive query. `shape` is that of the query; `template` is the shape of its
         template, which has the number `number` and may have its nodes in another order."""
-        for restored in self._restored.pop(_same_variables(number, variables), ()):
+        same = self._restored.pop(_same_variables(number, variables), ()) if self._restored else ()
+        for restored in same:
             self._index(restored, canonical_row(template, restored.variables), range(len(variables)))
         canonical = canonical_row(shape, variables)
         shared = self._by_key.get(canonical.key)
         is_new = shared is None
         if shared is None:
-            own = canonical_shape(template).position
-            node_at = {place: node for node, place in enumerate(own)}
-            slots = tuple(node_at[place] for place in canonical_shape(shape).position)
-            if shape == template:
-                slots = tuple(range(len(slots)))  # keeps the query's own order, as in Table 6.4(a)
+            slots = tuple(range(len(variables)))  # keeps the query's own order, as in Table 6.4(a)
+            if shape != template:
+                node_at = {place: node for node, place in enumerate(canonical_shape(template).position)}
+                slots = tuple(node_at[place] for place in canonical_shape(shape).position)
             by_slot = [0] * len(slots)
             for node, slot in enumerate(slots):
                 by_slot[slot] = variables[node]

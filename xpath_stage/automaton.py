@@ -45,7 +45,7 @@ class Automaton:
         self._classes = Classes(self._filters, self._vocabulary, limits.classes)
         self._limits = limits
         self._steps = StepIndex()
-        self._edges_to: dict[int, set[Edge]] = {}
+        self._edges_to: dict[int, tuple[Edge, ...]] = {}
         self._owners = Tags()
         self._wanted: set[int] = set()
         self._valued = Tags()
@@ -65,7 +65,7 @@ class Automaton:
             if step.node.test.kind == "attribute":
                 self._owners.add(self._steps.owner_test(step))
         for edge in change.edges:
-            self._edges_to.setdefault(edge[1], set()).add(edge)
+            self._edges_to[edge[1]] = (*self._edges_to.get(edge[1], ()), edge)  # mostly the only one
             self._groups.add(edge, self._selects.get(edge[1], ()))
         self._wanted.update(change.values)
         for value in change.values:
@@ -77,8 +77,8 @@ class Automaton:
         """Unregisters what `add` registered."""
         self._groups.remove(change.edges)
         for edge in change.edges:
-            self._edges_to[edge[1]].discard(edge)
-            if not self._edges_to[edge[1]]:
+            left = self._edges_to[edge[1]] = tuple(other for other in self._edges_to[edge[1]] if other != edge)
+            if not left:
                 del self._edges_to[edge[1]]
         for value in change.values:
             self._valued.remove(self._steps.test_of(value))

@@ -39,11 +39,11 @@ class MaskIndex(Generic[T]):
     """
 
     __slots__ = ("_bit_of", "_by_bit", "_items", "_need")
+    _bit_of: dict[T, int]
 
     def __init__(self) -> None:
         self._items: dict[T, Bits] = {}
         self._by_bit: dict[int, dict[T, Bits]] | None = None
-        self._bit_of: dict[T, int] = {}
         self._need = 0
 
     @property
@@ -88,7 +88,7 @@ class MaskIndex(Generic[T]):
 
     def _index(self) -> dict[int, dict[T, Bits]]:
         if self._by_bit is None:
-            self._by_bit = {}
+            self._by_bit, self._bit_of = {}, {}
             self._need = mask_of(bit for required in self._items.values() for bit in required)
             for item, required in self._items.items():
                 self._sort_in(item, required, self._by_bit)

@@ -90,9 +90,7 @@ class TableParser:
                     raise Unparsable
                 size, make, rule, inlined = action
                 if make is None:
-                    del states[-1]
-                    state = all_actions[states[-1]][rule]
-                    states.append(state)
+                    state = states[-1] = all_actions[states[-2]][rule]
                     continue
                 if size:
                     children = values[-size:]

@@ -36,7 +36,7 @@ from xscl.algebra.normal import (
     hole_key,
     variables_of,
 )
-from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming, transform
+from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming, renamed, transform
 from xscl.algebra.system_names import block_of, block_root, is_system_variable, path_end
 from xscl.disjuncts import disjuncts
 from xscl.lower_paths import PatternBuilder
@@ -322,13 +322,12 @@ def _canonical_names(conjuncts: tuple[Conjunct, ...]) -> dict[str, str]:
 
 def _rename(conjunct: Conjunct, names: Mapping[str, str]) -> Conjunct:
     def side(old: Side) -> Side:
-        pattern = transform(old.pattern, lambda n: replace(n, var=names[n.var]) if n.var else n)
-        return replace(old, pattern=pattern)
+        return Side(old.stream, renamed(old.pattern, names), old.hidden)
 
     return Conjunct(
         side(conjunct.left),
         conjunct.right and side(conjunct.right),
-        tuple((replace(a, var=names[a.var]), replace(b, var=names[b.var])) for a, b in conjunct.joins),
+        tuple((Term(names[a.var], a.functions), Term(names[b.var], b.functions)) for a, b in conjunct.joins),
         tuple(_rename_expr(expr, names) for expr in conjunct.residual),
     )
 

@@ -217,7 +217,7 @@ def _check_declarations(declarations: list[Declaration]) -> list[Problem]:
 def _with_hole_texts(query: Query, text: str) -> Query:
     """The query, in whose constructor each hole has the text between its braces."""
     assert isinstance(query.select, ElementConstructor)
-    return replace(query, select=_element_with_texts(query.select, text))
+    return Query(query.source, _element_with_texts(query.select, text), query.publish, query.span)
 
 
 def _element_with_texts(node: ElementConstructor, text: str) -> ElementConstructor:
@@ -226,10 +226,10 @@ def _element_with_texts(node: ElementConstructor, text: str) -> ElementConstruct
         _element_with_texts(child, text) if isinstance(child, ElementConstructor) else _part_with_text(child, text)
         for child in node.children
     )
-    return replace(node, attributes=attributes, children=children)
+    return ElementConstructor(node.name, attributes, children, node.span)
 
 
 def _part_with_text(part: str | Hole, text: str) -> str | Hole:
     if isinstance(part, str):
         return part
-    return replace(part, text=text[part.span.start + 1 : part.span.end - 1].strip())
+    return Hole(part.operand, text[part.span.start + 1 : part.span.end - 1].strip(), part.span)

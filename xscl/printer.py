@@ -46,21 +46,29 @@ def to_xscl(node: Node) -> str:
     return _PRINTERS[type(node)](node)
 
 
-def around_window(text: str, join: Join) -> tuple[str, str]:
-    """What stands before and behind the window of a join, with which the `text` of a query ends."""
-    behind = _right(join)
-    return text.removesuffix(behind).removesuffix(_window(join.window)), behind
+def around_window(script: Script) -> tuple[str, ...]:
+    """The text of a script of one query: in two parts if it is a join, whose window stands between them."""
+    (query,) = script.queries
+    if query.publish is not None or not isinstance(query.source, Join):
+        return (to_xscl(script),)
+    return _beginning(script) + _selected(query) + _before_window(query.source), _behind_window(query.source)
+
+
+def _beginning(script: Script) -> str:
+    return "".join(f"DECLARE NAMESPACE {prefix} = {_string(uri)}; " for prefix, uri in script.namespaces)
 
 
 def _script(script: Script) -> str:
-    declarations = [f"DECLARE NAMESPACE {prefix} = {_string(uri)}" for prefix, uri in script.namespaces]
-    return "; ".join(declarations + [_query(query) for query in script.queries])
+    return _beginning(script) + "; ".join(map(_query, script.queries))
+
+
+def _selected(query: Query) -> str:
+    return "FROM " if query.select is None else f"SELECT {to_xscl(query.select)} FROM "
 
 
 def _query(query: Query) -> str:
-    select = "" if query.select is None else f"SELECT {to_xscl(query.select)} "
     publish = "" if query.publish is None else f" PUBLISH {query.publish}"
-    return f"{select}FROM {to_xscl(query.source)}{publish}"
+    return f"{_selected(query)}{to_xscl(query.source)}{publish}"
 
 
 def _item(item: SelectItem) -> str:
@@ -69,11 +77,14 @@ def _item(item: SelectItem) -> str:
 
 
 def _join(join: Join) -> str:
-    return f"{to_xscl(join.left)} {join.op} {{{to_xscl(join.pred)}, {_window(join.window)}{_right(join)}"
+    return _before_window(join) + _window(join.window) + _behind_window(join)
 
 
-def _right(join: Join) -> str:
-    """A join from behind its window on."""
+def _before_window(join: Join) -> str:
+    return f"{to_xscl(join.left)} {join.op} {{{to_xscl(join.pred)}, "
+
+
+def _behind_window(join: Join) -> str:
     right = to_xscl(join.right)
     return f"}} ({right})" if isinstance(join.right, Join) else f"}} {right}"
 

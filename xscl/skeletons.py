@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
 
 from xscl.algebra.expressions import ElementConstructor, Number, Span, String
@@ -91,7 +91,7 @@ class KnownSkeletons:
             except Problem:
                 return None
             self._keep(text, tree)
-        return tree if name is None else replace(tree, publish=name)
+        return tree if name is None else Query(tree.source, tree.select, name, tree.span)
 
     def _filled(self, filled: _Filled, literals: list[str]) -> Query:
         if filled.slot is None or filled.window is None:

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from join_stage.store.protocol import StoreError
@@ -21,7 +20,7 @@ from xscl import Query, Script, XsclErrors, parse_script, to_xscl
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.lower import normalize
 from xscl.printer import around_window
-from xscl.syntax import Join
+from xscl.syntax import Join, Window
 
 MAX_COMPILED = 20_000
 """The cache is cleared when it has this many queries."""
@@ -42,8 +41,7 @@ class SharedQuery:
         self._normal: NormalQuery | None = None
         self._form_id: str | None = None
         # The text of the query as a script of its own, in two parts if a window stands between them.
-        text = to_xscl(Script((self._query,), namespaces))
-        self._around = around_window(text, query.source) if isinstance(query.source, Join) else (text,)
+        self._around = around_window(Script((self._query,), namespaces))
 
     def of(self, query: Query) -> UnnamedQuery:
         """Returns what a query is without its PUBLISH name. `query` is the first one or shares its inputs."""
@@ -52,7 +50,7 @@ class SharedQuery:
         found = self._by_window.get(us)
         if found is None:
             text = self._around[0] if window is None else to_xscl(window).join(self._around)
-            found = self._by_window[us] = UnnamedQuery(self, us, text)
+            found = self._by_window[us] = UnnamedQuery(self, window, text)
         return found
 
     @property
@@ -75,11 +73,11 @@ class SharedQuery:
 
 class UnnamedQuery:
     """What a query of a script is without its PUBLISH name. `text` is its text as a script of its own, and `window`
-    that of its join, in microseconds."""
+    that of its join, None if it is not a join itself."""
 
     __slots__ = ("_normal", "_window", "shared", "text")
 
-    def __init__(self, shared: SharedQuery, window: int | None, text: str) -> None:
+    def __init__(self, shared: SharedQuery, window: Window | None, text: str) -> None:
         self.shared, self._window, self.text = shared, window, text
         self._normal: NormalQuery | None = None
 
@@ -87,13 +85,26 @@ class UnnamedQuery:
     def normal(self) -> NormalQuery:
         """The normal form. Computed on first use: a query that is registered already does not need it."""
         if self._normal is None:
-            self._normal = _with_window(self.shared.normal, self._window)
+            normal = self.shared.normal
+            self._normal = normal if self._window is None else _with_window(normal, self._window.us)
         return self._normal
 
 
 def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
     """The normal form with another window, and with the same conjunctive queries."""
-    return normal if normal.window == window else replace(normal, window=window)
+    if normal.window == window:
+        return normal
+    # Written out, because `replace` takes several times as long.
+    return NormalQuery(
+        normal.op,
+        window,
+        normal.conjuncts,
+        normal.entries,
+        normal.star,
+        normal.constructor,
+        normal.holes,
+        normal.namespaces,
+    )
 
 
 class CompiledQuery:

@@ -9,6 +9,7 @@ from typing import Any
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
+from mmqjp.queries.by_key import ByKey
 from mmqjp.queries.compile import inner_join, place
 from mmqjp.queries.forms import Form, Forms
 from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target
@@ -26,8 +27,7 @@ class Registry:
         self.catalog = catalog
         self.stage1, self._stage2 = stage1, stage2
         self.subscriptions: dict[int, Subscription] = {}
-        self._by_name: dict[Any, dict[Subscription, None]] = {}
-        self._by_text: dict[Any, dict[Subscription, None]] = {}
+        self._by_name, self._by_text = ByKey(), ByKey()
         self._by_row, self._forms = dict[int, RowTargets](), Forms()
         self._active_targets: Counter[int] = Counter()
         self._hidden: dict[str, HiddenStream] = {}
@@ -90,12 +90,11 @@ class Registry:
 
     def named(self, name: str) -> list[Subscription]:
         """Returns the queries of a name, in the order of their registration."""
-        return list(self._by_name.get(name, ()))
+        return list(self._by_name.get(name))
 
     def equal(self, published: str | None, text: str) -> Collection[Subscription]:
         """Returns the queries with a PUBLISH name (None for none) and text, in the order of their registration."""
-        found: Collection[Subscription] = self._by_text.get((published, text), ())
-        return found
+        return self._by_text.get((published, text))
 
     def is_read(self, stream: str) -> bool:
         """Returns whether a query or an inner join reads a stream."""
@@ -103,7 +102,7 @@ class Registry:
 
     def made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
         """Returns the streams that the producers of a stream read. An external stream has none."""
-        named = self._by_name.get(stream, ())
+        named = self._by_name.get(stream)
         makers: list[Owner] = [s for s in named if s.publishes and s not in without]
         if stream in self._hidden:
             makers.append(self._hidden[stream])
@@ -194,8 +193,8 @@ class Registry:
     def _index(self, subscription: Subscription) -> None:
         self._forget_sources()
         self.subscriptions[subscription.qid] = subscription
-        self._by_name.setdefault(subscription.name, {})[subscription] = None
-        self._by_text.setdefault(subscription.key, {})[subscription] = None
+        self._by_name.add(subscription.name, subscription)
+        self._by_text.add(subscription.key, subscription)
         self._forms.add(subscription)
 
     def remove(self, qid: int) -> None:
@@ -203,10 +202,8 @@ class Registry:
         self._forget_sources()
         subscription = self.subscriptions.pop(qid)
         self._forms.remove(subscription)
-        for index, key in ((self._by_name, subscription.name), (self._by_text, subscription.key)):
-            del index[key][subscription]
-            if not index[key]:
-                del index[key]
+        self._by_name.remove(subscription.name, subscription)
+        self._by_text.remove(subscription.key, subscription)
         self._remove_targets(subscription)
 
     def flush(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from operator import is_
 
 from common.quick import quick
@@ -60,6 +60,9 @@ class PatternNode:
     functions: tuple[str, ...] = ()
     _text: str | None = field(default=None, init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return _shown(self) if self.children else _shown_leaf(self)
+
     def walk(self) -> Iterator[PatternNode]:
         """This node and all below it, in pre-order."""
         yield self
@@ -75,6 +78,17 @@ class PatternNode:
             children = "".join([f"[.{child}]" for child in self.children])
             object.__setattr__(self, "_text", head + arrow + conditions + children)
         return self._text  # type: ignore[return-value]  # it has just been set
+
+
+def _shown(node: PatternNode) -> str:
+    """What `repr` says of a dataclass: stores have digests of it."""
+    return (
+        f"PatternNode(axis={node.axis!r}, test={node.test!r}, conditions={node.conditions!r}, "
+        f"children={node.children!r}, var={node.var!r}, functions={node.functions!r})"
+    )
+
+
+_shown_leaf = Remembered(_shown)  # many patterns share them
 
 
 def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -> PatternNode:
@@ -100,7 +114,7 @@ def unnamed(node: PatternNode) -> PatternNode:
 
 
 def _with_children(node: PatternNode, children: tuple[PatternNode, ...]) -> PatternNode:
-    if all(map(is_, children, node.children)):
+    if len(children) == len(node.children) and all(map(is_, children, node.children)):
         return node
     # Written out, because `replace` takes several times as long.
     return PatternNode(node.axis, node.test, node.conditions, children, node.var, node.functions)
@@ -115,7 +129,16 @@ _unnamed_leaf = Remembered(_unnamed)
 
 def attach(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:
     """The pattern, in which the node bound to `var` has one more child."""
-    return transform(pattern, lambda n: replace(n, children=(*n.children, branch)) if n.var == var else n)
+    return transform(pattern, lambda n: _with_children(n, (*n.children, branch)) if n.var == var else n)
+
+
+def renamed(pattern: PatternNode, names: Mapping[str, str]) -> PatternNode:
+    """The pattern, in which each variable has the name that `names` gives it."""
+    children = tuple([renamed(child, names) for child in pattern.children])
+    var = pattern.var and names[pattern.var]
+    if var == pattern.var:
+        return _with_children(pattern, children)
+    return PatternNode(pattern.axis, pattern.test, pattern.conditions, children, var, pattern.functions)
 
 
 def quoted(text: str) -> str:
