@@ -155,7 +155,7 @@ class Registry:
 
     def template_of(self, row: int) -> int:
         """Returns the template of a row that has targets."""
-        return next(self.of_row(row)).template
+        return self._by_row[row].template
 
     def add(self, subscription: Subscription) -> None:
         """Registers a query. If that fails, nothing of it remains."""

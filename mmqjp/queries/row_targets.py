@@ -154,6 +154,11 @@ class RowTargets:
     def __bool__(self) -> bool:
         return bool(self._groups)
 
+    @property
+    def template(self) -> int:
+        """The number of the row's template."""
+        return next(iter(self._groups.values())).first.template
+
     def add(self, target: Target, forms: Forms) -> None:
         """Adds a target."""
         form = forms.of(target.owner)
