@@ -59,6 +59,8 @@ def _beginning(script: Script) -> str:
 
 
 def _script(script: Script) -> str:
+    if not script.queries:
+        return _beginning(script).removesuffix("; ")
     return _beginning(script) + "; ".join(map(_query, script.queries))
 
 
