@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from common.lazy import lazy
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.identity import Identity
 from templates.catalog import INFINITE, Catalog, Placement
@@ -82,7 +82,7 @@ class Subscription:
     gaps: list[tuple[int, int | None]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
 
-    @cached_property
+    @lazy
     def identity(self) -> Identity:
         """The part of the ids of its outputs that they share."""
         return Identity.of(self.name, self.text, self.occurrence)
@@ -114,7 +114,7 @@ class Subscription:
     @property
     def publishes(self) -> bool:
         """Whether it has a PUBLISH name."""
-        return not UNNAMED.fullmatch(self.name)
+        return not (self.name.startswith("q") and UNNAMED.fullmatch(self.name))
 
     @property
     def active(self) -> bool:
@@ -161,7 +161,7 @@ class HiddenStream:
     active_reader_count: int = 0
     targets: list[Target] = field(default_factory=list)
 
-    @cached_property
+    @lazy
     def hidden(self) -> Hidden:
         """The inner join."""
         return self.find()
@@ -216,12 +216,12 @@ class Target:
     window: int
     streams: tuple[str, ...]
 
-    @cached_property
+    @lazy
     def conjunct(self) -> Conjunct:
         """The conjunctive query."""
         return self.owner.conjuncts[self.disjunct]
 
-    @cached_property
+    @lazy
     def placement(self) -> Placement:
         """Where its nodes are in the row. Raises StoreError if the store's tables disagree."""
         found = self.catalog.place(self.conjunct)

@@ -237,7 +237,9 @@ class Registry:
         self._forget_sources()
         self._active_targets[target.row] += 1
         target.owner.targets.append(target)
-        self._by_row.setdefault(target.row, RowTargets()).add(target, self._forms)
+        if target.row not in self._by_row:
+            self._by_row[target.row] = RowTargets()
+        self._by_row[target.row].add(target, self._forms)
         self._windows[target.window] += 1
         for stream in target.streams:
             self._readers[stream] += 1
