@@ -192,16 +192,6 @@ class SharedAccount:
         self._check()
         return {query: self._excess[query.qid] for query in self.audience.queries if query.qid in self._excess}
 
-    def could_exceed(self, times: int, own: Usage) -> bool:
-        """Returns whether somebody could exceed the quota for whom everything counts so many times, and `own` for an
-        arrival or in the block."""
-        work, quota = times * self._book.work, self._quota
-        in_block = times * self._book.total.work + work + own.work
-        if work + own.work <= quota.most_work and in_block <= quota.most_work_of_block:
-            return False
-        charges = Charges.of(self._block, [(self._book, times)])
-        return charges.excess(quota, EVERYTHING, own) is not None
-
     def _check(self) -> None:
         """Works out which members have exceeded their quota, and stops answering them."""
         self._is_checked = True

@@ -29,13 +29,14 @@ class SpentInStep(Protocol):
 class Before:
     """The usage of a block before a step: that of forms and groups of literals, with its `totals`; of single queries,
     which is to be added to that, by qid and the batch in which they began; and of groups of readers. `most_work` is the
-    most of any form."""
+    most of any form, and `literal_work` that of all groups of literals."""
 
     shared: dict[str, dict[ChargeKey, Usage]] = field(default_factory=dict)
     totals: dict[str, Usage] = field(default_factory=dict)
     own: dict[tuple[int, int], Usage] = field(default_factory=dict)
     readers: dict[str, Usage] = field(default_factory=dict)
     most_work: int = 0
+    literal_work: int = 0
 
     def update(self, rows: Mapping[UsageKey, Usage]) -> None:
         """Adds or replaces usage by key."""
@@ -47,7 +48,9 @@ class Before:
                 more = usage.outputs - before.outputs, usage.work - before.work
                 self.totals[owner] = total = Usage(total.outputs + more[0], total.work + more[1])
                 known[charge] = usage
-                if not owner.startswith(PREFIX):
+                if owner.startswith(PREFIX):
+                    self.literal_work += more[1]
+                else:
                     self.most_work = max(self.most_work, total.work)
             elif owner.isdecimal():
                 self.own[int(owner), charge.begun] = usage

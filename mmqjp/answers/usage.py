@@ -202,15 +202,33 @@ class Accounts:
         yield from self._literals.values()
 
     def _in_doubt(self) -> list[Form]:
-        """Returns the forms whose members could have exceeded their quota together with what groups of literals were
-        charged for, which were perhaps not charged themselves."""
-        most = self._before.most_work + max((used.work for used in self._before.own.values()), default=0)
+        """Returns the forms whose members could have exceeded their quota with what groups of literals were charged
+        for: perhaps the forms themselves were not charged, so that they have no account yet."""
+        step = sum(self._book(group.queries.id).work for group in self._literals)
+        in_block = self._before.literal_work + step
+        own = self._before.most_work + self._most_own
         return [
             form
-            for group, account in self._literals.items()
-            if account.could_exceed(group.most_times, Usage(0, most))
+            for group in self._literals
+            if self._is_over(group.most_times * step, own + group.most_times * in_block)
             for form in group.forms()
+            if self._is_over(*self._work_of(form))
         ]
+
+    def _work_of(self, form: Form) -> tuple[int, int]:
+        """Returns the most work that the step, and with it the block, can have for a member of a form without an
+        account."""
+        books = [(self._book(id), times) for id, times in form.shared.items()]
+        step = sum(times * book.work for book, times in books)
+        before = self._book(form.id).total.work + sum(times * book.total.work for book, times in books)
+        return step, before + step + self._most_own
+
+    @property
+    def _most_own(self) -> int:
+        return max((used.work for used in self._before.own.values()), default=0)
+
+    def _is_over(self, step: int, in_block: int) -> bool:
+        return step > self._quota.most_work or in_block > self._quota.most_work_of_block
 
     def spent(self, block: int) -> dict[UsageKey, Usage]:
         """Returns the usage of a block by key; in a backfill, that of the new queries only."""

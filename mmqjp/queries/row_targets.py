@@ -83,7 +83,7 @@ class LiteralGroup:
         self._index = INDEXES[test.name]()
         self._by_literal: dict[str, dict[TargetGroup, None]] = {}
         self.most_times = 1
-        """No form has its test in more conjunctive queries."""
+        """No form of it has literal tests, of any group, in more conjunctive queries."""
 
     def __bool__(self) -> bool:
         return bool(self._by_literal)
@@ -109,7 +109,7 @@ class LiteralGroup:
             self._index.add(test.literal)
         self._by_literal[test.literal][group] = None
         group.placed = self
-        self.most_times = max(self.most_times, group.form_of_queries.shared[test.id])
+        self.most_times = max(self.most_times, sum(group.form_of_queries.shared.values()))
         for target in group.targets:
             self.add_target(group, target)
 

@@ -118,3 +118,25 @@ def test_queries_that_come_and_go_get_the_pairs_whose_text_has_their_literals(se
         session.close()
     assert sorted(map(str, told)) == sorted(map(str, expected))
     assert expected
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_work_for_several_literal_tests_counts_together_in_any_batches(size: int):
+    """The query matches nothing, and neither of its two tests takes enough work to pause it."""
+    query = PAIRS.format("contains(w, 'zz') OR starts-with(w, 'zz')") + " PUBLISH n"
+    documents = [Document(f"d{n}", f"<a><w>t{n // 2}</w></a>", time=START + n) for n in range(100)]
+    with Session("duckdb") as free:
+        free.subscribe(query)
+        list(free.process(documents))
+        spent = [row["work"] for row in free.sql("SELECT work FROM spent").to_pylist()]
+    assert len(spent) == 2 and spent[0] == spent[1]
+    bound = spent[0] // 10 + 1  # a block may use ten times as much: each test stays within it
+    most = next(n for n in range(1, 101) if sum(spent) * (n // 2) // 50 > 10 * bound)
+    with Session("duckdb", max_work=bound) as bounded:
+        bounded.subscribe(query)
+        arrived, paused = 0, dict[str, str]()
+        while not paused and arrived < len(documents):
+            list(bounded.process(documents[arrived : arrived + size]))
+            arrived += size
+            paused = bounded.take_paused()
+        assert f"'d{most - 1}'" in paused["n"]
