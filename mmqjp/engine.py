@@ -24,7 +24,7 @@ from mmqjp.answers.outputs import Outputs, OutputStream
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, Quota
 from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
-from mmqjp.garbage import gc_paused, gc_paused_then_frozen
+from mmqjp.garbage import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.state.open_store import open_session, open_store
 from mmqjp.state.ownership import Ownership, ReadLock
@@ -201,7 +201,7 @@ class Engine:
     def _subscribe(
         self, script: str | Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool = False
     ) -> list[str]:
-        with gc_paused_then_frozen():
+        with gc_paused():
             parsed = parse_script(script) if isinstance(script, str) else script
             names, outputs, paused = self._batches.subscribe(parsed, mode, metadata_for, backfill=backfill)
         self._paused |= paused
@@ -302,7 +302,7 @@ def _stage1(
     session: SparkSession | None, store: JoinEngine, limits: Limits, max_nodes: int | None
 ) -> XPathStage | SparkStage:
     """Creates stage 1 with the stored groups of edges."""
-    with gc_paused_then_frozen():
+    with gc_paused():
         known = groups(store)
         if session is None:
             return XPathStage(known, limits=limits)

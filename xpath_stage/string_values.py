@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from common.distinct import distinct
 from templates.witness import node_id
 from xpath_stage.columns import Columns
 from xpath_stage.emissions import ITS_OWN, OTHERS, Derivation, Emissions, Ints, Walk
@@ -74,5 +75,5 @@ def _asked(
     if asked:
         own = np.append(own, np.array([node for node, (chain, _) in asked if not chain], np.int64))
     if asked or len(nodes) > once:
-        own = np.unique(own)
+        own = distinct(own)
     return own.tolist(), list(dict.fromkeys((node, how) for node, how in asked if how[0]))

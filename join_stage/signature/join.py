@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from join_stage.costs import Costs
 from join_stage.joiner import RESULT, Scope
 from join_stage.signature.arrays import dictionary_encode
@@ -80,7 +81,7 @@ class SignatureJoin:
         self._runs = tuple(run for run in runs if len(run))
         used = [run.value for run in self._runs]
         if len(self._values) > 2 * sum(map(len, used)) + 1000:
-            new = self._values.keep(np.unique(np.concatenate([np.zeros(0, np.int64), *used])))
+            new = self._values.keep(distinct(np.concatenate([np.zeros(0, np.int64), *used])))
             self._runs = tuple(renumbered(run, new) for run in self._runs)
 
     def mark(self) -> Mark:
@@ -105,7 +106,7 @@ class SignatureJoin:
     def keep_groups(self, kept: Collection[int], edges: Collection[Edge]) -> None:
         """Drops the groups that are neither in `kept` nor in postings, and those with none of `edges`, with their
         postings."""
-        used = np.unique(np.concatenate([np.zeros(0, np.int64), *(run.path_class for run in self._runs)]))
+        used = distinct(np.concatenate([np.zeros(0, np.int64), *(run.path_class for run in self._runs)]))
         self._classes, new = self._classes.only(used, kept, edges)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
         runs = (reclassed(run, new) for run in self._runs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from common.distinct import distinct
 from join_stage.signature.arrays import Ints
 from join_stage.signature.row_index import Path, RowIndex
 from templates.catalog import Edge
@@ -121,7 +122,7 @@ class PathClasses:
             self._asked_of = (known, self._asked_of[1]) if not left else (self._asked_of[0], known)
         found = known[classes]
         if (unknown := found < 0).any():
-            for number in np.unique(classes[unknown]).tolist():
+            for number in distinct(classes[unknown]).tolist():
                 known[number] = self._ask(self._all[number], left)
             found = known[classes]
         return found

@@ -3,11 +3,9 @@ output of that query."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from common.lazy import lazy
-from mmqjp.answers.output import node_orders
+from mmqjp.answers.output import node_orders, read_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +25,11 @@ class Body:
         return len(self.before) + len(self.after)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Answer:
     """An answer, which is not committed yet.
 
-    `t0`, `t1`, `documents`, `streams`, `nodes` and `nodes_json` are those of its outputs. `choice` is the part of the
+    `t0`, `t1`, `documents`, `streams` and, as JSON, `nodes` are those of its outputs. `choice` is the part of the
     outputs' ids that they share. `form`, `width`, `appeared`, `first_qid`, `arrival` and the qids `withheld` say who
     gets it, as in the table `answers`. `matches` are the numbers of the matches behind it.
     """
@@ -40,8 +38,7 @@ class Answer:
     t1: int
     documents: tuple[str, ...]
     streams: tuple[str, ...]
-    nodes: Mapping[str, int | str]
-    nodes_json: str
+    nodes: str
     body: Body
     choice: str
     form: str
@@ -52,7 +49,7 @@ class Answer:
     withheld: tuple[int, ...] = ()
     matches: list[int] = field(default_factory=list)
 
-    @lazy
+    @property
     def order(self) -> tuple[object, ...]:
         """Where it stands among those that end at the same time: by documents, nodes, and what else differs."""
-        return self.t1, self.documents, node_orders(self.nodes), self.choice, self.form
+        return self.t1, self.documents, node_orders(read_nodes(self.nodes)), self.choice, self.form

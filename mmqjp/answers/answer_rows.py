@@ -61,13 +61,12 @@ def answer_rows(
     )
 
 
-_ATTRIBUTES = {
-    name: name
-    for name in ("form", "t0", "t1", "documents", "streams", "choice", "width", "appeared", "first_qid", "arrival")
-} | {"nodes": "nodes_json"}
-"""Columns of `answers`, and the attributes of an answer that they have."""
+_ATTRIBUTES = (
+    "form", "t0", "t1", "documents", "streams", "nodes", "choice", "width", "appeared", "first_qid", "arrival",
+)  # fmt: skip
+"""Columns of `answers` that are attributes of an answer."""
 
-_SHARED = attrgetter(*_ATTRIBUTES.values())
+_SHARED = attrgetter(*_ATTRIBUTES)
 _BY_DOCUMENTS = attrgetter("t1", "documents")
 
 

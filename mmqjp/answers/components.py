@@ -18,7 +18,7 @@ from mmqjp.answers.quota import Quota
 from mmqjp.documents.admission import Admission
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import Timing, Watermarks, greatest_times, is_bounded
-from mmqjp.garbage import gc_paused_then_frozen
+from mmqjp.garbage import gc_paused
 from mmqjp.queries.changes import QueryChanges
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.model import HiddenStream, Subscription
@@ -76,7 +76,7 @@ def assemble(
     A document may have at most `max_document` bytes, and at most `max_nodes` elements and attributes; None means
     unlimited. Raises StoreError if the store cannot be read.
     """
-    with gc_paused_then_frozen():
+    with gc_paused():
         stored_queries, compiler = StoredQueries(store), Compiler()
         registry = Registry(stored_queries.catalog(), stage1, store)
         if not migrate(store, ledger, stored_queries, registry, compiler, partial(number_outputs, store, ledger)):

@@ -3,14 +3,16 @@ constructors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from json.encoder import encode_basestring as json_text
 
 from lxml import etree
 
 from mmqjp.answers.answer import Body
 from mmqjp.documents.record import Record
+from mmqjp.queries.selection import Item, Selection, element_of
 from xpath_stage.binder import Node
 from xscl.algebra.expressions import ElementConstructor, Hole
 from xscl.algebra.functions import derive
@@ -37,7 +39,7 @@ class Value:
     def markup(self) -> str:
         """Returns the element and its subtree as XML. It is serialized once."""
         record, number = self.record, self.node[0]
-        if number == 0 and record.kind == "external" and not record.has_namespaces:
+        if number == 0 and record.kind == "external" and "xmlns" not in record.xml:
             return record.xml  # which was serialized in the same way
         found = record.fragments.get(number)
         if found is None:
@@ -59,41 +61,42 @@ class Value:
         element, place = self.node
         return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
 
+    def json(self) -> str:
+        """Returns the node's id as JSON."""
+        return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
 
-def body(query: NormalQuery, t0: int, t1: int, values: Mapping[str, Value | str], holes: Sequence[Value | str]) -> Body:
+
+def body(selection: Selection, t0: int, t1: int, values: Sequence[Value], holes: Sequence[Value | str]) -> Body:
     """Returns the output document.
 
-    `values` has the SELECT entries in order; a str is a constant. `holes` has the values of an element constructor, in
-    order of appearance.
+    `values` has those of the terms of a selection. `holes` has the values of an element constructor, in order of
+    appearance.
     """
-    if query.constructor is not None:
-        root = _Constructor(query, holes).build(query.constructor)
+    normal = selection.normal
+    if normal.constructor is not None:
+        root = _Constructor(normal, holes).build(normal.constructor)
         return Body("", etree.tostring(root, encoding="unicode"))
-    items = [_item(key, value, star=query.star) for key, value in values.items()]
-    end = f">{''.join(items)}</match>" if items else "/>"
+    if all(map(Value.is_element, values)):
+        children = selection.children % tuple([value.markup() for value in values])
+    else:
+        rest = iter(values)
+        children = "".join([item.constant or _child(item, next(rest), star=normal.star) for item in selection.items])
+    end = f">{children}</match>" if children else "/>"
     return Body('<match query="', f'" t0="{t0}" t1="{t1}"{end}')
 
 
-def _item(key: str, value: Value | str, *, star: bool) -> str:
+def _child(item: Item, value: Value, *, star: bool) -> str:
     """Returns a child of a default output.
 
     With `star`, it is the element itself, or a new element that holds an attribute under its name or a derived value
     under its key.
     """
-    name = _element_name(key)
-    if isinstance(value, Value):
-        if value.is_element():
-            return value.markup() if star else f"<{name}>{value.markup()}</{name}>"
-        if star and not value.functions:
-            name = value.record.tree.attribute(*value.node)[0]
-        value = value.text()
-    item = etree.Element(name)
-    item.text = value
-    return etree.tostring(item, encoding="unicode")
-
-
-def _element_name(key: str) -> str:
-    return key.replace("'", "_")
+    if value.is_element():
+        return f"{item.before}{value.markup()}{item.after}"
+    name = item.name
+    if star and not value.functions:
+        name = value.record.tree.attribute(*value.node)[0]
+    return element_of(name, value.text())
 
 
 class _Constructor:

@@ -19,15 +19,15 @@ class Expansion:
     def __init__(self, registry: Registry, records: Records, operators: Operators, context: StepContext) -> None:
         self._registry, self._records, self._operators, self._context = registry, records, operators, context
 
-    def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Match, Inputs, list[Expanded]]]:
-        """Yields each match with its documents and the results that it gives."""
+    def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Inputs, list[Expanded]]]:
+        """Yields the documents of each match, and the results that it gives."""
         for match in matches:
-            inputs = Inputs(self._records[docid] for docid in match.docids)
+            inputs = Inputs([self._records[docid] for docid in match.docids])
             found: list[Expanded] = []
             for part in self._registry.parts_of_row(match.row):
                 operator = self._operators.of(part.first.owner)
                 found += operator.on_match(part, self._context, match, inputs)
-            yield match, inputs, found
+            yield inputs, found
 
     def closed(self, rows: Iterable[int]) -> dict[int, int]:
         """Maps rows of R_T to the arrival from which on nobody wants their matches. Rows without one are left out."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.answer_rows import answer_rows, by_answer
@@ -16,7 +18,6 @@ from mmqjp.answers.stored_outputs import stored_chunks, stored_chunks_by_time
 from mmqjp.queries.members import Members
 from mmqjp.tables.answers import documents_behind
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.table_rows import TableRows
 
 SINK_PREFIX = "sink:"
 """The prefix of the settings with positions of sinks. The name of the sink follows."""
@@ -49,9 +50,9 @@ class Outbox:
     def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
         self._store, self._ledger = store, ledger
 
-    def save_matches(self, rows: list[tuple[object, ...]]) -> None:
-        """Appends matches: (match, template, docid1, docid2, t0, t1, bindings) for each."""
-        TableRows(self._store).append("match_rows", rows)
+    def save_matches(self, rows: pa.Table) -> None:
+        """Appends rows to the table `match_rows`."""
+        self._store.append("match_rows", rows)
         self._ledger.next_match += len(rows)
 
     def save_answers(self, answers: Sequence[Answer], members: Mapping[str, Members]) -> Outputs:

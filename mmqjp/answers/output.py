@@ -74,11 +74,6 @@ def read_nodes(text: str) -> dict[str, int | str]:
     return nodes
 
 
-def json_node_list(nodes: Iterable[int | str]) -> str:
-    """Returns the values of `Output.nodes` as a JSON list."""
-    return f"[{', '.join(map(_json_node, nodes))}]"
-
-
 def node_order(node: int | str) -> tuple[int, str]:
     """Returns where a node stands in the order of output lines: by its element's number, then its attribute."""
     element, _, attribute = str(node).partition("/")

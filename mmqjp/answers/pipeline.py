@@ -16,20 +16,20 @@ from mmqjp.answers.answer import Answer
 from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.backfill import Backfill, known_tuples
 from mmqjp.answers.expand import Expansion
-from mmqjp.answers.match import Match
+from mmqjp.answers.match import match_rows, matches_in
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.stored_usage import Before, StoredUsage
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs
-from mmqjp.documents.record import Inputs, Record
+from mmqjp.documents.record import Record
 from mmqjp.documents.records import Records
 from mmqjp.queries.members import Members
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState
 from mmqjp.tables.ledger import Ledger
-from templates.witness import PLAIN, R_DOCTS, Witnesses
+from templates.witness import R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 
 WitnessSource = Callable[[int], Witnesses]
@@ -260,29 +260,28 @@ class Pipeline:
 
     def _expand_chunk(self, expansion: Expansion, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
         """Does the same for one chunk of matches."""
-        columns = [chunk[name].to_pylist() for name in ("qid", "docid1", "docid2", "nodes")]
-        matches = [Match(*match) for match in zip(*columns, strict=True)]
+        matches = matches_in(chunk)
         self._records.load(docid for match in matches for docid in match.docids)
         published: list[Record] = []
-        rows: list[tuple[object, ...]] = []
-        for match, inputs, found in expansion.expand(matches):
-            answers += _new_answers(found)
-            number = self._ledger.next_match + len(rows)
+        answered: list[int] = []
+        times: list[tuple[int, int]] = []
+        for place, (inputs, found) in enumerate(expansion.expand(matches)):
+            number = self._ledger.next_match + len(answered)
             is_answered = False
             for item in found:
                 published += item.documents
                 if item.answer is not None:
-                    item.answer.matches.append(number)
                     is_answered = True
+                    item.answer.matches.append(number)
+                    if not item.duplicate:
+                        answers.append(item.answer)
             if is_answered:
-                rows.append((number, *self._match_row(match, inputs)))
-        self._outbox.save_matches(rows)
+                answered.append(place)
+                times.append((inputs.t0, inputs.t1))
+        if answered:
+            rows = chunk.take(pa.array(answered))
+            self._outbox.save_matches(match_rows(rows, times, self._ledger.next_match, self._registry.template_of))
         return published
-
-    def _match_row(self, match: Match, inputs: Inputs) -> tuple[object, ...]:
-        """Returns a match as a row of the table `match_rows`, without its number."""
-        template = self._registry.template_of(match.row)
-        return template, match.docid1, match.docid2, inputs.t0, inputs.t1, [node & PLAIN for node in match.nodes]
 
 
 def _new_answers(found: Iterable[Expanded]) -> list[Answer]:

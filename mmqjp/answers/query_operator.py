@@ -11,7 +11,6 @@ from mmqjp.answers.construct import Value, body
 from mmqjp.answers.joint import JointBinding
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in_order, value_of
-from mmqjp.answers.output import json_node_list, json_nodes
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, OutOfSteps, Quota, Steps
 from mmqjp.answers.shared_account import Share, SharedAccount
 from mmqjp.documents.record import Inputs, Record, published_record
@@ -20,8 +19,7 @@ from mmqjp.queries.forms import Form
 from mmqjp.queries.identity import choice_of
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.queries.row_targets import LiteralGroup, RowPart, TargetGroup
-from xscl.algebra.normal import Term
+from mmqjp.queries.row_targets import DirectSelection, DirectTerm, LiteralGroup, RowPart, TargetGroup
 
 
 class QueryOperator(StatelessOperator):
@@ -43,6 +41,8 @@ class QueryOperator(StatelessOperator):
         share = account.share(_width(inputs), inputs, context.accounts.first_qid)
         if share is None:
             return ()
+        if isinstance(part, TargetGroup) and part.direct is not None and self._is_free(part, part.direct):
+            return self._answer_directly(part.form_of_queries, part.direct, account, share, context, match, inputs)
         steps = Steps(allowed := self._quota.most_work)
         if isinstance(part, LiteralGroup):
             answered = self._answer_literals(part, context, match, inputs, steps)
@@ -51,15 +51,38 @@ class QueryOperator(StatelessOperator):
                 one.account.charge(inputs.arrival, one.share, one.new, allowed - one.steps.left)
         else:
             answered = [one := _Answering(part.form_of_queries, account, share, steps)]
-            try:
+            with suppress(OutOfSteps):
                 steps.take()
                 for binding in context.bindings.of(part, inputs, match.nodes, steps):
-                    if not self._answer(one, context, match.row, inputs, binding):
+                    if not self._answer(one, context, match.row, inputs, *self._values(one.form, binding)):
                         break
-            except OutOfSteps:
-                pass
             account.charge(inputs.arrival, share, one.new, allowed - steps.left)
         return [expanded for one in answered for expanded in self._published(one, context, inputs)]
+
+    def _is_free(self, group: TargetGroup, direct: DirectSelection) -> bool:
+        """Returns whether nothing but charges stands in the way of the answers of a group: no reader waits for them,
+        and a match may take its steps."""
+        return direct.steps <= self._quota.most_work and not self._registry.read_of(group.form_of_queries.id)
+
+    def _answer_directly(
+        self,
+        form: Form,
+        direct: DirectSelection,
+        account: SharedAccount,
+        share: Share,
+        context: StepContext,
+        match: Match,
+        inputs: Inputs,
+    ) -> Sequence[Expanded]:
+        """Returns the only answer that there can be, from the joined nodes."""
+        values = [_direct_value(term, inputs, match.nodes) for term in direct.terms]
+        holes = [hole if isinstance(hole, str) else _direct_value(hole, inputs, match.nodes) for hole in direct.holes]
+        item = self._expanded(form, context, match.row, inputs, values, holes, share)
+        if item is None or item.answer is None or item.duplicate:
+            account.charge(inputs.arrival, share, 0, direct.steps)
+        else:
+            account.charge(inputs.arrival, share, 1, direct.steps + len(item.answer.body) // CHARACTERS_PER_STEP)
+        return () if item is None else (item,)
 
     def _answer_literals(
         self, group: LiteralGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
@@ -76,7 +99,8 @@ class QueryOperator(StatelessOperator):
                     answering = found[one]
                     if answering is not None:
                         with suppress(OutOfSteps):
-                            self._answer(answering, context, match.row, inputs, binding)
+                            values = self._values(answering.form, binding)
+                            self._answer(answering, context, match.row, inputs, *values)
         ordered = sorted(found.items(), key=lambda item: item[0].number)
         return [answering for _, answering in ordered if answering is not None]
 
@@ -86,14 +110,29 @@ class QueryOperator(StatelessOperator):
         share = account.share(_width(inputs), inputs, context.accounts.first_qid)
         return None if share is None else _Answering(form, account, share, Steps(self._quota.most_work))
 
+    def _values(self, form: Form, binding: JointBinding) -> tuple[list[Value], list[Value | str]]:
+        """Returns the values of the terms that a form SELECTs, and of the holes in its constructor."""
+        selection, records = form.selection, self._records
+        holes = selection.normal.holes
+        return (
+            [value_of(records, binding, term) for term in selection.terms],
+            [hole if isinstance(hole, str) else value_of(records, binding, hole) for hole in holes],
+        )
+
     def _answer(
-        self, answering: _Answering, context: StepContext, row: int, inputs: Inputs, binding: JointBinding
+        self,
+        answering: _Answering,
+        context: StepContext,
+        row: int,
+        inputs: Inputs,
+        values: list[Value],
+        holes: list[Value | str],
     ) -> bool:
         """Adds what a joint binding gives a form. Returns whether it may get more. Raises OutOfSteps if it is too much
         for any member."""
         if answering.new > self._quota.most_outputs or answering.steps.left < 0:
             return False
-        item = self._expanded(answering.form, context, row, inputs, binding, answering.share)
+        item = self._expanded(answering.form, context, row, inputs, values, holes, answering.share)
         if item is not None:
             answering.found.append(item)
             if item.answer is not None and not item.duplicate:
@@ -117,43 +156,39 @@ class QueryOperator(StatelessOperator):
         return found
 
     def _expanded(
-        self, form: Form, context: StepContext, row: int, inputs: Inputs, binding: JointBinding, share: Share
+        self,
+        form: Form,
+        context: StepContext,
+        row: int,
+        inputs: Inputs,
+        values: list[Value],
+        holes: list[Value | str],
+        share: Share,
     ) -> Expanded | None:
         """Returns the answer that a joint binding gives, unless this row of R_T gave it before."""
-
-        def value(term: Term | str) -> Value | str:
-            return term if isinstance(term, str) else value_of(self._records, binding, term)
-
-        normal = form.normal
-        values: dict[str, Value | str] = {}
-        chosen: dict[str, Value] = {}
-        for entry in normal.entries:
-            values[entry.key] = found = value(entry.value)
-            if isinstance(found, Value):
-                chosen[entry.key] = found
-        key = form, inputs.parts, tuple([(v.record.docid, v.node) for v in chosen.values()])
+        key = form, inputs.parts, tuple([(value.record.docid, value.node) for value in values])
         if (emitted := context.emitted.get(key)) is not None:
             answer, rows = emitted
             if row in rows:
                 return None
             rows.add(row)
             return Expanded(answer, duplicate=True)
-        nodes = {key: v.json_id() for key, v in chosen.items()}
+        selection = form.selection
+        nodes = tuple([value.json() for value in values])
         answer = Answer(
             inputs.t0,
             inputs.t1,
             inputs.documents,
             inputs.streams,
-            nodes,
-            json_nodes(nodes),
-            body(normal, inputs.t0, inputs.t1, values, [value(hole) for hole in normal.holes]),
-            choice_of(inputs.part_ids_json, json_node_list(nodes.values())),
+            selection.nodes % nodes,
+            body(selection, inputs.t0, inputs.t1, values, holes),
+            choice_of(inputs.part_ids_json, selection.node_list % nodes),
             form.id,
             share.width,
             share.appeared,
             share.first_qid,
             inputs.arrival,
-            tuple(query.qid for query in share.withheld),
+            tuple([query.qid for query in share.withheld]),
         )
         context.emitted[key] = answer, {row}
         return Expanded(answer)
@@ -169,6 +204,12 @@ class _Answering:
     steps: Steps
     found: list[Expanded] = field(default_factory=list)
     new: int = 0
+
+
+def _direct_value(term: DirectTerm, inputs: Inputs, nodes: Sequence[int]) -> Value:
+    side, variable, functions = term
+    record = inputs[side]
+    return Value(record, variable.node(record.tree, nodes), functions)
 
 
 def _account(part: RowPart, context: StepContext) -> SharedAccount:

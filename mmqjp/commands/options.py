@@ -14,7 +14,7 @@ from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
 from mmqjp.commands.progress import progress_shown
-from mmqjp.garbage import gc_paused_then_frozen
+from mmqjp.garbage import gc_paused
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
 
@@ -102,7 +102,7 @@ def read_script(path: Path) -> tuple[str, Script]:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise Failure(f"{path}:{line}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     try:
-        with gc_paused_then_frozen(), progress_shown():
+        with gc_paused(), progress_shown():
             return text, parse_script(text)
     except XsclErrors as errors:
         raise ScriptFailure(path, errors) from None

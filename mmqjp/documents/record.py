@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring as json_text
 from typing import Literal
@@ -75,63 +75,54 @@ def own_part_id(stream: str, document_id: str) -> str:
 
 class Inputs(tuple[Record, ...]):
     """The documents of a match, in the query's order, and what everybody who gets the match needs of them: computed
-    once for all subscribers."""
+    once for all subscribers.
 
-    # Lists are faster than generators here: there are one or two documents, and mostly one part in each.
+    `t0` is the earliest start and `t1` the latest end, in microseconds. `arrival` is the latest arrival, and `appeared`
+    says when the first part appeared.
+    """
 
-    @lazy
-    def t0(self) -> int:
-        """The earliest start, in microseconds."""
-        return min([record.t0 for record in self])
+    # Lists are faster than generators here: there are one or two documents, and mostly one source of each.
 
-    @lazy
-    def t1(self) -> int:
-        """The latest end, in microseconds."""
-        return max([record.t1 for record in self])
-
-    @lazy
-    def arrival(self) -> int:
-        """The latest arrival."""
-        return max([record.arrival for record in self])
+    def __init__(self, records: Sequence[Record]) -> None:
+        first, last = records[0], records[-1]
+        self.t0 = first.t0 if first.t0 <= last.t0 else last.t0
+        self.t1 = first.t1 if first.t1 >= last.t1 else last.t1
+        self.arrival = first.arrival if first.arrival >= last.arrival else last.arrival
+        self.appeared = min(first.appeared + last.appeared)
 
     def are_seen_by(self, sees: Callable[[Iterable[int]], bool]) -> bool:
         """Returns whether all documents are seen. `sees` is told when the parts of one appeared."""
         return all(sees(record.appeared) for record in self)
 
     @lazy
-    def appeared(self) -> int:
-        """When the first part appeared."""
-        return min([at for record in self for at in record.appeared])
-
-    @lazy
     def parts(self) -> tuple[int, ...]:
         """The docids of all parts."""
-        return tuple([part for record in self for part in record.parts])
+        return self[0].parts if len(self) == 1 else self[0].parts + self[1].parts
 
     @lazy
     def part_ids(self) -> tuple[str, ...]:
         """The ids of all parts: one for each of `parts`."""
-        return tuple([part for record in self for part in record.part_ids])
+        return self[0].part_ids if len(self) == 1 else self[0].part_ids + self[1].part_ids
 
     @lazy
     def part_ids_json(self) -> str:
         """The ids of all parts as a JSON list."""
-        return f"[{', '.join([json_text(part) for record in self for part in record.part_ids])}]"
+        return f"[{', '.join(map(json_text, self.part_ids))}]"
 
     @lazy
     def sources(self) -> tuple[tuple[str, str], ...]:
         """The external documents, as pairs of id and stream."""
-        return tuple([source for record in self for source in record.sources])
+        return self[0].sources if len(self) == 1 else self[0].sources + self[1].sources
 
     @lazy
     def documents(self) -> tuple[str, ...]:
         """The ids of the external documents: one for each of `sources`."""
-        return tuple([id for record in self for id, _ in record.sources])
+        return tuple([source[0] for source in self.sources])
 
     @lazy
     def streams(self) -> tuple[str, ...]:
         """The streams of the external documents: one for each of `sources`."""
-        return tuple([stream for record in self for _, stream in record.sources])
+        return tuple([source[1] for source in self.sources])
 
 
 def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: bool) -> Record:

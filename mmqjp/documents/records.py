@@ -33,8 +33,8 @@ class Records:
         self._size = 0
         self._records: OrderedDict[int, Record] = OrderedDict()
         self._fresh: dict[int, Record] = {}
-        self._used: set[int] = set()
-        """The records that may have a tree."""
+        self._used: dict[int, Record] = {}
+        """The stored records that may have a tree."""
 
     def add(self, record: Record) -> None:
         """Adds a document of the running batch."""
@@ -43,11 +43,14 @@ class Records:
             self.ids.add(record.stream, record.id)
 
     def __getitem__(self, docid: int) -> Record:
-        found = self._fresh.get(docid) or self._records.get(docid)
-        self._used.add(docid)
+        found = self._fresh.get(docid)
+        if found is not None:
+            return found
+        found = self._records.get(docid)
         if found is None:
             self.load([docid])
             found = self._records[docid]
+        self._used[docid] = found
         return found
 
     def load(self, docids: Iterable[int]) -> None:
@@ -77,18 +80,15 @@ class Records:
         """Writes the documents of the running batch to the store, and frees what only the batch needed."""
         self._store.append("documents", records_table(list(self._fresh.values())))
         self._records.update(self._fresh)
-        self._size += sum(len(record.xml) for record in self._fresh.values())
-        self._used |= self._fresh.keys()
+        self._size += sum([len(record.xml) for record in self._fresh.values()])
+        _release_trees(self._fresh.values())
         self._fresh.clear()
         self.release_trees()
 
     def release_trees(self) -> None:
-        """Frees the parsed trees, and shrinks the cache to its limit."""
+        """Frees the parsed trees of stored documents, and shrinks the cache to its limit."""
         self._shrink(0)
-        for docid in self._used & self._records.keys():
-            parsed = self._records[docid].__dict__
-            parsed.pop("tree", None)
-            parsed.pop("fragments", None)
+        _release_trees(self._used.values())
         self._used.clear()
 
     def forget(self, first: int) -> None:
@@ -96,6 +96,7 @@ class Records:
         self._fresh.clear()
         for docid in [docid for docid in self._records if docid >= first]:
             self._size -= len(self._records.pop(docid).xml)
+            self._used.pop(docid, None)
 
     def _keep(self, record: Record) -> None:
         self._records[record.docid] = record
@@ -104,7 +105,16 @@ class Records:
     def _shrink(self, needed: int) -> None:
         """Evicts the least recently used records, but not the last `needed` ones."""
         while self._size > self._cached and len(self._records) > needed:
-            self._size -= len(self._records.popitem(last=False)[1].xml)
+            docid, record = self._records.popitem(last=False)
+            self._size -= len(record.xml)
+            self._used.pop(docid, None)
+
+
+def _release_trees(records: Iterable[Record]) -> None:
+    for record in records:
+        parsed = record.__dict__
+        parsed.pop("tree", None)
+        parsed.pop("fragments", None)
 
 
 def kept_documents(

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from common.distinct import distinct, merged
 from join_stage.store.protocol import TableStore
 from mmqjp.tables.documents import ids_between, ids_of_dropped, known_ids
 
@@ -61,7 +62,7 @@ class StoredIds:
         if self._sorted is None:
             self._sorted = self._read()
         elif len(self._recent) > max(RECENT_IDS, len(self._sorted) // 8):
-            self._sorted = np.union1d(self._sorted, np.fromiter(self._recent, np.int64, len(self._recent)))
+            self._sorted = merged(self._sorted, np.fromiter(self._recent, np.int64, len(self._recent)))
             self._recent.clear()
         return self._sorted
 
@@ -70,7 +71,7 @@ class StoredIds:
         end = self._store.highest("documents", "docid") + 1
         for first in range(0, end, READ_IDS):
             found.append(_hashed(ids_between(self._store, first, first + READ_IDS)))
-        return np.unique(np.concatenate(found))
+        return distinct(np.concatenate(found))
 
 
 def _hashed(keys: pa.Table) -> NDArray[np.int64]:

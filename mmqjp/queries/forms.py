@@ -15,6 +15,7 @@ from mmqjp.queries.audience import MANY, QuerySet
 from mmqjp.queries.derived_variables import DerivedVariable, derived_variables
 from mmqjp.queries.literals import LiteralTest, literal_test
 from mmqjp.queries.model import Owner, Subscription, Target
+from mmqjp.queries.selection import Selection
 from xscl.algebra.normal import NormalQuery, Side
 
 
@@ -30,6 +31,11 @@ class Form(QuerySet):
     def normal(self) -> NormalQuery:
         """The normal form that the queries share but for the window."""
         return next(iter(self._queries)).normal
+
+    @cached_property
+    def selection(self) -> Selection:
+        """What the queries SELECT."""
+        return Selection(self.normal)
 
     @cached_property
     def literal_tests(self) -> tuple[LiteralTest | None, ...]:

@@ -19,6 +19,20 @@ Derived = Sequence[tuple[int, DerivedVariable]]
 """How the variables of a joint binding follow from the joined nodes of a match, each with the number of its side."""
 
 
+DirectTerm = tuple[int, DerivedVariable, tuple[str, ...]]
+"""A term whose variable follows from the joined nodes: its side, how it follows, and the functions to apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSelection:
+    """The terms that queries SELECT, and what stands in the holes of their constructor. `steps` are what a match takes
+    beside its output."""
+
+    terms: Sequence[DirectTerm]
+    holes: Sequence[DirectTerm | str]
+    steps: int
+
+
 @dataclass(eq=False)
 class TargetGroup:
     """Targets of one row that are answered together: the same conjunctive query of queries of one `form`, or a target
@@ -61,6 +75,19 @@ class TargetGroup:
     def derived(self) -> Derived | None:
         """How the only joint binding follows from the joined nodes; None if patterns must be matched for it."""
         return _derived(self.sides)
+
+    @cached_property
+    def direct(self) -> DirectSelection | None:
+        """What the queries SELECT, if it follows from the joined nodes and nothing else has to hold; None otherwise."""
+        if self.form is None or self.derived is None or self.residual:
+            return None
+        selection, derived = self.form.selection, {one.var: (side, one) for side, one in self.derived}
+        holes = selection.normal.holes
+        return DirectSelection(
+            [(*derived[term.var], term.functions) for term in selection.terms],
+            [hole if isinstance(hole, str) else (*derived[hole.var], hole.functions) for hole in holes],
+            2 + len(self.derived),
+        )
 
     @property
     def literal_test(self) -> LiteralTest | None:

@@ -1,0 +1,78 @@
+"""Garbage collection is paused during batches, and garbage goes nevertheless."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from mmqjp import garbage
+from mmqjp.garbage import gc_frozen, gc_paused
+
+
+class Circle:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _small_heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())
+    yield
+    gc.unfreeze()
+
+
+def test_collection_is_paused_and_goes_on():
+    with gc_paused():
+        assert not gc.isenabled()
+        with gc_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with gc_paused():
+            pass
+        assert not gc.isenabled(), "who disabled it may enable it"
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_garbage_of_many_batches_goes(monkeypatch: pytest.MonkeyPatch, frozen: bool):
+    monkeypatch.setattr(garbage, "LEAST_GROWTH", 1_000)
+    monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())
+    alive: weakref.WeakSet[Circle] = weakref.WeakSet()
+
+    def batches() -> int:
+        most = 0
+        for _ in range(400):
+            with gc_paused():
+                for _ in range(1_000):
+                    alive.add(Circle())
+            most = max(most, len(alive))
+        return most
+
+    if frozen:
+        with gc_frozen():
+            most = batches()
+    else:
+        most = batches()
+    gc.collect()
+    known = len(gc.get_objects())
+    assert most <= known // 4 + 2_000, "a quarter of what there is, and a batch, is all that may wait"
+    assert not alive
+
+
+def test_what_was_frozen_is_not_frozen_any_more_afterwards():
+    with gc_frozen():
+        with gc_paused():
+            kept = Circle()
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+    gone = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert gone() is None
