@@ -142,6 +142,7 @@ class Engine:
         self._counters = Counters()
         self._paused: dict[str, str] = {}
         self._last_dead_letters: list[dict[str, Any]] = []
+        self._is_closed = False
 
     _make_operators: MakeOperators = staticmethod(make_operators)
     """Creates the operators of the plan nodes. Tests replace it."""
@@ -160,11 +161,14 @@ class Engine:
     ) -> None:
         if kind is None:
             self.close()
-        else:
+        elif not self._is_closed:
             self._close()  # after an error, nothing more is written
 
     def close(self) -> None:
-        """Closes the store. A state directory keeps what was processed. Raises StoreError."""
+        """Closes the store. A state directory keeps what was processed. Does nothing if it is closed. Raises
+        StoreError."""
+        if self._is_closed:
+            return
         try:
             if self._directory is not None and self._counters.documents and (costs := self._store.costs()):
                 self._components.ledger.save_costs(costs, self._plan)
@@ -172,6 +176,7 @@ class Engine:
             self._close()
 
     def _close(self) -> None:
+        self._is_closed = True
         try:
             self._components.stage1.close()
         finally:

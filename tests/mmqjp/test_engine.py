@@ -324,3 +324,13 @@ def test_documents_of_one_shape_are_walked_twice(engine: Session):
     counters = engine.stage1_counters()
     assert (counters["shape_misses"], counters["shape_hits"], counters["flushes"]) == (2, 3, 0)
     assert counters["states"] > 0
+
+
+def test_an_engine_that_is_closed_may_be_closed_again(tmp_path: Path):
+    with Session("duckdb", state=tmp_path) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([doc(1), doc(2)])
+        engine.close()
+    engine.close()
+    with Session("duckdb", state=tmp_path) as again:
+        assert pairs(list(again.outputs())) == [("d1", "d2")]
