@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LEAST_GROWTH = 250_000
+LEAST_GROWTH = 500_000
 """At least so many objects must have come, beyond those that have gone, before all are scanned for garbage."""
 
 
