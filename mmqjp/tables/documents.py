@@ -12,7 +12,8 @@ from mmqjp.tables.columns import INT, INTS, TEXT, TEXTS, schema
 # `kind` is external, published or hidden. `parts` and `part_ids` identify the documents behind a chain, and `source_*`
 # the external documents behind any document. `bound_*` are the nodes that the children of a tuple stand for. `arrival`
 # numbers external documents; other documents have that of the latest one behind them. `appeared` has an entry per part.
-# `mmqjp.documents.record.Record` describes them.
+# `mmqjp.documents.record.Record` describes them. What is in OWN is NULL for external documents: it follows from their
+# docids, ids and streams.
 DOCUMENTS = schema(
     docid=INT,
     id=TEXT,
@@ -30,6 +31,10 @@ DOCUMENTS = schema(
     arrival=INT,
     appeared=INTS,
 )
+
+OWN = ("parts", "part_ids", "source_ids", "source_streams", "bound_docids", "bound_nodes", "appeared")
+"""The columns that only documents have that were made of others. Stores have them of earlier external documents,
+too."""
 
 # External documents that were dropped.
 DROPPED_IDS = schema(id=TEXT, stream=TEXT, t1=INT)
