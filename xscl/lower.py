@@ -18,9 +18,9 @@ from xscl.algebra.expressions import (
     Compare,
     ElementConstructor,
     Expr,
-    Hole,
     String,
     VarPath,
+    holes_of,
 )
 from xscl.algebra.normal import (
     TUPLE_TEST,
@@ -103,7 +103,7 @@ class _Normalizer:
             entries = tuple(SelectEntry(item.name, self._select(item.operand, scope)) for item in select.items)
         elif isinstance(select, ElementConstructor):
             constructor = select
-            found = list(_holes(select))
+            found = list(holes_of(select))
             # Holes with the same text are one variable, with one key in `nodes`.
             by_key: dict[str, Term | str] = {}
             for hole in found:
@@ -296,16 +296,6 @@ def _blocks(tree: _Tree) -> Iterator[int]:
     else:
         yield from _blocks(tree.left)
         yield from _blocks(tree.right)
-
-
-def _holes(element: ElementConstructor) -> Iterator[Hole]:
-    for _, parts in element.attributes:
-        yield from (part for part in parts if isinstance(part, Hole))
-    for child in element.children:
-        if isinstance(child, Hole):
-            yield child
-        elif isinstance(child, ElementConstructor):
-            yield from _holes(child)
 
 
 # ---------------------------------------------------------------- names by which equal hidden streams are shared
