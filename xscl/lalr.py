@@ -142,7 +142,7 @@ class TableParser:
 
 def _only_action(actions: Mapping[str, Any]) -> Any:
     """The rule to reduce by in a state, whatever follows; None if there are others, or if its value is a list."""
-    first = next(iter(actions.values()), None)
+    first: Any = next(iter(actions.values()), None)
     is_only = first.__class__ is tuple and all(action == first for action in actions.values())
     return first if is_only and first[0] and first[1] not in (_as_it_is, _longer) else None
 
@@ -152,7 +152,8 @@ def _action(target: Any, callbacks: Any) -> Any:
     value of them (None if it takes one as it is), its name, and which values are lists of several, if any."""
     if isinstance(target, int):
         return target
-    size, make, inlined = len(target.expansion), callbacks[target], ()
+    size, make = len(target.expansion), callbacks[target]
+    inlined: tuple[bool, ...] = ()
     if isinstance(make, ChildFilterLALR_NoPlaceholders):
         assert [place for place, _ in make.to_include] == list(range(size)), "the grammar keeps all tokens"
         inlined = tuple(is_list for _, is_list in make.to_include)

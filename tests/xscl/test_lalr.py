@@ -10,7 +10,7 @@ from lark import UnexpectedInput
 
 from tests.generate.strategies import random_case
 from xscl import XsclErrors, lalr, parse_script, to_xscl
-from xscl.algebra.expressions import Span
+from xscl.algebra.expressions import ElementConstructor, Hole, Span
 from xscl.lalr import TableParser, Unparsable
 from xscl.parser import _lark, _tables
 from xscl.problems import Problem
@@ -131,6 +131,7 @@ def test_each_hole_has_its_own_text():
     first, second = "SELECT <a>{x}</a> FROM S//a->x", "SELECT <a>{x (: why :) }</a> FROM S//a->x"
     for text in (first, second, first, second.replace("x ", "x  ", 1)):
         select = parse_script(text).queries[0].select
+        assert isinstance(select, ElementConstructor) and isinstance(select.children[0], Hole)
         assert select.children[0].text == text[text.index("{") + 1 : text.index("}")].strip()
 
 
