@@ -164,6 +164,7 @@ class Registry:
             self._add_targets(subscription, normal.conjuncts, normal.op, normal.window, subscription.since)
         except BaseException:
             self._remove_targets(subscription)
+            self._forms.forget(subscription)
             raise
         self._index(subscription)
 
@@ -205,6 +206,7 @@ class Registry:
         self._by_name.remove(subscription.name, subscription)
         self._by_text.remove(subscription.key, subscription)
         self._remove_targets(subscription)
+        self._forms.forget(subscription)
 
     def flush(self) -> None:
         """Writes pending rows of R_T to stage 2, and prepares what documents need."""
