@@ -19,7 +19,7 @@ from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
 from templates.template import Shape, bindings_of, canonical_shape, shape_of
 from templates.witness import MOST_CHAINS
 from xscl.algebra.normal import Conjunct
-from xscl.algebra.pattern import PatternNode
+from xscl.algebra.pattern import PatternNode, texts_of
 
 __all__ = ["INFINITE", "Catalog", "Change", "Edge", "Placement", "Row", "SharedStep"]
 
@@ -285,8 +285,8 @@ class Catalog:
         """The id of the last step of a definition. Appends all its steps to `ways`, and adds those that are new to
         `fresh`."""
         last: int | None = None
-        for node in definition:
-            key = (stream, last, str(node))
+        for node, text in zip(definition, texts_of(definition), strict=True):
+            key = (stream, last, text)
             found = self._step_ids.get(key)
             if found is None:
                 found = self.known_steps.pop(key, None)

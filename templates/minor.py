@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from common.quick import quick
 from xscl.algebra.normal import Term
-from xscl.algebra.pattern import PatternNode, Test, unnamed
+from xscl.algebra.pattern import PatternNode, Test, texts_of, unnamed
 
 _SELF = Test("element", "*", "*")
 
@@ -138,12 +138,17 @@ def _canonical(node: PatternNode, branches: tuple[PatternNode, ...]) -> PatternN
     conditions = node.conditions
     if len(conditions) > 1:
         conditions = tuple(sorted(set(conditions), key=str))
-    if len(branches) == 1:
-        branches = (_canonical(branches[0], branches[0].children),)
-    elif branches:
-        children = {str(child): child for child in (_canonical(branch, branch.children) for branch in branches)}
-        branches = tuple(children[key] for key in sorted(children))
+    if branches:
+        branches = tuple([_canonical(branch, branch.children) if _is_rich(branch) else branch for branch in branches])
+    if len(branches) > 1:
+        by_text = dict(zip(texts_of(branches), branches, strict=True))
+        branches = tuple([by_text[text] for text in sorted(by_text)])
     if conditions is node.conditions and branches == node.children:
         return unnamed(node)  # which many patterns may share
     # Written out, because `replace` takes several times as long.
     return PatternNode(node.axis, node.test, conditions, branches, None, node.functions)
+
+
+def _is_rich(node: PatternNode) -> bool:
+    """Whether its canonical form may be another node."""
+    return node.var is not None or len(node.children) > 0 or len(node.conditions) > 1
