@@ -21,16 +21,17 @@ _CHUNKS = {
     "LSQB": r"""\[[^\[\]"']{,80}(?:"[^"\n]{,80}"[^\[\]"']{,80}){,3}\]""",  # a filter without brackets in it
     "AXIS": r"//?[\w*@.:\-]{1,40}?(?:->\w{1,40})?(?=[\[\]/\s])",  # a step without its filters
     "LBRACE": rf"\{{{_INNER}{{1,80}}(?:\({_INNER}{{,40}}\){_INNER}{{,80}}){{,4}},",  # a simple predicate
-    "NUMBER": r"[0-9]{1,9} ?[a-z]{,3}\}",  # a window
+    "NUMBER": r"[0-9]{1,9} ?[a-z]{,3}(?=\})",  # a window
     "TAG_OPEN": r"<[^;]{1,400}?>(?=\s+(?i:from)\s)",  # a constructor
 }
 """What is likely to stand in many texts, by the terminal that begins it. Texts that match may be something else, but
-the same chunk that begins in the same state is the same, wherever it stands."""
+the same chunk whose terminal leads to the same state is the same, wherever it stands."""
 
 _CHUNK = {name: re.compile(pattern).match for name, pattern in _CHUNKS.items()}
 
-_Chunk = tuple[list[int], list[Any]]
-"""What a chunk puts on the stacks of states and of values."""
+_Chunk = tuple[str | None, list[int], list[Any]]
+"""What a chunk puts on the stacks of states and of values. If it is all of a rule, that rule says which state follows,
+and there are no others."""
 
 _Scan = Callable[[str, int, int], "re.Match[str] | None"]
 """Finds the next token of a text, from one place to another: the group with the name of its terminal, or no group at
@@ -80,11 +81,15 @@ class TableParser:
                 action = all_actions[state].get(kind)
                 if action.__class__ is int:
                     if kind in starts and closing < 0 and (group := starts[kind](text, found.start(kind), end)):
-                        key = state, group[0]
+                        key = action, group[0]
                         known = chunks.get(key)
                         if known is not None:
-                            states += known[0]
-                            values += known[1]
+                            whole, more, own = known
+                            if whole is None:
+                                states += more
+                            else:
+                                states.append(all_actions[state][whole])
+                            values += own
                             state, pos = states[-1], group.end()
                             break
                         closing, depth = group.end(), len(states)
@@ -122,21 +127,24 @@ class TableParser:
     def _remember(self, key: tuple[int, str], states: list[int], values: list[Any], depth: int, text: str) -> int:
         """Remembers the chunk that ends here and began at a depth of the stacks, after reducing what has to be reduced
         whatever follows it. Returns the next state."""
-        while (action := self._only[states[-1]]) is not None:
+        whole: str | None = None
+        while whole is None and (action := self._only[states[-1]]) is not None:
             size, make, rule, inlined = action
             if len(states) - size < depth:
                 break
             children = values[-size:]
             del values[-size:], states[-size:]
             value = children[0] if make is None else make(_flat(children, inlined) if inlined else children)
+            whole = rule if len(states) == depth else None
             states.append(self._actions[states[-1]][rule])
             values.append(value)
-        own = values[depth - 1 :]
-        # Whatever takes a list may change it.
-        if len(states) > depth and not any(value.__class__ is list for value in own):
+        own, more = values[depth - 1 :], states[depth:]
+        # What follows may depend on what was before the chunk, and whatever takes a list may change it.
+        is_pure = whole is not None or more[0] == key[0]
+        if is_pure and not any(value.__class__ is list for value in own):
             if len(self._chunks) >= MAX_CHUNKS:
                 self._chunks.clear()
-            self._chunks[key] = states[depth:], [self._finish(value, text) for value in own]
+            self._chunks[key] = whole, more, [self._finish(value, text) for value in own]
         return states[-1]
 
 
