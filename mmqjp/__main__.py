@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mmqjp.loading import end_past_questions, ending_when_interrupted
+from mmqjp.loading import end_past_questions, end_without_freeing, ending_when_interrupted
 
 
 def main() -> None:
@@ -22,6 +22,7 @@ def main() -> None:
     except SystemExit as ended:
         if isinstance(ended.code, int):
             end_past_questions(ended.code)
+            end_without_freeing(ended.code)
         raise
 
 

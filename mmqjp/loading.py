@@ -1,7 +1,8 @@
-"""Ends the process cleanly: Ctrl-C while modules are loaded, and queries that still run at exit."""
+"""Ends the process: at Ctrl-C while modules are loaded, while queries still run, and without freeing its memory."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -46,6 +47,24 @@ def end_past_questions(status: int) -> None:
             with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
                 stream.flush()
         os._exit(status)
+
+
+def end_without_freeing(status: int) -> None:
+    """Ends the process as Python does, but does not free its objects one by one.
+
+    The objects of very many queries refer to each other. Finding out that nothing needs them takes up to a quarter of
+    the time that it took to register the queries. Returns if a thread still runs, or if output cannot be written.
+    """
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        return
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        return
+    os._exit(status)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
 from templates.template import Shape, bindings_of, canonical_shape, shape_of
 from templates.witness import MOST_CHAINS
 from xscl.algebra.normal import Conjunct
-from xscl.algebra.pattern import PatternNode
+from xscl.algebra.pattern import PatternNode, texts_of
 
 __all__ = ["INFINITE", "Catalog", "Change", "Edge", "Placement", "Row", "SharedStep"]
 
@@ -185,39 +185,34 @@ class Catalog:
         terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
         for term in (*terms[0], *terms[1]):
             self.chain(term.functions)  # fails, if it does, before anything is changed
-        minors = tuple(minor(side.pattern, terms[i]) for i, side in enumerate(conjunct.sides()))
+        sides = conjunct.sides()
+        minors = tuple([minor(side.pattern, terms[i]) for i, side in enumerate(sides)])
         shape = shape_of(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
-        fresh: list[SharedStep] = []
-        variables: list[int] = []
-        for side, reduced in zip(conjunct.sides(), minors, strict=True):
-            for node in reduced.nodes:
-                variables.append(self._variable(side.stream, node.definition, fresh))
+        fresh: dict[int, SharedStep] = {}
+        ways: list[int] = []
+        variables = [
+            self._variable(side.stream, node.definition, fresh, ways)
+            for side, reduced in zip(sides, minors, strict=True)
+            for node in reduced.nodes
+        ]
         template = self._template(shape)
         found = self._rows.find(shape, template, self.templates[template], tuple(variables))
-        offset, by_side = 0, []
-        for reduced in minors:
-            by_side.append(found.slots[offset : offset + len(reduced.nodes)])
-            offset += len(reduced.nodes)
-        placement = Placement(found.row.id, template, minors, tuple(by_side))
+        left = len(minors[0].nodes)
+        by_side = (found.slots,) if len(minors) == 1 else (found.slots[:left], found.slots[left:])
+        placement = Placement(found.row.id, template, minors, by_side)
         if len(self._placed) >= MAX_PLACED:
             self._placed.clear()
         # The entry holds the conjunctive query, so that no other object can get its identity.
         self._placed[id(conjunct)] = conjunct, placement
-        return placement, self._acquire(found.row, tuple(fresh)) if found.is_new else _NOTHING
+        return placement, self._acquire(found.row, tuple(fresh.values()), ways) if found.is_new else _NOTHING
 
-    def _acquire(self, shared: SharedRow, fresh: tuple[SharedStep, ...]) -> Change:
-        """Counts what a new row needs, and returns what no other row needed before."""
+    def _acquire(self, shared: SharedRow, fresh: tuple[SharedStep, ...], ways: list[int]) -> Change:
+        """Counts what a new row needs, and returns what no other row needed before. `ways` are the steps down to its
+        variables."""
         uses = self._uses
         edges, leaves = self._needs(shared.template, shared.variables)
-        change = Change(
-            fresh,
-            tuple(edge for edge in dict.fromkeys(edges) if edge not in uses.edges),
-            tuple(leaf for leaf in dict.fromkeys(leaves) if leaf not in uses.values),
-        )
-        _count(uses.steps, self._ways(shared.variables))
-        _count(uses.edges, edges)
-        _count(uses.values, leaves)
-        return change
+        _count(uses.steps, ways)
+        return Change(fresh, _count(uses.edges, edges), _count(uses.values, leaves))
 
     def remove(self, row: int, window: int, ordered: bool) -> tuple[Change, Change]:
         """Removes a subscriber of a row. Returns what must be dropped, and the row as it is now if others share it."""
@@ -284,11 +279,14 @@ class Catalog:
             steps += reversed(above)
         return steps
 
-    def _variable(self, stream: str, definition: tuple[PatternNode, ...], fresh: list[SharedStep]) -> int:
-        """The id of the last step of a definition. Appends the steps that are new to `fresh`."""
+    def _variable(
+        self, stream: str, definition: tuple[PatternNode, ...], fresh: dict[int, SharedStep], ways: list[int]
+    ) -> int:
+        """The id of the last step of a definition. Appends all its steps to `ways`, and adds those that are new to
+        `fresh`."""
         last: int | None = None
-        for node in definition:
-            key = (stream, last, str(node))
+        for node, text in zip(definition, texts_of(definition), strict=True):
+            key = (stream, last, text)
             found = self._step_ids.get(key)
             if found is None:
                 found = self.known_steps.pop(key, None)
@@ -297,8 +295,9 @@ class Catalog:
                     self.next_step += 1
                 self._step_ids[key] = found
                 self.steps[found] = SharedStep(found, stream, last, node, self.chain(node.functions))
-            if found not in self._uses.steps and all(step.id != found for step in fresh):
-                fresh.append(self.steps[found])
+            if found not in self._uses.steps:
+                fresh[found] = self.steps[found]
+            ways.append(found)
             last = found
         assert last is not None, "a definition has a step"
         return last
@@ -312,10 +311,16 @@ class Catalog:
         return number
 
 
-def _count(uses: Counter[T], more: Iterable[T]) -> None:
-    """Increases some counts: of a few, faster than `update`."""
+def _count(uses: Counter[T], more: Iterable[T]) -> tuple[T, ...]:
+    """Increases some counts: of a few, faster than `update`. Returns what was not used before, each once."""
+    fresh = []
     for use in more:
-        uses[use] = uses.get(use, 0) + 1
+        if use in uses:
+            uses[use] += 1
+        else:
+            uses[use] = 1
+            fresh.append(use)
+    return tuple(fresh)
 
 
 def _released(uses: Counter[T], given_back: Sequence[T]) -> list[T]:

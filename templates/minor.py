@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from common.quick import quick
 from xscl.algebra.normal import Term
-from xscl.algebra.pattern import PatternNode, Test, unnamed
+from xscl.algebra.pattern import PatternNode, Test, texts_of, unnamed
 
 _SELF = Test("element", "*", "*")
 
@@ -43,16 +43,46 @@ def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
     A term on an inner node of the minor, or with functions, gets a leaf on the self axis. So value joins are between
     leaves only. Without terms (a filter) the minor is the top node of the pattern, with all the rest as branches.
     """
+    terms = list(terms)
     by_var: dict[str | None, list[Term]] = {}
     for term in dict.fromkeys(terms):
         by_var.setdefault(term.var, []).append(term)
     if not by_var:
         return Minor((MinorNode(None, (_canonical(pattern, pattern.children),), ()),), {})
+    if len(by_var) == 1 and not any(term.functions for term in terms):
+        (var,) = by_var
+        return Minor((_only_node(pattern, var),), dict.fromkeys(by_var[var], 0))
     builder = _MinorBuilder(by_var)
     tree = builder.mark(pattern, ())
     assert tree is not None, "a term is on a variable of the pattern"
     builder.collect(tree, None, ())
     return Minor(tuple(builder.nodes), builder.node_of)
+
+
+def _only_node(pattern: PatternNode, var: str | None) -> MinorNode:
+    """The node of a minor that has no other: that of a variable."""
+    path = _way_to(pattern, var)
+    assert path is not None, "a term is on a variable of the pattern"
+    definition, node = [], pattern
+    for place in path:
+        branches = node.children[:place] + node.children[place + 1 :]
+        definition.append(_canonical(node, branches))
+        node = node.children[place]
+    return MinorNode(None, (*definition, _canonical(node, node.children)), path)
+
+
+def _way_to(pattern: PatternNode, var: str | None) -> tuple[int, ...] | None:
+    """The path to the node of a variable; None if it is not there."""
+    if pattern.var == var:
+        return ()
+    for place, child in enumerate(pattern.children):
+        if child.children:
+            below = _way_to(child, var)
+            if below is not None:
+                return (place, *below)
+        elif child.var == var:
+            return (place,)
+    return None
 
 
 @dataclass(eq=False, slots=True)
@@ -108,12 +138,17 @@ def _canonical(node: PatternNode, branches: tuple[PatternNode, ...]) -> PatternN
     conditions = node.conditions
     if len(conditions) > 1:
         conditions = tuple(sorted(set(conditions), key=str))
-    if len(branches) == 1:
-        branches = (_canonical(branches[0], branches[0].children),)
-    elif branches:
-        children = {str(child): child for child in (_canonical(branch, branch.children) for branch in branches)}
-        branches = tuple(children[key] for key in sorted(children))
+    if branches:
+        branches = tuple([_canonical(branch, branch.children) if _is_rich(branch) else branch for branch in branches])
+    if len(branches) > 1:
+        by_text = dict(zip(texts_of(branches), branches, strict=True))
+        branches = tuple([by_text[text] for text in sorted(by_text)])
     if conditions is node.conditions and branches == node.children:
         return unnamed(node)  # which many patterns may share
     # Written out, because `replace` takes several times as long.
     return PatternNode(node.axis, node.test, conditions, branches, None, node.functions)
+
+
+def _is_rich(node: PatternNode) -> bool:
+    """Whether its canonical form may be another node."""
+    return node.var is not None or len(node.children) > 0 or len(node.conditions) > 1

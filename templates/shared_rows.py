@@ -35,7 +35,9 @@ class Row:
 class SharedRow:
     """A row of R_T with the windows and operators of its subscribers, counted."""
 
-    __slots__ = ("_heap", "_unordered", "_windows", "id", "key", "slot_at", "subscribers", "template", "variables")
+    __slots__ = (
+        *("_heap", "_unordered", "_window", "_windows", "id", "key", "slot_at", "subscribers", "template", "variables"),
+    )
 
     def __init__(self, row_id: int, template: int, variables: tuple[int, ...]) -> None:
         self.id, self.template, self.variables = row_id, template, variables
@@ -43,30 +45,41 @@ class SharedRow:
         """The key of all identical conjunctive queries; empty if the row was restored and not looked for yet."""
         self.slot_at: tuple[int, ...] = ()
         """The node of the template at each position of the canonical order."""
-        self._windows: Counter[int] = Counter()
+        self._window = 0
+        # All windows, counted; None while all subscribers have had the same one.
+        self._windows: Counter[int] | None = None
         # The windows in the counter, negated. One without subscribers is removed when it gets to the top.
-        self._heap: list[int] = []
+        self._heap: list[int]
         self._unordered = 0
         self.subscribers = 0
 
     def subscribe(self, window: int, ordered: bool) -> None:
+        self._unordered += not ordered
+        self.subscribers += 1
+        if self._windows is None:
+            if self.subscribers == 1 or window == self._window:
+                self._window = window
+                return
+            self._windows, self._heap = Counter({self._window: self.subscribers - 1}), [-self._window]
         if window not in self._windows:
             heapq.heappush(self._heap, -window)
         self._windows[window] += 1
-        self._unordered += not ordered
-        self.subscribers += 1
+        self._window = -self._heap[0]
 
     def unsubscribe(self, window: int, ordered: bool) -> bool:
         """Removes a subscriber. True if any is left."""
-        self._windows[window] -= 1
         self._unordered -= not ordered
         self.subscribers -= 1
-        while self._heap and not self._windows[-self._heap[0]]:
-            del self._windows[-heapq.heappop(self._heap)]
+        if self._windows is not None:
+            self._windows[window] -= 1
+            while self._heap and not self._windows[-self._heap[0]]:
+                del self._windows[-heapq.heappop(self._heap)]
+            self._window = -self._heap[0] if self._heap else 0
         return self.subscribers > 0
 
     def row(self) -> Row:
-        return Row(self.id, self.template, self.variables, -self._heap[0] if self._heap else 0, not self._unordered)
+        window = self._window if self.subscribers else 0
+        return Row(self.id, self.template, self.variables, window, not self._unordered)
 
 
 class FoundRow(NamedTuple):

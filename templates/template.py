@@ -74,10 +74,17 @@ def canonical_shape(shape: Shape) -> Canonical:
 
 def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
     """The canonical form of a shape with variables. Identical conjunctive queries have one key."""
+    if shape.parents == (None, None):  # one node on each side, as most have: there is no other order
+        return Canonical((1, _JOINED if shape.joins else (), *variables), _JOINED)
     colours = [(node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)]
     ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
     order, position, numbered = _canonical_order(shape, tuple([ranks[colour] for colour in colours]))
-    return Canonical((tuple([colours[node] for node in order]), numbered), position)
+    # The order is that of the colours: of each side, first the nodes below its top, and then its top.
+    return Canonical((shape.left, numbered, *[variables[node] for node in order]), position)
+
+
+_JOINED = 0, 1
+"""The positions of two nodes, and the edge between them."""
 
 
 @lru_cache(maxsize=65536)
@@ -85,14 +92,20 @@ def _canonical_order(shape: Shape, ranks: tuple[int, ...]) -> tuple[tuple[int, .
     """The canonical order of the nodes of a shape, whose colours have these ranks; the position of each node in it; and
     the edges between positions, one after another."""
     edges = shape.edges()
-    import igraph  # it takes longer than all other imports of a Spark worker, which does not need it
-
-    graph = igraph.Graph(n=len(ranks), edges=edges, vertex_attrs={"node": range(len(ranks))})
-    # The direction of the permutation depends on the version of igraph, so igraph applies it.
-    permutation = graph.canonical_permutation(color=ranks)
-    order = sorted(graph.permute_vertices(permutation).vs["node"], key=lambda node: ranks[node])
+    order = range(len(ranks)) if len(set(ranks)) == len(ranks) else _permuted(len(ranks), edges, ranks)
+    order = sorted(order, key=lambda node: ranks[node])
     position = [0] * len(order)
     for place, node in enumerate(order):
         position[node] = place
     numbered = sorted(tuple(sorted((position[a], position[b]))) for a, b in edges)
     return tuple(order), tuple(position), tuple(chain.from_iterable(numbered))
+
+
+def _permuted(size: int, edges: list[tuple[int, int]], ranks: Sequence[int]) -> Sequence[int]:
+    """The nodes of a graph in a canonical order among those of one colour."""
+    import igraph  # it takes longer than all other imports of a Spark worker, which does not need it
+
+    graph = igraph.Graph(n=size, edges=edges, vertex_attrs={"node": range(size)})
+    # The direction of the permutation depends on the version of igraph, so igraph applies it.
+    nodes: list[int] = graph.permute_vertices(graph.canonical_permutation(color=ranks)).vs["node"]
+    return nodes

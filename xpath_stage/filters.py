@@ -14,7 +14,7 @@ from typing import TypeVar
 from xpath_stage.masks import Bits, MaskIndex, mask_of
 from xpath_stage.names import Tags, Vocabulary, decrease, owner_test
 from xscl.algebra.expressions import NodeKind
-from xscl.algebra.pattern import PatternNode, Test
+from xscl.algebra.pattern import PatternNode, Test, texts_of
 
 T = TypeVar("T")
 
@@ -92,30 +92,31 @@ class FilterBank:
     def require(self, node: PatternNode) -> Bits:
         """Registers the conditions and branches of a pattern node. Returns the bits that a node must have to pass
         them."""
-        self._vocabulary.add(node.test)
+        test = node.test
+        self._vocabulary.add(test)
         if not node.children and not node.conditions:
             return ()
         found: set[int] = set()
-        for child in node.children:
-            name = str(child)
+        for child, name in zip(node.children, texts_of(node.children), strict=True):
             required = self.require(child)
             if child.test.kind == "attribute":
-                self.owners.add(owner_test(node.test, child.axis))
+                self.owners.add(owner_test(test, child.axis))
             bit = self._acquire("branch", name, selective=not self.selective.isdisjoint(required))
             if name not in self._branch_of:
                 branch = self._branch_of[name] = Branch(bit, child.axis)
                 self._branches[child.test].add(branch, required)
             found.add(bit)
-        for literal in _literals(node):
-            self._literals[node.test][literal] += 1
-            if node.test.kind == "element":
-                self.element_literals[literal] += 1
-            found.add(self._acquire("literal", literal, selective=True))
-        guard = tuple(sorted(found))
-        for xpath in _xpaths(node):
-            self._guarded[node.test][Guarded(xpath, guard)] += 1
-            found.add(self._acquire("xpath", xpath, selective=True))
-        self._needs[node.test].update(found)
+        if node.conditions:
+            for literal in _literals(node):
+                self._literals[test][literal] += 1
+                if test.kind == "element":
+                    self.element_literals[literal] += 1
+                found.add(self._acquire("literal", literal, selective=True))
+            guard = tuple(sorted(found))
+            for xpath in _xpaths(node):
+                self._guarded[test][Guarded(xpath, guard)] += 1
+                found.add(self._acquire("xpath", xpath, selective=True))
+        self._needs[test].update(found)
         return tuple(sorted(found))
 
     def release(self, node: PatternNode) -> None:

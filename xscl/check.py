@@ -82,7 +82,7 @@ class _QueryChecker:
     # ------------------------------------------------------------ sources
 
     def query(self, query: Query) -> None:
-        inputs = list(blocks(query.source))
+        inputs = blocks(query.source)
         if len(inputs) > MAX_INPUTS:
             hint = "PUBLISH a part of it, and read that stream"
             self.problem(f"more than {MAX_INPUTS} inputs in one query", inputs[MAX_INPUTS].span, hint)
@@ -158,9 +158,10 @@ class _QueryChecker:
                 self.problem("an attribute has no steps below it", step.span, "end the path with the attribute")
                 return
             above = step.test.kind
-            self.prefix(step.test.prefix, step.test.span)
+            if step.test.prefix is not None:
+                self.prefix(step.test.prefix, step.test.span)
             if step.var is not None:
-                span = self.binding_span(step)
+                span = step.span if self.by_filter else self.binding_span(step)
                 if binds:
                     self.bind(step.var, span)
                 else:
@@ -210,9 +211,9 @@ class _QueryChecker:
     # ------------------------------------------------------------ predicates
 
     def predicate(self, join: Join, left: dict[str, NameKind], right: dict[str, NameKind]) -> None:
-        before = len(self.problems)
+        before, both = len(self.problems), left | right
         self.problems += check_condition(join.pred, PREDICATE)
-        self.variables(join.pred, left | right, "in a predicate")
+        self.variables(join.pred, both, "in a predicate")
         if len(self.problems) > before:
             return
         try:
@@ -222,7 +223,7 @@ class _QueryChecker:
             self.problem(f"the predicate has more than {MAX_DISJUNCTS} disjuncts", join.pred.span, hint)
             return
         for conjunction in conjunctions:
-            count = sum(_is_value_join(literal, left, right) for literal in conjunction)
+            count = sum(_is_value_join(literal, left, right, both) for literal in conjunction)
             if count > MAX_VALUE_JOINS:
                 message = f"more than {MAX_VALUE_JOINS} value joins in one disjunct"
                 self.problem(message, join.pred.span, "join on fewer pairs of nodes")
@@ -249,10 +250,11 @@ class _QueryChecker:
                 self.variables(expr.arg, names, where)
 
     def var_path(self, path: VarPath, names: dict[str, NameKind], where: str) -> None:
-        span = Span(path.span.start, path.span.start + len(path.var))
         kind = names.get(path.var)
+        if kind is not None and not path.steps:
+            return
         if kind is None:
-            self.unknown_variable(path.var, names, span)
+            self.unknown_variable(path.var, names, Span(path.span.start, path.span.start + len(path.var)))
         elif kind in ("value", "constant") and path.steps:
             hint = "take the path inside the inner SELECT"
             self.problem(f"{path.var} is a value of the inner SELECT, not a node: it has no paths", path.span, hint)
@@ -314,12 +316,14 @@ def _end(span: Span, name: str) -> Span:
     return Span(span.end - len(name), span.end)
 
 
-def _is_value_join(literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind]) -> bool:
+def _is_value_join(
+    literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
+) -> bool:
     """Whether a literal is an equality between a node of one input and a node of the other."""
     if not isinstance(literal, Compare) or literal.op != "=":
         return False
     a, b = _variable(literal.left), _variable(literal.right)
-    if any(operand_kind(side, left | right) == "constant" for side in (literal.left, literal.right)):
+    if operand_kind(literal.left, both) == "constant" or operand_kind(literal.right, both) == "constant":
         return False
     return (a in left and b in right) or (a in right and b in left)
 

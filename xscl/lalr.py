@@ -11,17 +11,27 @@ from lark import Lark, Token
 from lark.lexer import TerminalDef
 from lark.parse_tree_builder import ChildFilterLALR_NoPlaceholders, ExpandSingleChild
 
-MAX_FILTERS = 20_000
-"""How many filters are remembered by their text. When there are more, all are forgotten."""
+MAX_CHUNKS = 20_000
+"""How many chunks are remembered. When there are more, all are forgotten."""
 
 _END = "$END"
 
-_OPENING, _RULE = "LSQB", "filter"
-"""The terminal that begins a filter, and its rule. No other rule has the terminal, so a filter is the same wherever its
-text stands."""
+_INNER = r"""[^{}()\[\]"',<;]"""
+_CHUNKS = {
+    "LSQB": r"""\[[^\[\]"']{,80}(?:"[^"\n]{,80}"[^\[\]"']{,80}){,3}\]""",  # a filter without brackets in it
+    "AXIS": r"//?[\w*@.:\-]{1,40}?(?:->\w{1,40})?(?=[\[\]/\s])",  # a step without its filters
+    "LBRACE": rf"\{{{_INNER}{{1,80}}(?:\({_INNER}{{,40}}\){_INNER}{{,80}}){{,4}},",  # a simple predicate
+    "NUMBER": r"[0-9]{1,9} ?[a-z]{,3}(?=\})",  # a window
+    "TAG_OPEN": r"<[^;]{1,400}?>(?=\s+(?i:from)\s)",  # a constructor
+}
+"""What is likely to stand in many texts, by the terminal that begins it. Texts that match may be something else, but
+the same chunk whose terminal leads to the same state is the same, wherever it stands."""
 
-_FILTER = re.compile(r"""\[[^\[\]"']{,80}(?:"[^"\n]{,80}"[^\[\]"']{,80}){,3}\]""").match
-"""A filter without brackets and single quotes in it, and its end."""
+_CHUNK = {name: re.compile(pattern).match for name, pattern in _CHUNKS.items()}
+
+_Chunk = tuple[str | None, list[int], list[Any]]
+"""What a chunk puts on the stacks of states and of values. If it is all of a rule, that rule says which state follows,
+and there are no others."""
 
 _Scan = Callable[[str, int, int], "re.Match[str] | None"]
 """Finds the next token of a text, from one place to another: the group with the name of its terminal, or no group at
@@ -38,52 +48,60 @@ class TableParser:
     Its tokens have a type, a start and an end in the text, but no line and no column, which take long to count.
     """
 
-    def __init__(self, lark: Lark) -> None:
+    def __init__(self, lark: Lark, finish: Callable[[Any, str], Any] = lambda value, text: value) -> None:
+        """`finish` makes of the value of a chunk, and of the text around it, the value that other texts get."""
         tables: Any = lark.parse_interactive("").parser_state.parse_conf
         self._start, self._end = tables.start_state, tables.end_state
         self._actions = {
             state: {str(name): _action(target, tables.callbacks) for name, (_, target) in actions.items()}
             for state, actions in tables.states.items()
         }
+        self._only = {state: _only_action(actions) for state, actions in self._actions.items()}
         self._scans = _Scans(lark, self._actions)
-        self._filters: dict[str, object] = {}
+        self._finish = finish
+        self._chunks: dict[tuple[int, str], _Chunk] = {}
 
     def parse(self, text: str, start: int, end: int, *, reuse: bool = False) -> Any:
         """The tree of a part of a text. Raises Unparsable, and whatever the transformer raises.
 
-        With `reuse`, filters in brackets may be those of another text, with their spans there.
+        With `reuse`, filters and other parts may be those of another text, with their spans there.
         """
-        all_actions, scans, filters, new = self._actions, self._scans, self._filters, str.__new__
+        all_actions, scans, chunks, new = self._actions, self._scans, self._chunks, str.__new__
+        starts = _CHUNK if reuse else {}
         state, pos = self._start, start
         states, values = [state], list[Any]()
-        closing, written = -1, ""
+        # The chunk that is parsed for the first time: where it ends, and what was on the stack before it.
+        closing, depth, key = -1, 0, (0, "")
         while True:
             found = scans[state](text, pos, end)
             if found is None:
                 raise Unparsable
-            kind, token = found.lastgroup, None
-            if kind is None:
-                kind = _END
-            else:
-                token = new(Token, found[kind])
-                pos = found.end()
-                token.type, token.start_pos, token.end_pos = kind, pos - len(token), pos
+            kind = found.lastgroup or _END
             while True:
                 action = all_actions[state].get(kind)
                 if action.__class__ is int:
-                    if reuse and kind == _OPENING and (group := _FILTER(text, pos - 1, end)):
-                        written = group[0]
-                        if (value := filters.get(written)) is not None:
-                            state, pos = all_actions[state][_RULE], group.end()
-                            states.append(state)
-                            values.append(value)
+                    if kind in starts and closing < 0 and (group := starts[kind](text, found.start(kind), end)):
+                        key = action, group[0]
+                        known = chunks.get(key)
+                        if known is not None:
+                            whole, more, own = known
+                            if whole is None:
+                                states += more
+                            else:
+                                states.append(all_actions[state][whole])
+                            values += own
+                            state, pos = states[-1], group.end()
                             break
-                        closing = group.end()
+                        closing, depth = group.end(), len(states)
+                    token = new(Token, found[kind])
+                    pos = found.end()
+                    token.type, token.start_pos, token.end_pos = kind, pos - len(token), pos
                     state = action
                     states.append(state)
                     values.append(token)
-                    if pos == closing:
-                        state = self._filter(states, values, written)
+                    if pos >= closing >= 0:
+                        if pos == closing:
+                            state = self._remember(key, states, values, depth, text)
                         closing = -1
                     break
                 if action is None:
@@ -96,25 +114,45 @@ class TableParser:
                     children = values[-size:]
                     del values[-size:], states[-size:]
                     value = make(_flat(children, inlined) if inlined else children)
+                    if len(states) < depth:  # it began before the chunk
+                        closing = -1
                 else:
                     value = make([])
                 state = all_actions[states[-1]][rule]
-                if token is None and state == self._end:
+                if kind == _END and state == self._end:
                     return value
                 states.append(state)
                 values.append(value)
 
-    def _filter(self, states: list[int], values: list[Any], written: str) -> int:
-        """Reduces the filter that ends here, whatever follows it, and remembers it. Returns the next state."""
-        size, make, rule, _ = next(iter(self._actions[states[-1]].values()))
-        value = make(values[-size:])
-        del values[-size:], states[-size:]
-        values.append(value)
-        states.append(self._actions[states[-1]][rule])
-        if len(self._filters) >= MAX_FILTERS:
-            self._filters.clear()
-        self._filters[written] = value
+    def _remember(self, key: tuple[int, str], states: list[int], values: list[Any], depth: int, text: str) -> int:
+        """Remembers the chunk that ends here and began at a depth of the stacks, after reducing what has to be reduced
+        whatever follows it. Returns the next state."""
+        whole: str | None = None
+        while whole is None and (action := self._only[states[-1]]) is not None:
+            size, make, rule, inlined = action
+            if len(states) - size < depth:
+                break
+            children = values[-size:]
+            del values[-size:], states[-size:]
+            value = children[0] if make is None else make(_flat(children, inlined) if inlined else children)
+            whole = rule if len(states) == depth else None
+            states.append(self._actions[states[-1]][rule])
+            values.append(value)
+        own, more = values[depth - 1 :], states[depth:]
+        # What follows may depend on what was before the chunk, and whatever takes a list may change it.
+        is_pure = whole is not None or more[0] == key[0]
+        if is_pure and not any(value.__class__ is list for value in own):
+            if len(self._chunks) >= MAX_CHUNKS:
+                self._chunks.clear()
+            self._chunks[key] = whole, more, [self._finish(value, text) for value in own]
         return states[-1]
+
+
+def _only_action(actions: Mapping[str, Any]) -> Any:
+    """The rule to reduce by in a state, whatever follows; None if there are others, or if its value is a list."""
+    first: Any = next(iter(actions.values()), None)
+    is_only = first.__class__ is tuple and all(action == first for action in actions.values())
+    return first if is_only and first[0] and first[1] not in (_as_it_is, _longer) else None
 
 
 def _action(target: Any, callbacks: Any) -> Any:
@@ -122,19 +160,28 @@ def _action(target: Any, callbacks: Any) -> Any:
     value of them (None if it takes one as it is), its name, and which values are lists of several, if any."""
     if isinstance(target, int):
         return target
-    size, make, inlined = len(target.expansion), callbacks[target], ()
+    size, make = len(target.expansion), callbacks[target]
+    inlined: tuple[bool, ...] = ()
     if isinstance(make, ChildFilterLALR_NoPlaceholders):
         assert [place for place, _ in make.to_include] == list(range(size)), "the grammar keeps all tokens"
         inlined = tuple(is_list for _, is_list in make.to_include)
         make = make.node_builder
     if target.origin.name.startswith("_"):  # made by Lark for a repetition, or inlined by its name
         make = _as_it_is
+        if inlined == (True, False):  # as most are
+            make, inlined = _longer, ()
     alone = size == 1 and isinstance(make, ExpandSingleChild)
     return size, None if alone else make, str(target.origin.name), inlined
 
 
 def _as_it_is(children: list[Any]) -> list[Any]:
     return children
+
+
+def _longer(children: list[Any]) -> list[Any]:
+    found: list[Any] = children[0]  # it has one parent, which may take it
+    found.append(children[1])
+    return found
 
 
 def _flat(children: list[Any], inlined: tuple[bool, ...]) -> list[Any]:

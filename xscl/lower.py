@@ -18,9 +18,9 @@ from xscl.algebra.expressions import (
     Compare,
     ElementConstructor,
     Expr,
-    Hole,
     String,
     VarPath,
+    holes_of,
 )
 from xscl.algebra.normal import (
     TUPLE_TEST,
@@ -34,6 +34,7 @@ from xscl.algebra.normal import (
     as_term,
     constant_text,
     hole_key,
+    shared_term,
     variables_of,
 )
 from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming, renamed, transform
@@ -103,7 +104,7 @@ class _Normalizer:
             entries = tuple(SelectEntry(item.name, self._select(item.operand, scope)) for item in select.items)
         elif isinstance(select, ElementConstructor):
             constructor = select
-            found = list(_holes(select))
+            found = list(holes_of(select))
             # Holes with the same text are one variable, with one key in `nodes`.
             by_key: dict[str, Term | str] = {}
             for hole in found:
@@ -148,14 +149,13 @@ class _Normalizer:
         index = len(self._patterns)
         pattern = self._build.path(block.steps, last_var=block_root(index))
         scope: dict[str, Term | str] = {}
-        for node in pattern.walk():
-            if node.var:
-                self._block_of[node.var] = index
-                if not is_system_variable(node.var):
-                    scope[node.var] = Term(node.var)
+        for var in pattern.variables():
+            self._block_of[var] = index
+            if not is_system_variable(var):
+                scope[var] = shared_term(var)
         self._patterns.append(pattern)
         name = block.steps[-1].var
-        return _Leaf(index, block.stream), scope, ((name, Term(name or block_root(index))),)
+        return _Leaf(index, block.stream), scope, ((name, shared_term(name or block_root(index))),)
 
     def _select(self, operand: Expr, scope: _Scope) -> Term | str:
         """What an operand of SELECT stands for. A path on a variable becomes a branch that every match must have."""
@@ -177,7 +177,7 @@ class _Normalizer:
                 if isinstance(term, str):
                     return String(term)
                 if not steps:
-                    return _expression(term)
+                    return expr if term.var == name and not term.functions else _expression(term)
                 self._fresh += 1
                 fresh = path_end(self._fresh)
                 block = self._block_of[fresh] = self._block_of[term.var]
@@ -186,7 +186,8 @@ class _Normalizer:
             case Call(name=name, args=args):
                 return Call(name, tuple(self._resolve(a, scope, patterns) for a in args))
             case Compare(op=op, left=left, right=right):
-                return Compare(op, self._resolve(left, scope, patterns), self._resolve(right, scope, patterns))
+                one, two = self._resolve(left, scope, patterns), self._resolve(right, scope, patterns)
+                return expr if one is left and two is right else Compare(op, one, two)
         return expr
 
     # ------------------------------------------------------------ conjunctive queries
@@ -224,7 +225,7 @@ class _Normalizer:
         one, two = as_term(expr.left), as_term(expr.right)
         if one is None or two is None:
             return None
-        one_left, two_left = (self._block_of[term.var] in left_blocks for term in (one, two))
+        one_left, two_left = self._block_of[one.var] in left_blocks, self._block_of[two.var] in left_blocks
         if one_left == two_left:
             return None
         return (one, two) if one_left else (two, one)
@@ -235,7 +236,7 @@ class _Normalizer:
         if isinstance(tree, _Leaf):
             return Side(tree.stream, naming(patterns[tree.block], used))
         blocks = sorted(_blocks(tree))
-        carried = tuple(n.var for b in blocks for n in patterns[b].walk() if n.var in used and n.var)
+        carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
         inner = _distinct(self._conjuncts(tree, patterns, frozenset(carried)))
         names = _canonical_names(inner)
         hidden = Hidden(
@@ -296,16 +297,6 @@ def _blocks(tree: _Tree) -> Iterator[int]:
     else:
         yield from _blocks(tree.left)
         yield from _blocks(tree.right)
-
-
-def _holes(element: ElementConstructor) -> Iterator[Hole]:
-    for _, parts in element.attributes:
-        yield from (part for part in parts if isinstance(part, Hole))
-    for child in element.children:
-        if isinstance(child, Hole):
-            yield child
-        elif isinstance(child, ElementConstructor):
-            yield from _holes(child)
 
 
 # ---------------------------------------------------------------- names by which equal hidden streams are shared

@@ -11,7 +11,7 @@ from lark import Lark, UnexpectedInput
 
 from common.progress import followed
 from xscl.advice import explain
-from xscl.algebra.expressions import ElementConstructor, Hole, Span
+from xscl.algebra.expressions import ElementConstructor, Hole, Span, holes_of
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
 from xscl.check_publishing import check_publishing
@@ -111,6 +111,8 @@ class _Parser:
             if not text:
                 hint = "remove it"
                 raise Problem("there is no query before this semicolon", Span(span.start, span.start + 1), hint)
+            # The text of a hole has its comments, which other statements do not have.
+            reuse = reuse and ("<" not in text or self._text.startswith(text, span.start))
             node = _parse_statement(text, span.start, self._lines, reuse=reuse)
         except Problem as problem:
             self._problems.append(problem)
@@ -156,7 +158,12 @@ def _lark() -> Lark:
 
 @cache
 def _tables() -> TableParser:
-    return TableParser(_lark())
+    return TableParser(_lark(), _finished)
+
+
+def _finished(value: object, text: str) -> object:
+    """What many statements take from one: a constructor with the texts of its holes."""
+    return _element_with_texts(value, text) if isinstance(value, ElementConstructor) else value
 
 
 def _parse_statement(text: str, start: int, lines: Lines, *, reuse: bool = True) -> Query | Declaration:
@@ -217,6 +224,8 @@ def _check_declarations(declarations: list[Declaration]) -> list[Problem]:
 def _with_hole_texts(query: Query, text: str) -> Query:
     """The query, in whose constructor each hole has the text between its braces."""
     assert isinstance(query.select, ElementConstructor)
+    if all(hole.text for hole in holes_of(query.select)):  # taken from another statement
+        return query
     return Query(query.source, _element_with_texts(query.select, text), query.publish, query.span)
 
 

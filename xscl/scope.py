@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from common.remembered import Remembered
@@ -16,22 +15,28 @@ NameKind = Literal["element", "attribute", "value", "constant"]
 """What a name stands for: a node of either kind, a value derived from a node, or a constant."""
 
 
-def leaves(source: Input) -> Iterator[Block | SubQuery]:
+def leaves(source: Input) -> list[Block | SubQuery]:
     """The blocks and SELECTs in parentheses that a source joins, left to right."""
-    if isinstance(source, Join):
-        yield from leaves(source.left)
-        yield from leaves(source.right)
-    else:
-        yield source
+    found: list[Block | SubQuery] = []
+    waiting = [source]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Join):
+            waiting += one.right, one.left
+        else:
+            found.append(one)
+    return found
 
 
-def blocks(source: Input) -> Iterator[Block]:
+def blocks(source: Input) -> list[Block]:
     """The blocks of a source, those inside parentheses included, left to right."""
+    found: list[Block] = []
     for leaf in leaves(source):
         if isinstance(leaf, SubQuery):
-            yield from blocks(leaf.source)
+            found += blocks(leaf.source)
         else:
-            yield leaf
+            found.append(leaf)
+    return found
 
 
 def star_items(source: Input) -> list[tuple[str, NameKind]]:
@@ -41,13 +46,13 @@ def star_items(source: Input) -> list[tuple[str, NameKind]]:
     included, and else `b1`, `b2`, ... by their position among these.
     """
     defaults = ["left", "right"]
-    if (count := sum(1 for _ in blocks(source))) > 2:
+    if (count := len(blocks(source))) > 2:
         defaults = [f"b{position}" for position in range(1, count + 1)]
     found: list[tuple[str, NameKind]] = []
     for leaf in leaves(source):
         if isinstance(leaf, SubQuery):
             found += visible_names(leaf).items()
-            del defaults[: sum(1 for _ in blocks(leaf))]
+            del defaults[: len(blocks(leaf))]
         else:
             root = leaf.steps[-1]
             found.append((root.var or defaults[0], root.test.kind))
@@ -59,7 +64,7 @@ def visible_names(source: Input) -> dict[str, NameKind]:
     """The names of a source that predicates, SELECTs and outer queries can use, with what they stand for."""
     match source:
         case Block():
-            return {step.var: step.test.kind for step in _steps_within(source.steps) if step.var is not None}
+            return dict(_bound_by(source.steps))
         case Join():
             return visible_names(source.left) | visible_names(source.right)
         case SubQuery():
@@ -82,14 +87,23 @@ def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
             return "constant"
 
 
-def _steps_within(steps: tuple[Step, ...]) -> Iterator[Step]:
-    """The steps of a path, and of the paths in its filters that can bind variables."""
+def _bound_by(steps: tuple[Step, ...]) -> list[tuple[str, NameKind]]:
+    """The variables that a path binds, itself and in its filters, and what they stand for."""
+    found: list[tuple[str, NameKind]] = []
     for step in steps:
-        yield step
+        if step.var is not None:
+            found.append((step.var, step.test.kind))
         for condition in step.filters:
-            for arm in condition.args if isinstance(condition, And) else (condition,):
-                if isinstance(arm, Rel):
-                    yield from _steps_within(arm.steps)
+            found += _bound_in(condition)
+    return found
+
+
+def _of_filter(condition: Expr) -> list[tuple[str, NameKind]]:
+    arms = condition.args if isinstance(condition, And) else (condition,)
+    return [name for arm in arms if isinstance(arm, Rel) for name in _bound_by(arm.steps)]
+
+
+_bound_in = Remembered(_of_filter)  # the parser gives equal filters one tree
 
 
 def _plain(condition: Expr) -> tuple[str, ...] | None:

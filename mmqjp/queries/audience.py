@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mmqjp.queries.few import Few
 from mmqjp.queries.members import Ints, Members
 from mmqjp.queries.model import Subscription
 
@@ -115,11 +116,11 @@ class QuerySet:
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self._queries: dict[Subscription, None] = {}
+        self._queries: Few[Subscription] = Few()
+        # The audience, once it was asked for, the queries in it, and those that have changed since.
         self._audience: Audience | None = None
-        self._members: set[Subscription] = set()
-        """The queries in the audience, once it was asked for."""
-        self._changed: set[Subscription] = set()
+        self._members: set[Subscription]
+        self._changed: set[Subscription]
 
     def __len__(self) -> int:
         """Returns the number of registered queries."""
@@ -130,12 +131,12 @@ class QuerySet:
 
     def add(self, query: Subscription) -> None:
         """Adds a query."""
-        self._queries[query] = None
+        self._queries.add(query)
         self.note(query)
 
     def remove(self, query: Subscription) -> None:
         """Removes a query."""
-        self._queries.pop(query, None)
+        self._queries.discard(query)
         self.note(query)
 
     def note(self, query: Subscription) -> None:
@@ -155,5 +156,5 @@ class QuerySet:
             self._audience = self._audience.changed(gone, new)
             self._members -= gone
             self._members |= new
-        self._changed.clear()
+        self._changed = set()
         return self._audience

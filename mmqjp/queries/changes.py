@@ -171,8 +171,9 @@ class QueryChanges:
             known = () if mode == "replace" and since is not None else self._registry.equal(*key)
             # Nothing can be replaced without a name, so the query is added.
             joins = mode == "add" or (mode == "replace" and query.publish is None)
-            occurrence = met[key] + (len(self._registry.equal(*key)) if joins else 0)
-            met[key] += 1
+            before = met.get(key, 0)
+            occurrence = before + (len(self._registry.equal(*key)) if joins else 0)
+            met[key] = before + 1
             if occurrence < len(known):
                 same = next(left.setdefault(key, iter(known)))
                 kept.add(same)

@@ -32,25 +32,32 @@ Namespaces = tuple[tuple[str, str], ...]
 class SharedQuery:
     """What queries share that differ only in their PUBLISH names and the windows of their joins."""
 
-    __slots__ = ("_around", "_by_window", "_form_id", "_namespaces", "_normal", "_query")
+    __slots__ = ("_by_window", "_cut", "_first", "_form_id", "_namespaces", "_normal", "_query")
 
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
         self._query: Query | None = Query(query.source, query.select, None, query.span)
-        self._by_window: dict[int | None, UnnamedQuery] = {}
         self._normal: NormalQuery | None = None
         self._form_id: str | None = None
-        # The text of the query as a script of its own, in two parts if a window stands between them.
-        self._around = around_window(Script((self._query,), namespaces))
+        window, (before, *behind) = _window_of(query), around_window(Script((self._query,), namespaces))
+        written = "" if window is None else to_xscl(window)
+        # The place of the window in the text of the first one.
+        self._cut = len(before), len(before) + len(written)
+        self._first = UnnamedQuery(self, window, written.join((before, *behind)))
+        self._by_window: dict[int | None, UnnamedQuery] | None = None
 
     def of(self, query: Query) -> UnnamedQuery:
         """Returns what a query is without its PUBLISH name. `query` is the first one or shares its inputs."""
-        window = query.source.window if isinstance(query.source, Join) else None
-        us = None if window is None else window.us
-        found = self._by_window.get(us)
+        window, first = _window_of(query), self._first
+        if window is None or window == first.window:
+            return first
+        if self._by_window is None:
+            self._by_window = {}
+        found = self._by_window.get(window.us)
         if found is None:
-            text = self._around[0] if window is None else to_xscl(window).join(self._around)
-            found = self._by_window[us] = UnnamedQuery(self, window, text)
+            begin, end = self._cut
+            text = f"{first.text[:begin]}{to_xscl(window)}{first.text[end:]}"
+            found = self._by_window[window.us] = UnnamedQuery(self, window, text)
         return found
 
     @property
@@ -75,10 +82,10 @@ class UnnamedQuery:
     """What a query of a script is without its PUBLISH name. `text` is its text as a script of its own, and `window`
     that of its join, None if it is not a join itself."""
 
-    __slots__ = ("_normal", "_window", "shared", "text")
+    __slots__ = ("_normal", "shared", "text", "window")
 
     def __init__(self, shared: SharedQuery, window: Window | None, text: str) -> None:
-        self.shared, self._window, self.text = shared, window, text
+        self.shared, self.window, self.text = shared, window, text
         self._normal: NormalQuery | None = None
 
     @property
@@ -86,8 +93,12 @@ class UnnamedQuery:
         """The normal form. Computed on first use: a query that is registered already does not need it."""
         if self._normal is None:
             normal = self.shared.normal
-            self._normal = normal if self._window is None else _with_window(normal, self._window.us)
+            self._normal = normal if self.window is None else _with_window(normal, self.window.us)
         return self._normal
+
+
+def _window_of(query: Query) -> Window | None:
+    return query.source.window if isinstance(query.source, Join) else None
 
 
 def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:

@@ -6,7 +6,7 @@ A match is answered once a form and not once a query.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from weakref import WeakValueDictionary
@@ -24,8 +24,23 @@ class Form(QuerySet):
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
-        self.beside: dict[str, QuerySet] = {}
-        """The larger sets that its queries are in, too, by id."""
+        self._beside: dict[str, QuerySet] | None = None  # most have none
+
+    @property
+    def beside(self) -> Iterable[QuerySet]:
+        """The larger sets that its queries are in, too."""
+        return () if self._beside is None else self._beside.values()
+
+    def join(self, queries: QuerySet) -> None:
+        """Notes that its queries are in a larger set, too."""
+        if self._beside is None:
+            self._beside = {}
+        self._beside[queries.id] = queries
+
+    def leave(self, queries: QuerySet) -> None:
+        """Notes that its queries are not in a larger set any more."""
+        if self._beside is not None:
+            self._beside.pop(queries.id, None)
 
     @cached_property
     def normal(self) -> NormalQuery:
@@ -68,7 +83,7 @@ class Forms:
     used."""
 
     def __init__(self) -> None:
-        self._known: WeakValueDictionary[str, Form] = WeakValueDictionary()
+        self._known: dict[str, Form] = {}
         self._sides: WeakValueDictionary[object, FixedSide] = WeakValueDictionary()
         self._unsettled: set[QuerySet] = set()
 
@@ -90,11 +105,17 @@ class Forms:
         """Removes a query from its form."""
         self._form(query.form_id).remove(query)
 
+    def forget(self, query: Subscription) -> None:
+        """Forgets the form of a query without targets, if no other query has it."""
+        form = self._known.get(query.form_id)
+        if form is not None and not len(form):
+            del self._known[form.id]
+
     def note(self, owner: Owner) -> None:
         """Notes that a plan node begins or ends to be answered."""
         if isinstance(owner, Subscription):
             form = self._form(owner.form_id)
-            for queries in (form, *form.beside.values()):
+            for queries in (form, *form.beside):
                 queries.note(owner)
                 self._unsettle(queries)
 

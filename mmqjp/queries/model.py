@@ -57,7 +57,7 @@ class Owner(Protocol):
         """Returns the queries that get its results: itself, or the readers of its stream."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Subscription:
     """A registered query.
 
@@ -81,10 +81,17 @@ class Subscription:
     removed: bool = False
     gaps: list[tuple[int, int | None]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
+    _identity: Identity | None = field(default=None, init=False, repr=False)
 
-    @lazy
+    @property
     def identity(self) -> Identity:
         """The part of the ids of its outputs that they share."""
+        if self._identity is None:
+            self._identity = self.new_identity()
+        return self._identity
+
+    def new_identity(self) -> Identity:
+        """Returns its identity, and does not keep it: it is as long as the text."""
         return Identity.of(self.name, self.text, self.occurrence)
 
     @property
@@ -202,7 +209,7 @@ class StoredTarget(NamedTuple):
     streams: tuple[str, ...]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Target:
     """A subscription to a row of R_T by one conjunctive query: number `disjunct` of its owner. `window` is in
     microseconds; `streams` has one stream per side."""
@@ -215,19 +222,25 @@ class Target:
     op: JoinOp | None
     window: int
     streams: tuple[str, ...]
+    _conjunct: Conjunct | None = field(default=None, init=False, repr=False)
+    _placement: Placement | None = field(default=None, init=False, repr=False)
 
-    @lazy
+    @property
     def conjunct(self) -> Conjunct:
         """The conjunctive query."""
-        return self.owner.conjuncts[self.disjunct]
+        if self._conjunct is None:
+            self._conjunct = self.owner.conjuncts[self.disjunct]
+        return self._conjunct
 
-    @lazy
+    @property
     def placement(self) -> Placement:
         """Where its nodes are in the row. Raises StoreError if the store's tables disagree."""
-        found = self.catalog.place(self.conjunct)
-        if found.row != self.row:
-            raise StoreError("the store's tables do not agree: the stored row of a query belongs to another one")
-        return found
+        if self._placement is None:
+            found = self.catalog.place(self.conjunct)
+            if found.row != self.row:
+                raise StoreError("the store's tables do not agree: the stored row of a query belongs to another one")
+            self._placement = found
+        return self._placement
 
 
 def width_of(op: JoinOp | None, window: int | None) -> int:

@@ -164,6 +164,7 @@ class Registry:
             self._add_targets(subscription, normal.conjuncts, normal.op, normal.window, subscription.since)
         except BaseException:
             self._remove_targets(subscription)
+            self._forms.forget(subscription)
             raise
         self._index(subscription)
 
@@ -205,6 +206,7 @@ class Registry:
         self._by_name.remove(subscription.name, subscription)
         self._by_text.remove(subscription.key, subscription)
         self._remove_targets(subscription)
+        self._forms.forget(subscription)
 
     def flush(self) -> None:
         """Writes pending rows of R_T to stage 2, and prepares what documents need."""
@@ -235,11 +237,13 @@ class Registry:
     def _add_target(self, target: Target) -> None:
         """Registers a target that the catalog has."""
         self._forget_sources()
-        self._active_targets[target.row] += 1
+        row = target.row
+        self._active_targets[row] = self._active_targets.get(row, 0) + 1  # `+=` is slow for the first
         target.owner.targets.append(target)
-        if target.row not in self._by_row:
-            self._by_row[target.row] = RowTargets()
-        self._by_row[target.row].add(target, self._forms)
+        of_row = self._by_row.get(row)
+        if of_row is None:
+            of_row = self._by_row[row] = RowTargets()
+        of_row.add(target, self._forms)
         self._windows[target.window] += 1
         for stream in target.streams:
             self._readers[stream] += 1

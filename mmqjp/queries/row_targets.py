@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from mmqjp.queries.audience import QuerySet
 from mmqjp.queries.derived_variables import DerivedVariable
+from mmqjp.queries.few import Few
 from mmqjp.queries.forms import FixedSide, Form, Forms
 from mmqjp.queries.literals import INDEXES, LiteralTest
 from mmqjp.queries.model import Subscription, Target
@@ -41,7 +42,7 @@ class TargetGroup:
     form: Form | None
     forms: Forms
     number: int
-    targets: dict[Target, None] = field(default_factory=dict)
+    targets: Few[Target] = field(default_factory=Few)
     placed: LiteralGroup | None = None
     """The group of literals that it belongs to."""
 
@@ -142,7 +143,7 @@ class LiteralGroup:
 
     def add_target(self, group: TargetGroup, target: Target) -> None:
         """Notes that one of its groups has a target."""
-        group.form_of_queries.beside[self.queries.id] = self.queries
+        group.form_of_queries.join(self.queries)
         self.queries.add(_query(target))
 
     def remove_target(self, target: Target) -> None:
@@ -151,7 +152,7 @@ class LiteralGroup:
 
     def remove(self, group: TargetGroup, literal: str) -> None:
         """Removes a group."""
-        group.form_of_queries.beside.pop(self.queries.id, None)
+        group.form_of_queries.leave(self.queries)
         del self._by_literal[literal][group]
         if not self._by_literal[literal]:
             del self._by_literal[literal]
@@ -169,9 +170,10 @@ class RowTargets:
 
     def __init__(self) -> None:
         self._groups: dict[object, TargetGroup] = {}
-        self._parts: dict[object, RowPart] = {}
+        # Made when they are asked for: for that, queries of an earlier run must be parsed.
+        self._parts: dict[object, RowPart] | None = None
         self._waiting: dict[object, TargetGroup] = {}
-        """Groups that are in no part yet: for that, queries of an earlier run must be parsed."""
+        """Groups that came since the parts were made."""
         self._next = 0
 
     def __iter__(self) -> Iterator[Target]:
@@ -192,9 +194,11 @@ class RowTargets:
         key = _key(target, form)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = self._waiting[key] = TargetGroup(form, forms, self._next)
+            group = self._groups[key] = TargetGroup(form, forms, self._next)
+            if self._parts is not None:
+                self._waiting[key] = group
             self._next += 1
-        group.targets[target] = None
+        group.targets.add(target)
         if group.placed is not None:
             group.placed.add_target(group, target)
 
@@ -203,12 +207,14 @@ class RowTargets:
         key = _key(target, forms.of(target.owner))
         group = self._groups[key]
         test = None if group.placed is None else group.literal_test
-        del group.targets[target]
+        group.targets.discard(target)
         if group.placed is not None:
             group.placed.remove_target(target)
         if group.targets:
             return
         del self._groups[key]
+        if self._parts is None:
+            return
         self._waiting.pop(key, None)
         self._parts.pop(key, None)
         if group.placed is not None and test is not None:
@@ -219,6 +225,8 @@ class RowTargets:
     @property
     def parts(self) -> Collection[RowPart]:
         """The groups that are answered by themselves, and those of groups with a literal test."""
+        if self._parts is None:
+            self._parts, self._waiting = {}, dict(self._groups)
         for key, group in self._waiting.items():
             test = group.literal_test
             if test is None:
@@ -229,7 +237,7 @@ class RowTargets:
                     part = self._parts[test.id] = LiteralGroup(test, group)
                 assert isinstance(part, LiteralGroup), "a test's id is no key of a group"
                 part.add(group, test)
-        self._waiting.clear()
+        self._waiting = {}
         return self._parts.values()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -25,8 +25,10 @@ from xscl.algebra.pattern_json import from_json, to_json
 
 _PLACEMENT_COLUMNS = "place template variables op window_us streams"
 
-_AT_ONCE = 50_000
-"""How many variables are written at once. Their definitions take much memory."""
+_AT_ONCE = 20_000
+"""How many queries or variables are written at once. Their texts take much memory."""
+
+T = TypeVar("T")
 
 _Rows = list[tuple[object, ...]]
 
@@ -166,14 +168,15 @@ class StoredQueries:
 
     def save(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
         """Writes queries, their placements, and the variables and templates that are new with them."""
-        queries: _Rows = []
-        for s in subscriptions:
-            templates = sorted({target.template for target in s.targets})
-            identity = s.identity.text
-            queries.append(
-                (s.qid, s.name, s.text, s.occurrence, templates, s.window, now, s.since, s.form_id, identity)
-            )
-        self._rows.append("added_queries", queries)
+        for part in _in_parts(subscriptions):
+            queries: _Rows = []
+            for s in part:
+                templates = sorted({target.template for target in s.targets})
+                identity = s.new_identity().text
+                queries.append(
+                    (s.qid, s.name, s.text, s.occurrence, templates, s.window, now, s.since, s.form_id, identity)
+                )
+            self._rows.append("added_queries", queries)
         self._rows.append("memberships", [(s.qid, s.begun, 1, NO_ARRIVAL) for s in subscriptions])
         self._save_placements(subscriptions, registry)
         self.save_catalog(registry.catalog)
@@ -235,8 +238,7 @@ class StoredQueries:
         """Writes the new variables, templates and chains of functions of a catalog."""
         numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]
         steps = [catalog.steps[number] for number in numbers if number in catalog.steps]
-        for first in range(0, len(steps), _AT_ONCE):
-            part = steps[first : first + _AT_ONCE]
+        for part in _in_parts(steps):
             rows = [(step.id, step.parent, step.stream, str(step.node), to_json(step.node)) for step in part]
             self._rows.append("variables", rows)
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
@@ -244,6 +246,10 @@ class StoredQueries:
         self._rows.append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
         chains = [(number, functions) for functions, number in catalog.chains.items() if number > self._saved_chains]
         self._rows.append("chains", chains)
+
+
+def _in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[first : first + _AT_ONCE] for first in range(0, len(items), _AT_ONCE))
 
 
 def _read(

@@ -21,6 +21,7 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
+from xscl.parser import _Parser
 from xscl.statements import split_script
 from xscl.syntax import Block, Join, SelectItem, SelectItems, SelectStar, SubQuery
 
@@ -318,7 +319,7 @@ def test_a_query_spans_its_own_text() -> None:
 
 def test_spans_of_parts_are_offsets_in_the_statement() -> None:
     script = "FROM S//z;\nFROM S//a->x JOIN {x/b = y, 7 d} S//c->y"
-    query = parse_script(script).queries[1]
+    query = _Parser(script).script(reuse=False).queries[1]
     text, join = script[query.span.start : query.span.end], query.source
     assert isinstance(join, Join) and isinstance(join.pred, Compare)
     parts = [join, join.left, join.right, join.pred, join.pred.left, join.window]

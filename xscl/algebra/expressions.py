@@ -5,6 +5,7 @@ Expressions are equal if they say the same, wherever they stand in a text (`span
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -175,3 +176,14 @@ class ElementConstructor:
     attributes: tuple[tuple[str, tuple[str | Hole, ...]], ...] = ()
     children: tuple[str | Hole | ElementConstructor, ...] = ()
     span: Span = nowhere()
+
+
+def holes_of(element: ElementConstructor) -> Iterator[Hole]:
+    """The holes of a constructor and of the elements in it, in their order."""
+    for _, parts in element.attributes:
+        yield from (part for part in parts if isinstance(part, Hole))
+    for child in element.children:
+        if isinstance(child, Hole):
+            yield child
+        elif isinstance(child, ElementConstructor):
+            yield from holes_of(child)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from common.quick import quick
@@ -53,7 +54,7 @@ class Side:
 
     def variables(self) -> tuple[str, ...]:
         """The variables of the pattern, in pre-order."""
-        return tuple(node.var for node in self.pattern.walk() if node.var)
+        return tuple(self.pattern.variables())
 
 
 @quick
@@ -122,14 +123,18 @@ class NormalQuery:
     namespaces: tuple[tuple[str, str], ...] = ()
 
 
+shared_term = lru_cache(maxsize=10_000)(Term)
+"""The term of a variable and functions. Very many queries have the same ones."""
+
+
 def as_term(expr: Expr) -> Term | None:
     """An expression as a term, if it is a variable with functions applied to it; else None."""
+    if isinstance(expr, VarPath):
+        return None if expr.steps else shared_term(expr.var)
     match expr:
-        case VarPath(var=var, steps=()):
-            return Term(var)
         case Call(name=name, args=(arg,)) if name in DERIVED:
             term = as_term(arg)
-            return term and Term(term.var, (*term.functions, name))
+            return term and shared_term(term.var, (*term.functions, name))
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 
@@ -63,6 +63,16 @@ class PatternNode:
     def __repr__(self) -> str:
         return _shown(self) if self.children else _shown_leaf(self)
 
+    def variables(self) -> list[str]:
+        """The variables of this node and of all below it, in pre-order."""
+        found = [self.var] if self.var else []
+        for child in self.children:
+            if child.children:
+                found += child.variables()
+            elif child.var:
+                found.append(child.var)
+        return found
+
     def walk(self) -> Iterator[PatternNode]:
         """This node and all below it, in pre-order."""
         yield self
@@ -75,7 +85,7 @@ class PatternNode:
             head = f".{functions}" if self.axis == "." else f"{self.axis}{self.test}"
             arrow = f"->{self.var}" if self.var else ""
             conditions = "".join([f"[{condition}]" for condition in self.conditions])
-            children = "".join([f"[.{child}]" for child in self.children])
+            children = "".join([f"[.{text}]" for text in texts_of(self.children)])
             object.__setattr__(self, "_text", head + arrow + conditions + children)
         return self._text  # type: ignore[return-value]  # it has just been set
 
@@ -91,6 +101,11 @@ def _shown(node: PatternNode) -> str:
 _shown_leaf = Remembered(_shown)  # many patterns share them
 
 
+def texts_of(nodes: Iterable[PatternNode]) -> list[str]:
+    """The texts of nodes, as `str` gives them: quickly, if they have been asked for before."""
+    return [node._text or str(node) for node in nodes]
+
+
 def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -> PatternNode:
     """The pattern with `change` applied to every node, children first. What it leaves as it is stays the same
     object."""
@@ -101,9 +116,17 @@ def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -
 
 def naming(node: PatternNode, variables: Collection[str]) -> PatternNode:
     """The pattern without the names of other variables than these."""
-    if node.children:
-        node = _with_children(node, tuple([naming(child, variables) for child in node.children]))
-    return node if node.var in variables else unnamed(node)
+    if not node.children:
+        return node if node.var in variables else unnamed(node)
+    children = tuple(
+        [
+            child if child.var in variables and not child.children else naming(child, variables)
+            for child in node.children
+        ]
+    )
+    if node.var is None or node.var in variables:
+        return _with_children(node, children)
+    return PatternNode(node.axis, node.test, node.conditions, children, None, node.functions)
 
 
 def unnamed(node: PatternNode) -> PatternNode:
@@ -129,7 +152,12 @@ _unnamed_leaf = Remembered(_unnamed)
 
 def attach(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:
     """The pattern, in which the node bound to `var` has one more child."""
-    return transform(pattern, lambda n: _with_children(n, (*n.children, branch)) if n.var == var else n)
+    children = pattern.children
+    if children:
+        children = tuple(
+            [attach(child, var, branch) if child.children or child.var == var else child for child in children]
+        )
+    return _with_children(pattern, (*children, branch) if pattern.var == var else children)
 
 
 def renamed(pattern: PatternNode, names: Mapping[str, str]) -> PatternNode:

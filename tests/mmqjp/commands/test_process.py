@@ -96,6 +96,41 @@ main()
 """
 
 
+ENDING = """
+import atexit, sys, threading
+import mmqjp.cli
+
+class Kept:
+    def __del__(self):
+        print("freed")
+
+def answer():
+    kept.append(Kept())
+    atexit.register(print, "at the end")
+    {before}
+    print("answered")
+    sys.exit(3)
+
+kept = []
+mmqjp.cli.main = answer
+from mmqjp.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "printed"),
+    [
+        ("pass", ["answered", "at the end"]),
+        ("threading.Timer(0.2, print, ['later']).start()", ["answered", "later", "at the end", "freed"]),
+    ],
+)
+def test_a_program_frees_nothing_at_its_end_but_ends_what_runs(before: str, printed: list[str]):
+    code = ENDING.format(before=before)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (3, printed, "")
+
+
 FAILING = """
 import sys
 import mmqjp.cli

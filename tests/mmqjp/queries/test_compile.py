@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmqjp.queries.by_key import ByKey
 from mmqjp.queries.compile import Compiler
+from mmqjp.queries.few import Few
 from mmqjp.queries.identity import Identity, digest
 from mmqjp.queries.model import Subscription
 from tests.generate.strategies import random_case
@@ -40,6 +43,21 @@ def test_it_is_what_the_query_says_by_itself(text: str):
 @pytest.mark.parametrize("name", ["n", "é", 'a"b\\', "\x7f\x01\n\u2028"])
 def test_an_identity_begins_a_json_list(name: str):
     assert Identity.of(name, "//a", 2).text == json.dumps([name, "//a", 2], ensure_ascii=False).removesuffix("]")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abc"))))
+def test_few_items_are_an_ordered_set(changes: list[tuple[bool, str]]):
+    few: Few[str] = Few()
+    expected: dict[str, None] = {}
+    for is_added, item in changes:
+        if is_added:
+            few.add(item)
+            expected[item] = None
+        else:
+            few.discard(item)
+            expected.pop(item, None)
+        assert list(few) == list(expected) and len(few) == len(expected)
+        assert [item in few for item in "abc"] == [item in expected for item in "abc"]
 
 
 def test_queries_by_key_are_in_order():
