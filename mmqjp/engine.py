@@ -206,7 +206,7 @@ class Engine:
     def _subscribe(
         self, script: str | Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool = False
     ) -> list[str]:
-        with gc_paused():
+        with gc_paused(lasting=True):
             parsed = parse_script(script) if isinstance(script, str) else script
             names, outputs, paused = self._batches.subscribe(parsed, mode, metadata_for, backfill=backfill)
         self._paused |= paused
@@ -307,7 +307,7 @@ def _stage1(
     session: SparkSession | None, store: JoinEngine, limits: Limits, max_nodes: int | None
 ) -> XPathStage | SparkStage:
     """Creates stage 1 with the stored groups of edges."""
-    with gc_paused():
+    with gc_paused(lasting=True):
         known = groups(store)
         if session is None:
             return XPathStage(known, limits=limits)

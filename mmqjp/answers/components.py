@@ -76,7 +76,7 @@ def assemble(
     A document may have at most `max_document` bytes, and at most `max_nodes` elements and attributes; None means
     unlimited. Raises StoreError if the store cannot be read.
     """
-    with gc_paused():
+    with gc_paused(lasting=True):
         stored_queries, compiler = StoredQueries(store), Compiler()
         registry = Registry(stored_queries.catalog(), stage1, store)
         if not migrate(store, ledger, stored_queries, registry, compiler, partial(number_outputs, store, ledger)):

@@ -102,7 +102,7 @@ def read_script(path: Path) -> tuple[str, Script]:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise Failure(f"{path}:{line}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     try:
-        with gc_paused(), progress_shown():
+        with gc_paused(lasting=True), progress_shown():
             return text, parse_script(text)
     except XsclErrors as errors:
         raise ScriptFailure(path, errors) from None

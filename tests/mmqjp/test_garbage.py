@@ -76,3 +76,15 @@ def test_what_was_frozen_is_not_frozen_any_more_afterwards():
     del kept
     gc.collect()
     assert gone() is None
+
+
+def test_what_is_made_to_last_is_not_scanned(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(garbage, "LEAST_GROWTH", 1_000)
+    monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())
+    scans: list[int] = []
+    monkeypatch.setattr(gc, "collect", lambda: scans.append(1))
+    kept: list[Circle] = []
+    for lasting in (True, False):
+        with gc_paused(lasting=lasting):
+            kept += [Circle() for _ in range(5_000)]
+        assert bool(scans) is not lasting
