@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from join_stage.signature.arrays import FEW, Ints, dictionary_encode, equal_ranges, expand_ranges
 from join_stage.signature.path_classes import PathClass, PathClasses
-from join_stage.signature.postings import PostingRun, Values, in_order
+from join_stage.signature.postings import CODE_BITS, PostingRun, Values, grouped
 from templates.witness import Witnesses
 
 ChainKind = tuple[tuple[int, ...], bool]
@@ -74,20 +74,21 @@ class _Builder:
         instance, tops = dictionary_encode(chains.top)
         document = tops // self._radix
         docid, t0, t1 = (self._batch.r_docts[name].to_numpy() for name in ("docid", "t0", "t1"))
-        return in_order(
-            PostingRun(
-                value=self._numbered(row, values),
-                path_class=self._path_classes(chains.kind, row),
-                time=t0[document[instance]],
-                node=self._nodes[chains.end % self._radix],
-                inner=np.stack(chains.inner, axis=1) if chains.inner else np.zeros((len(row), 0), np.int64),
-                instance=instance,
-                top=self._nodes[tops % self._radix],
-                document=document,
-                docid=docid,
-                t0=t0,
-                t1=t1,
-            )
+        code = self._numbered(row, values) << CODE_BITS | self._path_classes(chains.kind, row)
+        order = code.argsort(kind="stable")
+        inner = [nodes[order] for nodes in chains.inner]
+        instance = instance[order]
+        return grouped(
+            code[order],
+            time=t0[document[instance]],
+            node=self._nodes[chains.end[order] % self._radix],
+            inner=np.stack(inner, axis=1) if inner else np.zeros((len(row), 0), np.int64),
+            instance=instance,
+            top=self._nodes[tops % self._radix],
+            document=document,
+            docid=docid,
+            t0=t0,
+            t1=t1,
         )
 
     def _whole(self) -> _Chains:

@@ -68,10 +68,9 @@ class SignatureJoin:
         if len(run):
             pairing = Pairing(self.rows, self._classes, self._sets, scope.streams)
             if len(run.docid) > 1:
-                found += pairing.paired(run, run, driving_left=False)
+                found += pairing.paired(run, run, [False])
             for other in self._runs:
-                for left in (False, True):
-                    found += pairing.paired(run, other, driving_left=left)
+                found += pairing.paired(run, other, [False, True])
         self._keep(run)
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch))
 

@@ -125,7 +125,7 @@ def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.Reco
         for part in _parts(weights):
             chosen = PostingRanges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
             at, which = expand_ranges(chosen.start, chosen.end)
-            ours, theirs, kind = chosen.posting[which], found.order[at], chosen.kind[which]
+            ours, theirs, kind = chosen.posting[which], at, chosen.kind[which]
             if found.driving is found.other:
                 different = found.driving.documents[ours] != found.other.documents[theirs]
                 ours, theirs, kind = ours[different], theirs[different], kind[different]

@@ -9,7 +9,7 @@ costs nothing if each row that asks for it asks for a rarer one too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,25 +19,25 @@ from join_stage.signature.arrays import (
     Ints,
     bisect_ranges,
     dictionary_encode,
-    equal_ranges,
     expand_ranges,
     group_starts,
 )
 from join_stage.signature.path_classes import CLASS_BITS, KindMeaning, PathClasses
-from join_stage.signature.postings import VALUE_BITS, PostingRun, PostingView
+from join_stage.signature.postings import PostingRun
 from join_stage.signature.row_index import RowIndex
 from join_stage.signature.satisfied_rows import PairKind, SatisfiedRows, SatisfiedRowsCache, Streams
 
 LONGEST_WINDOW = 1 << 62
 """Microseconds: longer than any two times are apart, and small enough that sums do not overflow."""
 
-_NEVER = np.iinfo(np.int64).max
+INDEX_BITS = 32
+"""Bits of the index of an instance or a kind where two of them are packed into one int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostingRanges:
     """Pairs of postings, as ranges. All arrays have one length: `posting` is an index into the driving run, `start` and
-    `end` are a range in the view of the other run, and `kind` is the index of their kind in `PairedRuns.kinds`."""
+    `end` are a range of the other run within a group, and `kind` is the index of their kind in `PairedRuns.kinds`."""
 
     posting: Ints
     start: Ints
@@ -72,8 +72,8 @@ class PostingPairs:
 class PairedRuns:
     """What rows ask for in the documents of two runs, those of the driving run on the left if `driving_left`.
 
-    `kinds` and `means` have one length: the kinds that occur, and what they mean to the rows. `order` has the indices
-    of the postings of the other run to which the ranges of `single` refer. `several` is None if there are no pairs.
+    `kinds` and `means` have one length: the kinds that occur, and what they mean to the rows. `several` is None if
+    there are no pairs.
     """
 
     driving: PostingRun
@@ -81,9 +81,22 @@ class PairedRuns:
     driving_left: bool
     kinds: list[PairKind]
     means: list[KindMeaning]
-    order: Ints
     single: PostingRanges
     several: PostingPairs | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """Two runs, those of the driving run on the left if `driving_left`. `start`, `end` and `asked` have an entry for
+    each group of the driving run: the range of the other's groups with its value, and the number of the set of paths
+    that rows ask for, 0 if they ask for none."""
+
+    driving: PostingRun
+    other: PostingRun
+    start: Ints
+    end: Ints
+    driving_left: bool
+    asked: Ints
 
 
 class Pairing:
@@ -92,34 +105,43 @@ class Pairing:
     def __init__(self, rows: RowIndex, classes: PathClasses, sets: SatisfiedRowsCache, streams: Streams) -> None:
         self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
 
-    def paired(self, driving: PostingRun, other: PostingRun, *, driving_left: bool) -> Iterator[PairedRuns]:
-        """Yields what rows ask for in the documents of two runs, which may be one and the same: nothing, or once."""
-        ours = driving.view(self._classes, left=driving_left)
-        theirs = other.view(self._classes, left=not driving_left)
-        kinds, means, ranges = self._ranges(ours, theirs, driving_left)
-        if not kinds:
+    def paired(self, driving: PostingRun, other: PostingRun, sides: Iterable[bool]) -> Iterator[PairedRuns]:
+        """Yields what rows ask for in the documents of two runs, which may be one and the same. `sides` has whether the
+        driving run is on the left. For each of them, it yields nothing, or once."""
+        start, end = other.groups_of(driving.value)
+        if (start == end).all():
             return
+        for left in sides:
+            met = _Met(driving, other, start, end, left, self._classes.asked(driving.path_class, left=left))
+            if (found := self._paired(met)) is not None:
+                yield found
+
+    def _paired(self, met: _Met) -> PairedRuns | None:
+        kinds, means, ranges = self._ranges(met)
+        if not kinds:
+            return None
         singles = np.array([bool(pair.single) for pair in means], np.bool_)
         formed = self._formed(ranges, means)
         # Ranges that are only looked up may be the most. They need no cut to the windows, and get none.
-        ranges = _in_time(driving, theirs, ranges.of(singles | formed), means, driving_left)
+        ranges = _in_time(met, ranges.of(singles | formed), means)
         if not len(ranges.posting):
-            return
+            return None
         several = None
         if formed.any():
-            pairs = _pairs_of_instances(driving, other, ours, theirs, ranges.of(formed), kinds, driving_left)
-            several = self._satisfied(pairs, kinds)
-        yield PairedRuns(driving, other, driving_left, kinds, means, theirs.place, ranges.of(singles), several)
+            several = self._satisfied(self._pairs_of_instances(met, ranges.of(formed), kinds), kinds)
+        return PairedRuns(met.driving, met.other, met.driving_left, kinds, means, ranges.of(singles), several)
 
-    def _ranges(
-        self, ours: PostingView, theirs: PostingView, driving_left: bool
-    ) -> tuple[list[PairKind], list[KindMeaning], PostingRanges]:
+    def _ranges(self, met: _Met) -> tuple[list[PairKind], list[KindMeaning], PostingRanges]:
         """The kinds that occur and mean something to a row, their meanings, and the ranges of their pairs."""
-        start, end = equal_ranges(ours.value, theirs.value)
-        if (start == end).all():
-            return [], [], PostingRanges(start[:0], start[:0], start[:0], start[:0])
-        group, our_group = expand_ranges(start, end)
-        code, distinct = dictionary_encode(_kind(ours.paths[our_group], theirs.paths[group], driving_left))
+        driving, other = met.driving, met.other
+        ours = met.asked.nonzero()[0]
+        group, place = expand_ranges(met.start[ours], met.end[ours])
+        our_group = ours[place]
+        theirs = self._classes.asked(other.path_class[group], left=not met.driving_left)
+        if not theirs.all():
+            some = theirs > 0
+            group, our_group, theirs = group[some], our_group[some], theirs[some]
+        code, distinct = dictionary_encode(_kind(met.asked[our_group], theirs, met.driving_left))
         kinds: list[PairKind] = []
         means: list[KindMeaning] = []
         number = np.full(len(distinct), -1)
@@ -131,12 +153,9 @@ class Pairing:
                 means.append(meaning)
         kind_of = number[code]
         our_group, group, kind_of = our_group[kind_of >= 0], group[kind_of >= 0], kind_of[kind_of >= 0]
-        at, place = expand_ranges(ours.start[our_group], ours.end[our_group])
-        return (
-            kinds,
-            means,
-            PostingRanges(ours.place[at], theirs.start[group][place], theirs.end[group][place], kind_of[place]),
-        )
+        posting, place = expand_ranges(driving.start[our_group], driving.start[our_group + 1])
+        start, end = other.start[group], other.start[group + 1]
+        return kinds, means, PostingRanges(posting, start[place], end[place], kind_of[place])
 
     def _formed(self, ranges: PostingRanges, means: Sequence[KindMeaning]) -> NDArray[np.bool_]:
         """For each kind, whether its pairs must be formed: whether it has the rarest edge of a row whose edges all
@@ -159,6 +178,44 @@ class Pairing:
         formed[np.repeat(np.arange(len(means)), counts)[chosen[edges]]] = True
         return formed
 
+    def _pairs_of_instances(
+        self, met: _Met, ranges: PostingRanges, kinds: Sequence[PairKind]
+    ) -> tuple[Ints, Ints, Ints, Ints]:
+        """All pairs of postings with one value of the pairs of instances that ranges form.
+
+        Four arrays of one length, sorted by the last two: indices of postings in the driving run and in the other, the
+        number of their pair of instances, and the index of their kind.
+        """
+        driving, other = met.driving, met.other
+        theirs, place = expand_ranges(ranges.start, ranges.end)
+        ours = ranges.posting[place]
+        if driving is other:
+            different = driving.documents[ours] != other.documents[theirs]
+            ours, theirs = ours[different], theirs[different]
+        _, instances = dictionary_encode(driving.instance[ours] << INDEX_BITS | other.instance[theirs])
+        one, two = instances >> INDEX_BITS, instances & (1 << INDEX_BITS) - 1
+        order, starts = driving.by_instance
+        at, key = expand_ranges(starts[one], starts[one + 1])
+        ours = order[at]
+        group = driving.group[ours]
+        asked = met.asked[group] > 0
+        ours, key, group = ours[asked], key[asked], group[asked]
+        # Postings with one value are next to each other.
+        order, starts = other.by_instance
+        first, end = other.start[met.start[group]], other.start[met.end[group]]
+        start = bisect_ranges(order, starts[two[key]], starts[two[key] + 1], first)
+        at, place = expand_ranges(start, bisect_ranges(order, start, starts[two[key] + 1], end))
+        ours, theirs, key, group = ours[place], order[at], key[place], group[place]
+        their_asked = self._classes.asked(other.path_class[other.group[theirs]], left=not met.driving_left)
+        known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)
+        by_code = np.argsort(known)
+        code = _kind(met.asked[group], their_asked, met.driving_left)
+        kind = by_code[np.minimum(np.searchsorted(known[by_code], code), len(known) - 1)]
+        alike = known[kind] == code
+        ours, theirs, key, kind = ours[alike], theirs[alike], key[alike], kind[alike]
+        order = np.argsort(key * len(kinds) + kind, kind="stable")
+        return ours[order], theirs[order], key[order], kind[order]
+
     def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[PairKind]) -> PostingPairs | None:
         """The pairs of those instances that satisfy some row. `pairs` are columns of one length, sorted by key and
         kind: indices of postings in both runs, keys, and kinds."""
@@ -179,10 +236,9 @@ def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
     return left << CLASS_BITS | right
 
 
-def _in_time(
-    driving: PostingRun, theirs: PostingView, ranges: PostingRanges, means: Sequence[KindMeaning], driving_left: bool
-) -> PostingRanges:
-    """The ranges, cut to what is near enough in time for some row. Postings are sorted by time."""
+def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> PostingRanges:
+    """The ranges, cut to what is near enough in time for some row. Postings of a group are sorted by time."""
+    driving, time = met.driving, met.other.time
     windows = np.array([min(pair.window, LONGEST_WINDOW) for pair in means], np.int64)
     orders = np.array([pair.ordered for pair in means], np.bool_)
     if not orders.any() and (windows == LONGEST_WINDOW).all():
@@ -191,54 +247,14 @@ def _in_time(
     t0, t1 = driving.t0[document], driving.t1[document]
     window, ordered = windows[ranges.kind], orders[ranges.kind]
     first, last = t1 - window, t0 + window
-    if driving_left:
+    if met.driving_left:
         first = np.where(ordered, np.maximum(first, t1 + 1), first)
     else:
         last = np.where(ordered, np.minimum(last, t0 - 1), last)
-    start = bisect_ranges(theirs.time, ranges.start, ranges.end, first)
-    end = bisect_ranges(theirs.time, start, ranges.end, last + 1)
+    start = bisect_ranges(time, ranges.start, ranges.end, first)
+    end = bisect_ranges(time, start, ranges.end, last + 1)
     some = end > start
     return PostingRanges(ranges.posting[some], start[some], end[some], ranges.kind[some])
-
-
-def _pairs_of_instances(
-    driving: PostingRun,
-    other: PostingRun,
-    ours_seen: PostingView,
-    theirs_seen: PostingView,
-    ranges: PostingRanges,
-    kinds: Sequence[PairKind],
-    driving_left: bool,
-) -> tuple[Ints, Ints, Ints, Ints]:
-    """All pairs of postings with one value of the pairs of instances that ranges form.
-
-    Four arrays of one length, sorted by the last two: indices of postings in the driving run and in the other, the
-    number of their pair of instances, and the index of their kind.
-    """
-    at, place = expand_ranges(ranges.start, ranges.end)
-    ours, theirs = ranges.posting[place], theirs_seen.place[at]
-    if driving is other:
-        different = driving.documents[ours] != other.documents[theirs]
-        ours, theirs = ours[different], theirs[different]
-    _, instances = dictionary_encode(driving.instance[ours] << VALUE_BITS | other.instance[theirs])
-    codes, order = driving.by_instance
-    at, key = expand_ranges(*equal_ranges(instances >> VALUE_BITS, codes >> VALUE_BITS))
-    ours = order[at]
-    asked = ours_seen.number[ours] > 0
-    ours, key = ours[asked], key[asked]
-    codes, order = other.by_instance
-    at, place = expand_ranges(
-        *equal_ranges((instances[key] & (1 << VALUE_BITS) - 1) << VALUE_BITS | driving.value[ours], codes)
-    )
-    ours, theirs, key = ours[place], order[at], key[place]
-    known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)
-    by_code = np.argsort(known)
-    code = _kind(ours_seen.number[ours], theirs_seen.number[theirs], driving_left)
-    kind = by_code[np.minimum(np.searchsorted(known[by_code], code), len(known) - 1)]
-    met = known[kind] == code
-    ours, theirs, key, kind = ours[met], theirs[met], key[met], kind[met]
-    order = np.argsort(key * len(kinds) + kind, kind="stable")
-    return ours[order], theirs[order], key[order], kind[order]
 
 
 def _sets(key: Ints, kind: Ints) -> tuple[Ints, list[list[int]]]:
@@ -254,10 +270,10 @@ def _sets(key: Ints, kind: Ints) -> tuple[Ints, list[list[int]]]:
     parents, members, nodes = [-1], [-1], 1
     for depth in range(int(size.max(initial=0))):
         longer = np.flatnonzero(size > depth)
-        code, distinct = dictionary_encode(node[longer] << VALUE_BITS | kind[start[longer] + depth])
+        code, distinct = dictionary_encode(node[longer] << INDEX_BITS | kind[start[longer] + depth])
         node[longer] = code + nodes
-        parents += (distinct >> VALUE_BITS).tolist()
-        members += (distinct & (1 << VALUE_BITS) - 1).tolist()
+        parents += (distinct >> INDEX_BITS).tolist()
+        members += (distinct & (1 << INDEX_BITS) - 1).tolist()
         nodes += len(distinct)
     found, ends = dictionary_encode(node)
     sets = []

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import Ints, group_starts
-from join_stage.signature.path_classes import CLASS_BITS, PathClasses
+from join_stage.signature.arrays import Ints, equal_ranges, group_starts
 
-VALUE_BITS = 32
-"""Bits of the number of a value, an instance or a kind where two of them are packed into one int64."""
+CODE_BITS = 31
+"""Bits of the number of a path class where it is packed with that of a value into one int64."""
 
 
 @dataclass(frozen=True)
 class PostingRun:
-    """Postings, sorted by the times at which their documents begin. A run never changes.
+    """Postings in groups of one value and one path class. A run never changes.
 
-    A posting is the node at the end of a path. `value`, `path_class`, `time`, `node`, `inner` and `instance` have an
-    entry for each posting: the number of the value, the number of the class, the time of the document, the node, the
-    nodes between the top and this one (a row of shape (longest,), padded with zeros), and the index of the instance.
-    `top` and `document` have an entry for each instance: the node that the path starts from, and the index of the
-    document. `docid`, `t0` and `t1` have one for each document. Times are in microseconds.
+    `value` and `path_class` have an entry for each group, sorted by both: the number of its value, and that of its
+    class. `start` has where each group starts, and the number of postings.
+
+    A posting is the node at the end of a path. `time`, `node`, `inner` and `instance` have an entry for each posting,
+    sorted by time within a group: the time at which the document begins, the node, the nodes between the top and this
+    one (a row of shape (longest,), padded with zeros), and the index of the instance. `top` and `document` have an
+    entry for each instance: the node that the path starts from, and the index of the document. `docid`, `t0` and `t1`
+    have one for each document. Times are in microseconds.
     """
 
     value: Ints
     path_class: Ints
+    start: Ints
     time: Ints
     node: Ints
     inner: Ints
@@ -38,24 +41,30 @@ class PostingRun:
     docid: Ints
     t0: Ints
     t1: Ints
-    _views: dict[bool, PostingView] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
-        return len(self.value)
+        return len(self.node)
 
-    def view(self, classes: PathClasses, *, left: bool) -> PostingView:
-        """The postings that rows ask for on one side, as the look-ups of `classes` are now."""
-        view = self._views.get(left)
-        if view is None or view.version != classes.version:
-            view = self._views[left] = _view(self, classes, left)
-        return view
+    def groups_of(self, values: Ints) -> tuple[Ints, Ints]:
+        """The range of groups that have each value: starts and ends, as long as `values`."""
+        return equal_ranges(values, self.value)
+
+    def codes(self) -> Ints:
+        """The value and the class of each posting, packed into one number."""
+        codes: Ints = (self.value << CODE_BITS | self.path_class).repeat(np.diff(self.start))
+        return codes
+
+    @cached_property
+    def group(self) -> Ints:
+        """The index of the group of each posting."""
+        return np.arange(len(self.value)).repeat(np.diff(self.start))
 
     @cached_property
     def by_instance(self) -> tuple[Ints, Ints]:
-        """Instance and value of each posting, packed into one int64 and sorted, and the indices of the postings."""
-        code = self.instance << VALUE_BITS | self.value
-        order = np.argsort(code, kind="stable")
-        return code[order], order
+        """The indices of postings, sorted by instance and index; and where each instance starts, and their number."""
+        order = np.argsort(self.instance, kind="stable")
+        counts = np.bincount(self.instance, minlength=len(self.top))
+        return order, np.append(0, np.cumsum(counts))
 
     @cached_property
     def documents(self) -> Ints:
@@ -67,61 +76,46 @@ class PostingRun:
         return sum(getattr(self, name).nbytes for name in COLUMNS)
 
 
-COLUMNS = tuple(column.name for column in fields(PostingRun) if not column.name.startswith("_"))
+COLUMNS = tuple(column.name for column in fields(PostingRun))
+OF_POSTINGS = ("time", "node", "inner", "instance")
 
 
-@dataclass(frozen=True)
-class PostingView:
-    """The postings of a run that rows ask for on one side, in groups of one value and one set of asked paths.
-
-    `place` and `time` have one length: the postings' places in the run, and their times, in the order of value, set of
-    paths, and time. `value`, `paths`, `start` and `end` have an entry for each group: its value, its set of paths (see
-    `PathClasses.asked`), and its range in `place`. `number` has one for each posting of the run: its set of paths, 0 if
-    no row asks for it. `version` is that of the rows.
-    """
-
-    version: int
-    place: Ints
-    time: Ints
-    number: Ints
-    value: Ints
-    paths: Ints
-    start: Ints
-    end: Ints
-
-
-def _view(run: PostingRun, classes: PathClasses, left: bool) -> PostingView:
-    number = classes.asked(run.path_class, left=left)
-    place = number.nonzero()[0]
-    code = run.value[place] << CLASS_BITS | number[place]
-    order = code.argsort(kind="stable")
-    place, code = place[order], code[order]
+def grouped(code: Ints, **columns: Ints) -> PostingRun:
+    """A run of postings, given their codes, which are sorted, and all other columns. Within a group, they may be in any
+    order."""
     start = group_starts(code)
-    groups = code[start]
-    return PostingView(
-        classes.version,
-        place,
-        run.time[place],
-        number,
-        groups >> CLASS_BITS,
-        groups & (1 << CLASS_BITS) - 1,
-        start,
-        np.append(start[1:], len(place)),
-    )
+    value, path_class = code[start] >> CODE_BITS, code[start] & (1 << CODE_BITS) - 1
+    time = columns["time"]
+    early = (time[1:] < time[:-1]) & (code[1:] == code[:-1])
+    if early.any():
+        group = np.zeros(len(code), np.int64)
+        group[start] = 1
+        group = group.cumsum() - 1
+        again = np.zeros(len(start), np.bool_)
+        again[group[1:][early]] = True
+        places = np.flatnonzero(again[group])
+        order = np.arange(len(time))
+        order[places] = places[np.lexsort((time[places], code[places]))]
+        columns |= {name: columns[name][order] for name in OF_POSTINGS}
+    return PostingRun(value, path_class, np.append(start, len(code)), **columns)
 
 
 def merged(one: PostingRun, other: PostingRun) -> PostingRun:
     """One run with the postings of two."""
+    code = np.append(one.codes(), other.codes())
+    order = np.argsort(code, kind="stable")  # linear time: both are sorted
     width = max(one.inner.shape[1], other.inner.shape[1])
-    joined: dict[str, Ints] = {
-        "inner": np.concatenate([_widened(run.inner, width) for run in (one, other)]),
-        "instance": np.concatenate([one.instance, other.instance + len(one.top)]),
-        "document": np.concatenate([one.document, other.document + len(one.docid)]),
-    }
-    for name in COLUMNS:
-        if name not in joined:
-            joined[name] = np.concatenate([getattr(one, name), getattr(other, name)])
-    return in_order(PostingRun(**joined))
+    inner = np.concatenate([_widened(one.inner, width), _widened(other.inner, width)])
+    instance = np.append(one.instance, other.instance + len(one.top))
+    return grouped(
+        code[order],
+        time=np.append(one.time, other.time)[order],
+        node=np.append(one.node, other.node)[order],
+        inner=inner[order],
+        instance=instance[order],
+        document=np.append(one.document, other.document + len(one.docid)),
+        **{name: np.append(getattr(one, name), getattr(other, name)) for name in ("top", "docid", "t0", "t1")},
+    )
 
 
 def since(run: PostingRun, time: int) -> PostingRun:
@@ -141,18 +135,21 @@ def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
     if kept.all():
         return run
     instances, documents = np.zeros(len(run.top), np.bool_), np.zeros(len(run.docid), np.bool_)
-    instances[run.instance[kept]] = True
+    instances[run.instance[kept[run.group]]] = True
     documents[run.document[instances]] = True
-    return _only(run, kept, instances, documents)
+    return _only(run, kept[run.group], instances, documents)
 
 
 def _only(
     run: PostingRun, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]
 ) -> PostingRun:
     """The run with the postings, instances and documents that masks select."""
+    counts = np.bincount(run.group[kept], minlength=len(run.value))
+    some = counts > 0
     return PostingRun(
-        value=run.value[kept],
-        path_class=run.path_class[kept],
+        value=run.value[some],
+        path_class=run.path_class[some],
+        start=np.append(0, np.cumsum(counts[some])),
         time=run.time[kept],
         node=run.node[kept],
         inner=run.inner[kept],
@@ -166,17 +163,8 @@ def _only(
 
 
 def renumbered(run: PostingRun, numbers: Ints) -> PostingRun:
-    """The run with values renumbered by `numbers[old]`."""
+    """The run with values renumbered by `numbers[old]`, which leaves them in their order."""
     return replace(run, value=numbers[run.value])
-
-
-def in_order(run: PostingRun) -> PostingRun:
-    """The run, sorted by time."""
-    if not (run.time[1:] < run.time[:-1]).any():
-        return run
-    order = np.argsort(run.time, kind="stable")
-    names = ("value", "path_class", "time", "node", "inner", "instance")
-    return replace(run, **{name: getattr(run, name)[order] for name in names})
 
 
 def _widened(inner: Ints, width: int) -> Ints:
@@ -201,7 +189,8 @@ class Values:
         return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
 
     def keep(self, used: Ints) -> Ints:
-        """Drops all values but those with the numbers in `used`; returns the new number of each old one."""
+        """Drops all values but those with the numbers in `used`; returns the new number of each old one. The order of
+        values stays."""
         stays = np.zeros(len(self._numbers), np.bool_)
         stays[used] = True
         self.version += 1
