@@ -36,8 +36,8 @@ class SharedRow:
     """A row of R_T with the windows and operators of its subscribers, counted."""
 
     __slots__ = (
-        *("_heap", "_unordered", "_window", "_windows", "id", "key", "slot_at", "subscribers", "template", "variables"),
-    )
+        "_heap", "_unordered", "_window", "_windows", "id", "key", "slot_at", "subscribers", "template", "variables",
+    )  # fmt: skip
 
     def __init__(self, row_id: int, template: int, variables: tuple[int, ...]) -> None:
         self.id, self.template, self.variables = row_id, template, variables

@@ -22,7 +22,7 @@ _CHUNKS = {
     "AXIS": r"//?[\w*@.:\-]{1,40}?(?:->\w{1,40})?(?=[\[\]/\s])",  # a step without its filters
     "LBRACE": rf"\{{{_INNER}{{1,80}}(?:\({_INNER}{{,40}}\){_INNER}{{,80}}){{,4}},",  # a simple predicate
     "NUMBER": r"[0-9]{1,9} ?[a-z]{,3}(?=\})",  # a window
-    "TAG_OPEN": r"<[^;]{1,400}?>(?=\s+(?i:from)\s)",  # a constructor
+    "TAG_OPEN": r"<[^;]{1,400}?>(?=\s{1,80}(?i:from)\s)",  # a constructor
 }
 """What is likely to stand in many texts, by the terminal that begins it. Texts that match may be something else, but
 the same chunk whose terminal leads to the same state is the same, wherever it stands."""

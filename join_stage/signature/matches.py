@@ -12,6 +12,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
 from join_stage.signature.arrays import Ints, equal_ranges, expand_ranges
@@ -142,7 +143,7 @@ def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Itera
     """The matches of rows of several joins: (template, rows of RESULT)."""
     number = {kind: place for place, kind in enumerate(found.kinds)}
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
-    for place in np.unique(pairs.found).tolist():
+    for place in distinct(pairs.found).tolist():
         for i, row in enumerate(pairs.within[place].places.tolist()):
             by_template[rows.at(row).row.template].setdefault(place, []).append(i)
     codes = pairs.key * len(found.kinds) + pairs.kind

@@ -128,7 +128,8 @@ def since(run: PostingRun, time: int) -> PostingRun:
 
 
 def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
-    """The run with classes renumbered by `numbers[old]`, without the postings of classes whose new number is -1."""
+    """The run with classes renumbered by `numbers[old]`, without the postings of classes whose new number is -1. The
+    others stay in their order."""
     path_class = numbers[run.path_class]
     kept = path_class >= 0
     run = replace(run, path_class=path_class)

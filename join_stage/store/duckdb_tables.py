@@ -20,7 +20,8 @@ MEMORY_LIMIT = "2GB"
 
 CHECKPOINT = "64MB"
 """The size of the log at which DuckDB writes it into the tables' file. Each time it compresses blocks anew that are not
-full, so four times the default costs a third of the time, and opens after a crash in a fraction of a second more."""
+full: with four times the default, 100,000 pairs of documents take 6% less time. To open a store after a crash takes a
+few tenths of a second more."""
 
 THREADS = 4
 """The largest number of threads. Each reserves buffers for each join of a statement."""

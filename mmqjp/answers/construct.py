@@ -39,7 +39,7 @@ class Value:
     def markup(self) -> str:
         """Returns the element and its subtree as XML. It is serialized once."""
         record, number = self.record, self.node[0]
-        if number == 0 and record.kind == "external" and "xmlns" not in record.xml:
+        if number == 0 and record.kind == "external" and not record.has_namespaces:
             return record.xml  # which was serialized in the same way
         found = record.fragments.get(number)
         if found is None:
