@@ -32,6 +32,7 @@ bench: bench-stage1
 	$(BIN)/mmqjp bench expert --csv bench-results/expert.csv --json bench-results/expert.json
 	$(BIN)/mmqjp bench peers $(call kept,peers)
 	$(BIN)/mmqjp bench fanout --csv bench-results/fanout.csv --json bench-results/fanout.json
+	$(BIN)/mmqjp bench fanout --kind same --queries 1 --pairs 20000 --json bench-results/fanout-pairs.json
 	$(BIN)/mmqjp bench latency --csv bench-results/latency.csv --json bench-results/latency.json
 	$(BIN)/mmqjp bench latency --engine spark --quick --json bench-results/latency-spark.json
 	$(BIN)/mmqjp bench registration --csv bench-results/registration.csv --json bench-results/registration.json
