@@ -30,10 +30,6 @@ class DuckDBPlan(Plan, Protocol):
     r_docts_w hold the batch; r_bin_old, r_doc_old and r_docts_old hold what was there before.
     """
 
-    @property
-    def reads_state(self) -> bool:
-        """Whether the next batch reads the tables of the join state."""
-
     def join(self, batch: Batch) -> Matches:
         """Answers all templates for a batch, which the state already holds."""
 
@@ -44,8 +40,6 @@ class DuckDBPlan(Plan, Protocol):
 
 class DuckDBBasicPlan(SQLPlan):
     """The plan `basic`: the conjunctive queries of all templates over the join state. `DuckDBViewsPlan` extends it."""
-
-    reads_state = True
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         super().__init__()

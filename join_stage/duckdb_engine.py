@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 
+from common.private import make_inside
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.duckdb_basic import DuckDBBasicPlan, DuckDBPlan
 from join_stage.duckdb_signature import DuckDBSignaturePlan
 from join_stage.duckdb_views import DuckDBViewsPlan
-from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
-from join_stage.state_tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, R_DOCTS_STORED, STATE
+from join_stage.joiner import DEFAULT_PLAN, PLANS, Batch, Matches, Scope, UnknownPlan
+from join_stage.state_tables import (
+    BOUND_STATE,
+    BOUND_STORE,
+    NOTHING_ELSE,
+    R_DOCTS_STORED,
+    RUNS,
+    STATE,
+    drop_runs_manifest,
+    runs_manifest,
+)
 from join_stage.store.duckdb_damage import telling_damage
 from join_stage.store.duckdb_store import DuckDBStore, columns_of, written
 from join_stage.store.duckdb_tables import registered
@@ -62,7 +72,7 @@ class DuckDBEngine(DuckDBStore):
         try:
             for name, schema in STATE.items():
                 self._connection.execute(f"CREATE TEMP TABLE {name}_w ({columns_of(schema)})")
-            self._plan = _make_plan(plan, self._connection, cache_bytes)
+            self._plan = self._make_plan(plan, directory, cache_bytes)
         except BaseException:
             self.close()
             raise
@@ -83,6 +93,7 @@ class DuckDBEngine(DuckDBStore):
     # ------------------------------------------------------------ batches
 
     def commit(self) -> None:
+        self._plan.settle()
         super().commit()
         self._plan.committed()
 
@@ -91,9 +102,8 @@ class DuckDBEngine(DuckDBStore):
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._add(batch)
-        if self._plan.reads_state:
-            self._settle()
         if self._plan.in_sql:
+            self._settle()
             self._split_state(first_docid)
         # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
         self._older = self._older or self._has_documents_before(first_docid)
@@ -101,9 +111,15 @@ class DuckDBEngine(DuckDBStore):
             return self._plan.join(Batch(batch, first_docid, self._older, scope))
 
     def extend(self, witnesses: Witnesses) -> None:
+        self._plan.extend(witnesses)
+        self._forget_runs()
         self._add(witnesses)
         self._settle()
-        self._plan.extended()
+
+    def _forget_runs(self) -> None:
+        """Drops the runs of the plan `signature` if another plan is used, which does not keep them up to date."""
+        if self._plan.in_sql:
+            drop_runs_manifest(self)
 
     def _add(self, batch: Witnesses) -> None:
         """Appends witnesses to the join state."""
@@ -128,6 +144,7 @@ class DuckDBEngine(DuckDBStore):
         docids = f"SELECT docid FROM r_docts WHERE t0 < {before}"
         self._settle()
         self._plan.evicted(docids, before)
+        self._forget_runs()
         for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
             self._run(f"DELETE FROM {name} WHERE docid IN ({docids})")
 
@@ -144,21 +161,23 @@ class DuckDBEngine(DuckDBStore):
     def drop_derived(self, node: int) -> None:
         self._run(f"DELETE FROM bound WHERE node1 >= {node} OR node2 >= {node}")
         self._run(f"DELETE FROM r_doc WHERE node >= {node}")
-        self._plan.extended()
+        self._plan.forget()
+        self._forget_runs()
+
+    def _make_plan(self, name: str, directory: Path | None, cache_bytes: int) -> DuckDBPlan:
+        """The plan of a name. Raises UnknownPlan if there is none."""
+        if name in PLANS and name != "signature" and directory is not None and runs_manifest(self) is None:
+            shutil.rmtree(directory / RUNS, ignore_errors=True)
+        if name == "basic":
+            return DuckDBBasicPlan(self._connection)
+        if name == "views":
+            return DuckDBViewsPlan(self._connection, cache_bytes)
+        if name == "signature":
+            return DuckDBSignaturePlan(self, None if directory is None else make_inside(directory, RUNS))
+        raise UnknownPlan(name)
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
 
     def costs(self) -> dict[int, Cost]:
         return self._plan.costs()
-
-
-def _make_plan(name: str, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> DuckDBPlan:
-    """The plan of a name. Raises UnknownPlan if there is none."""
-    if name == "basic":
-        return DuckDBBasicPlan(connection)
-    if name == "views":
-        return DuckDBViewsPlan(connection, cache_bytes)
-    if name == "signature":
-        return DuckDBSignaturePlan(connection)
-    raise UnknownPlan(name)

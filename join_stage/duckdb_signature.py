@@ -1,32 +1,50 @@
-"""The `signature` plan on DuckDB: builds the postings from the tables of the connection."""
+"""The `signature` plan on DuckDB: builds the postings from the tables of the store."""
 
 from __future__ import annotations
 
-import duckdb
+from pathlib import Path
+
+import pyarrow as pa
 
 from join_stage.joiner import Batch, Matches
-from join_stage.signature.signature_plan import SignaturePlan, StoredState
-from join_stage.state_tables import BOUND_STATE
+from join_stage.signature.signature_plan import SignaturePlan
+from join_stage.state_tables import BOUND_STATE, runs_manifest, save_runs_manifest
+from join_stage.store.protocol import TableStore
 from templates.witness import R_GROUP, Witnesses
 
 
 class DuckDBSignaturePlan(SignaturePlan):
-    """A `DuckDBPlan`."""
+    """A `DuckDBPlan`. Keeps runs in `directory`, if there is one."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        super().__init__()
-        self._connection = connection
+    def __init__(self, store: TableStore, directory: Path | None) -> None:
+        super().__init__(_StoredState(store), directory)
 
     def join(self, batch: Batch) -> Matches:
-        return self.answer(batch, lambda: self._stored(batch))
+        return self.answer(batch)
 
     def evicted(self, docids: str, before: int) -> None:
         self.evict(before)
 
-    def _stored(self, batch: Batch) -> StoredState:
-        groups = self._connection.table("groups").to_arrow_table()
-        if not batch.older:
-            return StoredState(groups, None)
-        older = (f"FROM {name} WHERE docid < {batch.first_docid}" for name in BOUND_STATE)
-        bound, r_doc, r_docts = (self._connection.sql(query).to_arrow_table() for query in older)
-        return StoredState(groups, Witnesses(bound, R_GROUP.empty_table(), r_doc, r_docts))
+
+class _StoredState:
+    """The `StoredState` of a store on DuckDB."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+
+    def groups(self) -> pa.Table:
+        return self._store.read("groups", R_GROUP.names)
+
+    def end(self) -> int:
+        return self._store.highest("r_docts", "docid") + 1
+
+    def between(self, first: int, end: int) -> Witnesses:
+        some = (f"SELECT * FROM {name} WHERE docid >= {first} AND docid < {end}" for name in BOUND_STATE)
+        bound, r_doc, r_docts = map(self._store.select, some)
+        return Witnesses(bound, R_GROUP.empty_table(), r_doc, r_docts)
+
+    def manifest(self) -> str | None:
+        return runs_manifest(self._store)
+
+    def save_manifest(self, manifest: str) -> None:
+        save_runs_manifest(self._store, manifest)

@@ -19,6 +19,7 @@ from join_stage.store.duckdb_tables import registered
 from join_stage.views import ROW_BYTES, VALUE_BYTES, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import Row
 from templates.conjunctive import executable_views_query
+from templates.witness import Witnesses
 
 _SLICE_COLUMNS = """value BIGINT, docid BIGINT, var1 INTEGER, var2 INTEGER, node1 BIGINT, node2 BIGINT,
 stream VARCHAR, t0 BIGINT, t1 BIGINT"""
@@ -145,7 +146,10 @@ WHERE e.value = cached_values.value""")
             self._deleted += gone + self._delete("cached_values", "n = 0")
             self._tidy()
 
-    def extended(self) -> None:
+    def extend(self, witnesses: Witnesses) -> None:
+        self.forget()
+
+    def forget(self) -> None:
         """Drops all cached slices: they lack what was added."""
         for table in ("cached_slices", "cached_values"):
             self._connection.execute(f"DELETE FROM {table}")

@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost, Costs
 from templates.catalog import Edge, Row
+from templates.witness import Witnesses
 
 
 class Plan(Protocol):
@@ -17,7 +18,7 @@ class Plan(Protocol):
     """
 
     in_sql: ClassVar[bool]
-    """Whether it reads the batch from the relations r_bin_w, r_doc_w and r_docts_w."""
+    """Whether it reads the batch from the relations r_bin_w, r_doc_w and r_docts_w, and the join state from tables."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         """Adds rows to the R_T of a template. A row replaces the one with its id."""
@@ -25,12 +26,19 @@ class Plan(Protocol):
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         """Removes rows from the R_T of a template."""
 
-    def extended(self) -> None:
-        """Is told that witnesses of earlier documents were added to the join state."""
+    def extend(self, witnesses: Witnesses) -> None:
+        """Is told that witnesses of earlier documents are about to be added to the join state. `r_docts` has those of
+        which it has nothing yet."""
+
+    def forget(self) -> None:
+        """Is told that the join state changes in other ways: what the plan keeps of it is to be read anew."""
 
     def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
         """Is told that groups were dropped: all but those with numbers in `kept` and those that documents have. What
         the state had of groups with none of `edges` is gone, or is asked for no more."""
+
+    def settle(self) -> None:
+        """Is told that the batch is about to be committed. May append to tables. Raises StoreError."""
 
     def committed(self) -> None:
         """Is told that the batch is committed."""
@@ -55,11 +63,17 @@ class SQLPlan:
         self._templates: dict[int, TemplateTable] = {}
         self._costs = Costs()
 
-    def extended(self) -> None:
+    def extend(self, witnesses: Witnesses) -> None:
+        """Does nothing: the plan keeps nothing about documents."""
+
+    def forget(self) -> None:
         """Does nothing: the plan keeps nothing about documents."""
 
     def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
         """Does nothing: the plan keeps nothing about groups."""
+
+    def settle(self) -> None:
+        """Does nothing: the plan keeps nothing from batch to batch."""
 
     def committed(self) -> None:
         """Does nothing: the plan keeps nothing from batch to batch."""

@@ -31,16 +31,22 @@ STATE = {"r_bin": R_BIN_FLAT, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
 BOUND_STATE = {"bound": R_BIN, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
 """The same as it comes from stage 1: R_bin by groups of edges, which the table `groups` has."""
 
-_GROUPS = {"groups": R_GROUP}
+RUNS = "postings"
+"""The folder of a store in which the plan `signature` keeps runs of postings."""
+
+POSTING_RUNS = pa.schema([("version", pa.int64()), ("manifest", pa.string())])
+"""The runs of postings on disk, by the plan `signature`: its row with the greatest version counts."""
+
+_BESIDE = {"groups": R_GROUP, "posting_runs": POSTING_RUNS}
 
 _R_BIN = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp)"
 
 _DATED = Dated(tuple(STATE), "r_docts", "t0")
 
-FLAT_STORE = StoreSchema(STATE | _GROUPS, dated=_DATED)
+FLAT_STORE = StoreSchema(STATE | _BESIDE, dated=_DATED)
 """What a store has that keeps R_bin by edges, on Spark."""
 
-BOUND_STORE = StoreSchema(BOUND_STATE | _GROUPS, {"r_bin": _R_BIN})
+BOUND_STORE = StoreSchema(BOUND_STATE | _BESIDE, {"r_bin": _R_BIN})
 """What a store has that keeps R_bin by groups, on DuckDB: r_bin is a view."""
 
 NOTHING_ELSE = StoreSchema()
@@ -96,3 +102,22 @@ def missing(store: TableStore, table: str, rows: pa.Table) -> pa.Table:
     """Those of rows of a table of STATE that the store does not have."""
     same = " AND ".join(f"f.{column} = s.{column}" for column in _KEYS[table])
     return store.select(f"SELECT f.* FROM found f LEFT JOIN {table} s ON {same} WHERE s.docid IS NULL", {"found": rows})
+
+
+def runs_manifest(store: TableStore) -> str | None:
+    """The manifest of the runs of postings on disk, None if there is none."""
+    rows = store.read("posting_runs", POSTING_RUNS.names).sort_by("version")["manifest"]
+    return rows[-1].as_py() if len(rows) else None
+
+
+def save_runs_manifest(store: TableStore, manifest: str) -> None:
+    """Stores another manifest of the runs of postings on disk."""
+    version = store.highest("posting_runs", "version") + 1
+    store.append("posting_runs", pa.table([[version], [manifest]], POSTING_RUNS))
+    store.drop_before("posting_runs", "version", version)
+
+
+def drop_runs_manifest(store: TableStore) -> None:
+    """Has the postings on disk built anew when they are next needed."""
+    if (version := store.highest("posting_runs", "version")) >= 0:
+        store.drop_before("posting_runs", "version", version + 1)

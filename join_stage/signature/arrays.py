@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+
+
+class Column(Protocol):
+    """Numbers that are looked up by index, many at a time."""
+
+    def __getitem__(self, at: Ints, /) -> Ints: ...
+
 
 FEW = 100
 """So many values are faster encoded in Python, because a call of Arrow takes as long as they do."""
@@ -51,15 +60,20 @@ def group_starts(*ordered: Ints) -> Ints:
     return changed.nonzero()[0]
 
 
-def bisect_ranges(ordered: Ints, start: Ints, end: Ints, values: Ints) -> Ints:
-    """The first index in each range whose element is not less than the value; the end of the range if there is none.
+def bisect_ranges(ordered: Column, start: Ints, end: Ints, values: NDArray[np.integer], *, after: bool = False) -> Ints:
+    """The first index in each range whose element is not less than the value, or `after` it: greater than the value.
+    The end of the range if there is none.
 
     `ordered` is sorted within each range. `start`, `end`, `values` and the result have one length.
     """
     start, end = start.copy(), end.copy()
-    while (open_ := start < end).any():
-        middle = (start + end) >> 1
-        less = open_ & (ordered[np.minimum(middle, len(ordered) - 1)] < values)
-        start = np.where(less, middle + 1, start)
-        end = np.where(open_ & ~less, middle, end)
+    going = (start < end).nonzero()[0]
+    while len(going):
+        low, high = start[going], end[going]
+        middle = (low + high) >> 1
+        found, wanted = ordered[middle], values[going]
+        less = found <= wanted if after else found < wanted
+        start[going] = low = np.where(less, middle + 1, low)
+        end[going] = high = np.where(less, high, middle)
+        going = going[low < high]
     return start

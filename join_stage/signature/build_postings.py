@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from join_stage.signature.arrays import FEW, Ints, dictionary_encode, equal_ranges, expand_ranges
 from join_stage.signature.path_classes import PathClass, PathClasses
-from join_stage.signature.postings import CODE_BITS, PostingRun, Values, grouped
+from join_stage.signature.postings import CODE_BITS, PostingRun, grouped
+from join_stage.signature.values import Values
 from templates.witness import Witnesses
 
 ChainKind = tuple[tuple[int, ...], bool]

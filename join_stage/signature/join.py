@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +14,22 @@ from join_stage.costs import Costs
 from join_stage.joiner import RESULT, Scope
 from join_stage.signature.arrays import dictionary_encode
 from join_stage.signature.build_postings import groups_of, postings
+from join_stage.signature.disk.run_file import EdgeClass
+from join_stage.signature.disk.stored_runs import Runs, StoredRuns
 from join_stage.signature.matches import FactorisedMatches
 from join_stage.signature.pairing import PairedRuns, Pairing
-from join_stage.signature.path_classes import PathClasses
-from join_stage.signature.postings import PostingRun, Values, merged, reclassed, renumbered, since
+from join_stage.signature.path_classes import DROPPED, PathClasses
+from join_stage.signature.postings import NOTHING, PostingRun, merged, reclassed, renumbered, since
 from join_stage.signature.row_index import RowIndex
+from join_stage.signature.run import AskedValues, Run
 from join_stage.signature.satisfied_rows import SatisfiedRowsCache
+from join_stage.signature.values import Values
 from templates.catalog import Edge, Row
 from templates.template import Shape
 from templates.witness import Witnesses
+
+MOST_IN_MEMORY = 250_000
+"""With more postings in memory than this, they are written to disk, if that is where the state is."""
 
 SHORT_RUN = 1_024
 """A run with fewer postings is merged with the next one, because to look into a run costs more than that."""
@@ -32,20 +40,25 @@ class Mark:
     """The postings at some time, to go back to."""
 
     runs: tuple[PostingRun, ...]
+    values: Values
     values_version: int
     classes: PathClasses
+    on_disk: Runs
 
 
 class SignatureJoin:
-    """The rows of R_T, and the postings of the documents that were joined."""
+    """The rows of R_T, and the postings of the documents that were joined: in memory and, if there are `stored` runs,
+    on disk when they become many."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored: StoredRuns | None = None) -> None:
         self.rows = RowIndex()
         self.costs = Costs()
         self._classes = PathClasses(self.rows)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._values = Values()
         self._runs: tuple[PostingRun, ...] = ()
+        self._stored = stored
+        self._window = self._added = 0
 
     # ------------------------------------------------------------ rows
 
@@ -67,15 +80,19 @@ class SignatureJoin:
         found: list[PairedRuns] = []
         if len(run):
             pairing = Pairing(self.rows, self._classes, self._sets, scope.streams)
+            asked = AskedValues(run.value, self._values)
             if len(run.docid) > 1:
-                found += pairing.paired(run, run, [False])
-            for other in self._runs:
-                found += pairing.paired(run, other, [False, True])
+                found += pairing.paired(run, asked, run, [False])
+            for other in self._others():
+                found += pairing.paired(run, asked, other, [False, True])
         self._keep(run)
+        self._window = scope.window
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch))
 
     def evict(self, before: int) -> None:
         """Drops the documents that begin before a time, in microseconds."""
+        if self._stored is not None:
+            self._stored.evict(before)
         runs = (since(run, before) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
         used = [run.value for run in self._runs]
@@ -85,45 +102,102 @@ class SignatureJoin:
 
     def mark(self) -> Mark:
         """The postings as they are now."""
-        return Mark(self._runs, self._values.version, self._classes)
+        on_disk = Runs() if self._stored is None else self._stored.now
+        return Mark(self._runs, self._values, self._values.version, self._classes, on_disk)
+
+    def close(self) -> None:
+        """Drops all documents, whatever is committed of them. Only `restart` and `forget` may follow."""
+        self._runs, self._values = (), Values()
+        if self._stored is not None:
+            self._stored.close()
 
     def back_to(self, mark: Mark) -> bool:
         """Restores the postings of an earlier time; False if that is not possible any more. Groups that were new since
         then may be added again: they are the same."""
-        if self._values.version != mark.values_version or self._classes is not mark.classes:
+        if mark.values.version != mark.values_version or self._classes is not mark.classes:
             return False
-        self._runs = mark.runs
+        self._runs, self._values = mark.runs, mark.values
+        if self._stored is not None:
+            self._stored.rolled_back(mark.on_disk)
         return True
 
-    def restart(self, groups: pa.Table) -> None:
-        """Drops all documents, and starts with the groups in a table of R_GROUP."""
+    def restart(self, groups: pa.Table, manifest: str | None = None) -> int:
+        """Starts with the groups in a table of R_GROUP, and with the documents of the runs on disk that a manifest
+        names. Returns the first docid that they do not have."""
         self._classes = PathClasses(self.rows)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
-        self._runs, self._values = (), Values()
+        self._runs, self._values, self._added = (), Values(), 0
         self._classes.learn(groups_of(groups))
+        if self._stored is None or not self._stored.open(manifest, self._number_of):
+            return 0
+        return self._stored.now.upto + 1
+
+    def forget(self) -> str | None:
+        """Drops all documents. Only `restart` may follow. Returns the manifest without runs, if they are kept."""
+        self._runs, self._values = (), Values()
+        if self._stored is None:
+            return None
+        self._stored.clear()
+        return self._stored.manifest()
+
+    def settle(self, upto: int, *, wholly: bool = False) -> str | None:
+        """Ends a batch: writes postings to disk when they are many, or `wholly`, and merges runs. `upto` is the
+        greatest docid by now. Returns the manifest to commit if it has changed. Raises OSError."""
+        if self._stored is None:
+            return None
+        kept = sum(map(len, self._runs))
+        if kept > MOST_IN_MEMORY or wholly:
+            self._stored.add(_one(self._runs), self._values, self._classes, upto)
+            self._runs, self._values = (), Values()
+        if self._stored.now.runs:
+            self._stored.merge(self._added, self._window, self._number_of)
+        self._added = 0
+        return self._stored.manifest() if self._stored.is_changed else None
+
+    def committed(self) -> None:
+        """The manifest is committed, if there was one."""
+        if self._stored is not None:
+            self._stored.committed()
+
+    def _number_of(self, one: EdgeClass) -> int:
+        return self._classes.number_of_edges(one.groups, one.same, one.stream)
+
+    def _others(self) -> Iterator[Run]:
+        """All runs."""
+        yield from self._runs
+        if self._stored is not None:
+            yield from self._stored.now.runs
 
     def keep_groups(self, kept: Collection[int], edges: Collection[Edge]) -> None:
         """Drops the groups that are neither in `kept` nor in postings, and those with none of `edges`, with their
         postings."""
-        used = distinct(np.concatenate([np.zeros(0, np.int64), *(run.path_class for run in self._runs)]))
+        on_disk = () if self._stored is None else self._stored.now.runs
+        classes = [*(run.path_class for run in self._runs), *(run.classes for run in on_disk)]
+        used = distinct(np.concatenate([np.zeros(0, np.int64), *classes]))
         self._classes, new = self._classes.only(used, kept, edges)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
         runs = (reclassed(run, new) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
+        if self._stored is not None:
+            self._stored.renumber({old: number for old, number in enumerate(new.tolist()) if number > DROPPED})
 
     def counters(self) -> dict[str, int]:
-        """The numbers of `documents` with postings, of `postings`, of their bytes (`posting_bytes`), of distinct
-        `values`, and of known `groups` of edges."""
+        """The numbers of `documents` with postings, of `postings`, of their bytes in memory (`posting_bytes`), of
+        distinct `values` in memory, and of known `groups` of edges; and the `runs` on disk and their bytes
+        (`run_bytes`)."""
+        on_disk = () if self._stored is None else self._stored.now.runs
         return {
-            "documents": sum(len(run.docid) for run in self._runs),
-            "postings": sum(map(len, self._runs)),
+            "documents": sum(len(run.docid) for run in self._runs) + sum(run.file.head.documents for run in on_disk),
+            "postings": sum(map(len, self._runs)) + sum(map(len, on_disk)),
             "posting_bytes": sum(run.nbytes for run in self._runs),
             "values": len(self._values),
             "groups": len(self._classes),
+            "runs": len(on_disk),
+            "run_bytes": sum(run.file.size for run in on_disk),
         }
 
     def load(self, state: Witnesses) -> None:
-        """Adds the postings of the stored join state, after `restart`."""
+        """Adds the postings of documents that were joined before."""
         self._classes.learn(groups_of(state.r_group))
         self._classes.renew()
         self._keep(postings(state, self._classes, self._values))
@@ -133,6 +207,7 @@ class SignatureJoin:
         shorter than SHORT_RUN. So a batch meets few runs, and a posting is moved few times."""
         if not len(run):
             return
+        self._added += len(run)
         runs = [*self._runs, run]
         while len(runs) > 1 and len(runs[-2]) < max(2 * len(runs[-1]), SHORT_RUN):
             runs[-2:] = [merged(runs[-2], runs[-1])]
@@ -158,3 +233,8 @@ class SignatureJoin:
                     ],
                     schema=RESULT,
                 )
+
+
+def _one(runs: tuple[PostingRun, ...]) -> PostingRun:
+    """All postings of some runs."""
+    return reduce(merged, runs) if runs else NOTHING

@@ -17,8 +17,8 @@ from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
 from join_stage.signature.arrays import Ints, equal_ranges, expand_ranges
 from join_stage.signature.pairing import PairedRuns, PostingPairs, PostingRanges
-from join_stage.signature.postings import PostingRun
 from join_stage.signature.row_index import RowIndex
+from join_stage.signature.run import Run
 from templates.template import Shape
 
 CHUNK = 100_000
@@ -230,7 +230,7 @@ def _parts(weights: Ints) -> Iterator[slice]:
         start = end
 
 
-def _sides(found: PairedRuns) -> tuple[PostingRun, PostingRun]:
+def _sides(found: PairedRuns) -> tuple[Run, Run]:
     return (found.driving, found.other) if found.driving_left else (found.other, found.driving)
 
 
@@ -249,10 +249,13 @@ def _near(
 
 def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:
     """The nodes that a source gives for pairs of postings."""
-    run, at = (found.driving, ours) if slot.left == found.driving_left else (found.other, theirs)
+    run: Run = found.driving
+    at = ours
+    if slot.left != found.driving_left:
+        run, at = found.other, theirs
     if slot.leaf:
         return run.node[at]
-    return run.inner[at, slot.depth - 1] if slot.depth else run.top[run.instance[at]]
+    return run.inner_node(at, slot.depth) if slot.depth else run.top[run.instance[at]]
 
 
 def _result(

@@ -25,6 +25,7 @@ from join_stage.signature.arrays import (
 from join_stage.signature.path_classes import CLASS_BITS, KindMeaning, PathClasses
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.row_index import RowIndex
+from join_stage.signature.run import AskedValues, Run
 from join_stage.signature.satisfied_rows import PairKind, SatisfiedRows, SatisfiedRowsCache, Streams
 
 LONGEST_WINDOW = 1 << 62
@@ -77,7 +78,7 @@ class PairedRuns:
     """
 
     driving: PostingRun
-    other: PostingRun
+    other: Run
     driving_left: bool
     kinds: list[PairKind]
     means: list[KindMeaning]
@@ -92,7 +93,7 @@ class _Met:
     that rows ask for, 0 if they ask for none."""
 
     driving: PostingRun
-    other: PostingRun
+    other: Run
     start: Ints
     end: Ints
     driving_left: bool
@@ -105,10 +106,12 @@ class Pairing:
     def __init__(self, rows: RowIndex, classes: PathClasses, sets: SatisfiedRowsCache, streams: Streams) -> None:
         self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
 
-    def paired(self, driving: PostingRun, other: PostingRun, sides: Iterable[bool]) -> Iterator[PairedRuns]:
-        """Yields what rows ask for in the documents of two runs, which may be one and the same. `sides` has whether the
-        driving run is on the left. For each of them, it yields nothing, or once."""
-        start, end = other.groups_of(driving.value)
+    def paired(
+        self, driving: PostingRun, asked: AskedValues, other: Run, sides: Iterable[bool]
+    ) -> Iterator[PairedRuns]:
+        """Yields what rows ask for in the documents of two runs, which may be one and the same. `asked` has the values
+        of the driving run's groups, `sides` whether this run is on the left. For each side, yields nothing, or once."""
+        start, end = other.groups_of(asked)
         if (start == end).all():
             return
         for left in sides:
@@ -200,13 +203,9 @@ class Pairing:
         group = driving.group[ours]
         asked = met.asked[group] > 0
         ours, key, group = ours[asked], key[asked], group[asked]
-        # Postings with one value are next to each other.
-        order, starts = other.by_instance
-        first, end = other.start[met.start[group]], other.start[met.end[group]]
-        start = bisect_ranges(order, starts[two[key]], starts[two[key] + 1], first)
-        at, place = expand_ranges(start, bisect_ranges(order, start, starts[two[key] + 1], end))
-        ours, theirs, key, group = ours[place], order[at], key[place], group[place]
-        their_asked = self._classes.asked(other.path_class[other.group[theirs]], left=not met.driving_left)
+        theirs, their_group, place = other.of_instances(two[key], met.start[group], met.end[group])
+        ours, key, group = ours[place], key[place], group[place]
+        their_asked = self._classes.asked(other.path_class[their_group], left=not met.driving_left)
         known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)
         by_code = np.argsort(known)
         code = _kind(met.asked[group], their_asked, met.driving_left)
@@ -238,10 +237,10 @@ def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
 
 def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> PostingRanges:
     """The ranges, cut to what is near enough in time for some row. Postings of a group are sorted by time."""
-    driving, time = met.driving, met.other.time
+    driving, time, low = met.driving, met.other.time, met.other.low
     windows = np.array([min(pair.window, LONGEST_WINDOW) for pair in means], np.int64)
     orders = np.array([pair.ordered for pair in means], np.bool_)
-    if not orders.any() and (windows == LONGEST_WINDOW).all():
+    if low is None and not orders.any() and (windows == LONGEST_WINDOW).all():
         return ranges
     document = driving.documents[ranges.posting]
     t0, t1 = driving.t0[document], driving.t1[document]
@@ -251,6 +250,8 @@ def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> 
         first = np.where(ordered, np.maximum(first, t1 + 1), first)
     else:
         last = np.where(ordered, np.minimum(last, t0 - 1), last)
+    if low is not None:
+        first = np.maximum(first, low)
     start = bisect_ranges(time, ranges.start, ranges.end, first)
     end = bisect_ranges(time, start, ranges.end, last + 1)
     some = end > start

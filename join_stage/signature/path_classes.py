@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -26,6 +27,15 @@ class PathClass:
     groups: tuple[int, ...]
     same: bool
     stream: str
+
+
+DROPPED = 0
+"""The number of the class that no row asks for: that of postings on disk whose own class was dropped."""
+
+_NO_CLASS = PathClass((), False, "")
+
+_OWN_NUMBERS = count(-1, -1)
+"""Numbers of groups that stage 1 does not give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,8 @@ class PathClasses:
     def __init__(self, rows: RowIndex) -> None:
         self._rows = rows
         self._groups: dict[int, frozenset[Edge]] = {}
-        self._all: list[PathClass] = []
+        self._by_edges: dict[frozenset[Edge], int] = {}
+        self._all: list[PathClass] = [_NO_CLASS]
         self._numbers: dict[PathClass, int] = {}
         self.version = rows.version
         """The version of the rows that the look-ups are about."""
@@ -66,7 +77,7 @@ class PathClasses:
         self._paths: dict[tuple[tuple[int, ...], bool], frozenset[int]] = {}
         self._asked: list[_AskedPaths] = []
         self._asked_number: dict[_AskedPaths, int] = {}
-        self._asked_of = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._asked_of = (np.zeros(1, np.int64), np.zeros(1, np.int64))
         self._pairs: dict[tuple[int, int], KindMeaning | None] = {}
         self._edges: dict[int, KindMeaning] = {}
         self._forget()
@@ -88,11 +99,29 @@ class PathClasses:
         live = {group for group, members in self._groups.items() if any(edge in edges for edge in members)}
         fewer, new = PathClasses(self._rows), np.full(len(self._all), -1)
         for number in used.tolist():
-            if live.issuperset(self._all[number].groups):
+            if number != DROPPED and live.issuperset(self._all[number].groups):
                 new[number] = fewer.number(self._all[number])
         needed = {group for path_class in fewer._all for group in path_class.groups}.union(live.intersection(kept))
         fewer.learn((group, self._groups[group]) for group in sorted(needed))
         return fewer, new
+
+    def number_of_edges(self, groups: Iterable[frozenset[Edge]], same: bool, stream: str) -> int:
+        """The number of a class whose groups are told by their edges. Groups that no batch has named get numbers of
+        their own."""
+        if not self._by_edges:
+            self._by_edges.update((edges, number) for number, edges in self._groups.items())
+        numbers = []
+        for edges in groups:
+            if (number := self._by_edges.get(edges)) is None:
+                number = self._by_edges[edges] = next(_OWN_NUMBERS)
+                self._groups[number] = edges
+            numbers.append(number)
+        return self.number(PathClass(tuple(numbers), same, stream))
+
+    def edges_of(self, number: int) -> tuple[tuple[frozenset[Edge], ...], bool, str]:
+        """The groups of a class, told by their edges, and what else it has."""
+        found = self._all[number]
+        return tuple(self._groups[group] for group in found.groups), found.same, found.stream
 
     def number(self, path_class: PathClass) -> int:
         number = self._numbers.get(path_class)
@@ -212,7 +241,7 @@ class PathClasses:
         self._edges.clear()
         self._asked = [_AskedPaths("", frozenset())]
         self._asked_number.clear()
-        self._asked_of = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._asked_of = (np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
 def _united(pairs: list[KindMeaning]) -> KindMeaning:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import Ints, equal_ranges, group_starts
+from join_stage.signature.arrays import Ints, bisect_ranges, equal_ranges, expand_ranges, group_starts
+from join_stage.signature.run import AskedValues
 
 CODE_BITS = 31
 """Bits of the number of a path class where it is packed with that of a value into one int64."""
@@ -17,7 +18,7 @@ CODE_BITS = 31
 
 @dataclass(frozen=True)
 class PostingRun:
-    """Postings in groups of one value and one path class. A run never changes.
+    """A `Run` in memory: postings in groups of one value and one path class. A run never changes.
 
     `value` and `path_class` have an entry for each group, sorted by both: the number of its value, and that of its
     class. `start` has where each group starts, and the number of postings.
@@ -42,12 +43,27 @@ class PostingRun:
     t0: Ints
     t1: Ints
 
+    low: ClassVar[None] = None
+    """What is evicted is not there."""
+
     def __len__(self) -> int:
         return len(self.node)
 
-    def groups_of(self, values: Ints) -> tuple[Ints, Ints]:
-        """The range of groups that have each value: starts and ends, as long as `values`."""
-        return equal_ranges(values, self.value)
+    def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
+        return equal_ranges(asked.numbers, self.value)
+
+    def inner_node(self, at: Ints, depth: int) -> Ints:
+        nodes: Ints = self.inner[at, depth - 1]
+        return nodes
+
+    def of_instances(self, instance: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+        order, starts = self.by_instance
+        first, last = starts[instance], starts[instance + 1]
+        # Postings with one value are next to each other.
+        first = bisect_ranges(order, first, last, self.start[group])
+        at, place = expand_ranges(first, bisect_ranges(order, first, last, self.start[end]))
+        postings = order[at]
+        return postings, self.group[postings], place
 
     def codes(self) -> Ints:
         """The value and the class of each posting, packed into one number."""
@@ -77,6 +93,11 @@ class PostingRun:
 
 
 COLUMNS = tuple(column.name for column in fields(PostingRun))
+_NONE = np.zeros(0, np.int64)
+
+NOTHING = PostingRun(**dict.fromkeys(COLUMNS, _NONE) | {"start": np.zeros(1, np.int64), "inner": _NONE.reshape(0, 0)})
+"""No postings."""
+
 OF_POSTINGS = ("time", "node", "inner", "instance")
 
 
@@ -172,30 +193,3 @@ def _widened(inner: Ints, width: int) -> Ints:
     if inner.shape[1] == width:
         return inner
     return np.pad(inner, ((0, 0), (0, width - inner.shape[1])))
-
-
-class Values:
-    """Numbers string values, from 0."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self.version = 0
-        """Changes when values are renumbered."""
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def numbers(self, texts: Iterable[str]) -> Ints:
-        numbers = self._numbers
-        return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
-
-    def keep(self, used: Ints) -> Ints:
-        """Drops all values but those with the numbers in `used`; returns the new number of each old one. The order of
-        values stays."""
-        stays = np.zeros(len(self._numbers), np.bool_)
-        stays[used] = True
-        self.version += 1
-        texts = [text for text, number in self._numbers.items() if stays[number]]
-        self._numbers = {text: number for number, text in enumerate(texts)}
-        new: Ints = np.cumsum(stays) - 1
-        return new

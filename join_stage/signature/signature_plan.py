@@ -1,46 +1,64 @@
-"""The `signature` plan on any engine: postings in memory, rebuilt from the stored join state when they may differ."""
+"""The `signature` plan on any engine: postings in memory and on disk, rebuilt from the stored join state if need be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import Batch, Matches
+from join_stage.signature.disk.stored_runs import StoredRuns
 from join_stage.signature.join import Mark, SignatureJoin
+from join_stage.store.protocol import StoreError
 from templates.catalog import Edge, Row
 from templates.witness import Witnesses
 
+READ_DOCUMENTS = 50_000
+"""The number of docids whose join state is read at a time."""
 
-@dataclass(frozen=True, slots=True)
-class StoredState:
-    """What postings are built from: the groups of a store, as rows of R_GROUP, and its join state without the batch,
-    None if it is empty."""
 
-    groups: pa.Table
-    witnesses: Witnesses | None
+class StoredState(Protocol):
+    """The join state of a store, from which postings are built."""
+
+    def groups(self) -> pa.Table:
+        """The groups of edges, as rows of R_GROUP."""
+
+    def end(self) -> int:
+        """The docid after the greatest of the join state."""
+
+    def between(self, first: int, end: int) -> Witnesses:
+        """The witnesses of the documents from docid `first` on and before `end`. `r_group` need only have what `groups`
+        lacks."""
+
+    def manifest(self) -> str | None:
+        """What `save_manifest` got last."""
+
+    def save_manifest(self, manifest: str) -> None:
+        """Stores the names of the runs on disk with the running batch."""
 
 
 class SignaturePlan:
-    """Joins in memory. The tables of the store are what lasts. The plan of each engine adds how they are read: for the
-    first batch, and after the postings fell behind them."""
+    """Joins with postings. The tables of the store are what lasts; postings follow from them.
+
+    `directory` is where runs are kept on disk; without one, all postings are in memory.
+    """
 
     in_sql: ClassVar[bool] = False
 
-    def __init__(self) -> None:
-        self._join = SignatureJoin()
+    def __init__(self, state: StoredState, directory: Path | None) -> None:
+        self._state = state
+        self._join = SignatureJoin(None if directory is None else StoredRuns(directory))
+        self._on_disk = directory is not None
         self._loaded = False
         self._before: Mark | None = None
-        self._extended = False
-
-    @property
-    def reads_state(self) -> bool:
-        """Whether the next batch reads the stored state."""
-        return not self._loaded
+        self._end = 0
+        """The docid after the greatest whose postings are there."""
+        self._was_loaded = self._write_all = False
 
     def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         self._join.put_rows(template.shape, rows)
@@ -48,43 +66,86 @@ class SignaturePlan:
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         self._join.drop_rows(rows)
 
-    def answer(self, batch: Batch, stored: Callable[[], StoredState]) -> Matches:
-        """Answers all templates for a batch. Calls `stored` if the postings must be built."""
+    def answer(self, batch: Batch) -> Matches:
+        """Answers all templates for a batch."""
         if not self._loaded:
-            state = stored()
-            self._join.restart(state.groups)
-            if state.witnesses is not None:
-                self._join.load(state.witnesses)
-            self._loaded = True
+            self._load(batch.first_docid if batch.older else 0)
         self._note()
+        docids = batch.witnesses.r_docts["docid"]
+        if len(docids):
+            self._end = pc.max(docids).as_py() + 1
         return self._join.join(batch.witnesses, batch.scope)
+
+    def _load(self, end: int) -> None:
+        """Opens the runs on disk, and builds the postings of the other documents before docid `end`."""
+        first = self._join.restart(self._state.groups(), self._state.manifest())
+        for start in range(first, end, READ_DOCUMENTS):
+            self._join.load(self._state.between(start, min(start + READ_DOCUMENTS, end)))
+            self._settle(min(start + READ_DOCUMENTS, end))
+        self._loaded, self._end = True, end
 
     def evict(self, before: int) -> None:
         """Drops the postings of documents that begin before a time, in microseconds."""
+        if not self._loaded and self._on_disk:
+            self._load(self._state.end())
         self._note()
         self._join.evict(before)
 
-    def extended(self) -> None:
-        """The postings lack what was added. Those built from now on have it, and are dropped if the batch is rolled
-        back."""
-        self._loaded, self._extended = False, True
+    def extend(self, witnesses: Witnesses) -> None:
+        """Takes in witnesses that are about to be added to the join state. If they are of documents that it has, the
+        postings are built anew for the next batch."""
+        fresh = witnesses.r_docts["docid"]
+        others = (table["docid"] for table in (witnesses.r_bin, witnesses.r_doc))
+        if not len(fresh) or not all(pc.all(pc.is_in(docids, fresh)).as_py() in (True, None) for docids in others):
+            self.forget()
+            return
+        if not self._loaded:
+            if not self._on_disk:
+                return  # they are read with all others
+            self._load(self._state.end())
+        self._note()
+        self._join.load(witnesses)
+        self._write_all = True  # a restart would look for them among the documents that the runs do not have
+
+    def forget(self) -> None:
+        """Has the postings built anew for the next batch: they are not those of the join state any more."""
+        self._note()
+        self._loaded = False
+        if (manifest := self._join.forget()) is not None:
+            self._state.save_manifest(manifest)  # at once: this batch may load them
 
     def regrouped(self, kept: Collection[int], edges: Collection[Edge]) -> None:
-        self._note()
-        self._join.keep_groups(kept, edges)
+        if self._loaded:
+            self._note()
+            self._join.keep_groups(kept, edges)
 
     def _note(self) -> None:
         """Notes the postings before a batch changes them."""
-        self._before = self._before or self._join.mark()
+        if self._before is None:
+            self._before, self._was_loaded = self._join.mark(), self._loaded
+
+    def settle(self) -> None:
+        """Is told that the batch is about to be committed."""
+        self._settle(self._end, wholly=self._write_all)
+
+    def _settle(self, end: int, *, wholly: bool = False) -> None:
+        try:
+            manifest = self._join.settle(end - 1, wholly=wholly)
+        except OSError as error:
+            raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
+        if manifest is not None:
+            self._state.save_manifest(manifest)
 
     def committed(self) -> None:
-        self._before, self._extended = None, False
+        self._before, self._write_all = None, False
+        self._join.committed()
 
     def rolled_back(self, *, whole: bool) -> None:
         if self._before is not None:
-            whole = whole and not self._extended
-            self._loaded = whole and self._loaded and self._join.back_to(self._before)
-        self._before, self._extended = None, False
+            self._loaded = whole and self._was_loaded and self._join.back_to(self._before)
+            if not self._loaded:
+                self._join.close()
+        self._before, self._write_all = None, False
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()

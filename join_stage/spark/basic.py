@@ -29,13 +29,9 @@ TASK_ROWS = 100_000
 class SparkPlan(Plan, Protocol):
     """A plan in the session of the engine. The views r_bin_w, r_doc_w and r_docts_w hold the batch."""
 
-    @property
-    def reads_state(self) -> bool:
-        """Whether the next `join` reads the join state."""
-
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
         """Answers all templates for a batch. `before` is the join state without the batch, by table; it is empty if
-        there is none or the plan does not read it."""
+        there is none or the plan is not `in_sql`."""
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         """Is told which files leave the join state, by table. Their documents all begin before a time.
@@ -49,8 +45,6 @@ class SparkPlan(Plan, Protocol):
 
 class SparkBasicPlan(SQLPlan):
     """The plan `basic`: the conjunctive queries of all templates over the join state. `SparkViewsPlan` extends it."""
-
-    reads_state = True
 
     def __init__(self, session: SparkSession, views: TableViews) -> None:
         super().__init__()

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from common.private import make_inside
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.joiner import DEFAULT_PLAN, Batch, Matches, Scope, UnknownPlan
+from join_stage.joiner import DEFAULT_PLAN, PLANS, Batch, Matches, Scope, UnknownPlan
 from join_stage.spark.basic import SparkBasicPlan, SparkPlan
 from join_stage.spark.signature import SparkSignaturePlan
 from join_stage.spark.views import SparkViewsPlan
-from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, STATE
+from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, RUNS, STATE, drop_runs_manifest, runs_manifest
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.parquet_store import ParquetStore
@@ -79,12 +80,14 @@ class SparkEngine:
         """The plan of a name. Raises UnknownPlan if there is none."""
         cache = self._store.directory / VIEW_CACHE
         shutil.rmtree(cache, ignore_errors=True)  # of a killed run
+        if name in PLANS and name != "signature" and runs_manifest(self) is None:
+            shutil.rmtree(self._store.directory / RUNS, ignore_errors=True)
         if name == "basic":
             return SparkBasicPlan(self._session, self._views)
         if name == "views":
             return SparkViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
-            return SparkSignaturePlan(self._views)
+            return SparkSignaturePlan(self, self._store, make_inside(self._store.directory, RUNS))
         raise UnknownPlan(name)
 
     # ------------------------------------------------------------ R_T
@@ -101,6 +104,7 @@ class SparkEngine:
         """Does nothing: appended rows are in memory until `commit`."""
 
     def commit(self) -> None:
+        self._plan.settle()
         self._store.commit()
         self._plan.committed()
 
@@ -113,6 +117,12 @@ class SparkEngine:
 
     def evict(self, before: int) -> None:
         self._plan.evicted(self._store.evict(before), before)
+        self._forget_runs()
+
+    def _forget_runs(self) -> None:
+        """Drops the runs of the plan `signature` if another plan is used, which does not keep them up to date."""
+        if self._plan.in_sql:
+            drop_runs_manifest(self)
 
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
         """Drops all groups: the join state has a row for each edge and needs none."""
@@ -124,7 +134,8 @@ class SparkEngine:
         for table, columns in (("r_bin", ("node1", "node2")), ("r_doc", ("node",))):
             for column in columns:
                 self._store.drop_unless(table, column, lambda ids: pc.less(ids, node))
-        self._plan.extended()
+        self._plan.forget()
+        self._forget_runs()
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._store.drop_before(table, column, bound)
@@ -166,7 +177,7 @@ class SparkEngine:
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._store.append("groups", batch.r_group)
         older = self._store.has_rows("r_docts")
-        before = {name: self._views.frame(name) for name in STATE} if older and self._plan.reads_state else {}
+        before = {name: self._views.frame(name) for name in STATE} if older and self._plan.in_sql else {}
         for name, rows in self._state_rows(batch).items():
             self._store.append(name, rows)
             if self._plan.in_sql:
@@ -174,6 +185,8 @@ class SparkEngine:
         return self._plan.join(Batch(batch, first_docid, older, scope), before)
 
     def extend(self, witnesses: Witnesses) -> None:
+        self._plan.extend(witnesses)
+        self._forget_runs()
         self._store.append("groups", witnesses.r_group)
         for name, rows in self._state_rows(witnesses).items():
             self._store.append(name, rows)
@@ -184,7 +197,6 @@ class SparkEngine:
             sql = "SELECT min(t.t0) AS first, max(t.t0) AS last FROM r_docts t JOIN e ON t.docid = e.docid"
             (times,) = self.select(sql, {"e": docids}).to_pylist()
             self._store.cover(times["first"], times["last"])
-        self._plan.extended()
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
         """The rows of the batch in the join state: r_bin has a row for each edge of each group."""

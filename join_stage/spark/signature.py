@@ -1,4 +1,4 @@
-"""The `signature` plan on Spark: builds the postings, which are in the memory of the driver, from the stored files."""
+"""The `signature` plan on Spark: builds the postings in the driver, from the stored files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame
 
 from join_stage.joiner import Batch, Matches
 from join_stage.signature.arrays import dictionary_encode
-from join_stage.signature.signature_plan import SignaturePlan, StoredState
-from join_stage.state_tables import STATE
-from join_stage.store.spark.tables import TableViews
+from join_stage.signature.signature_plan import SignaturePlan
+from join_stage.state_tables import STATE, runs_manifest, save_runs_manifest
+from join_stage.store.protocol import TableStore
+from join_stage.store.spark.parquet_store import ParquetStore
 from templates.witness import R_GROUP, Witnesses
 
 _EDGE = 1 << 30
@@ -21,24 +22,41 @@ _EDGE = 1 << 30
 
 
 class SparkSignaturePlan(SignaturePlan):
-    """A `SparkPlan`."""
+    """A `SparkPlan` over the engine's own tables, whose files `files` reads. Keeps runs in `directory`."""
 
-    def __init__(self, views: TableViews) -> None:
-        super().__init__()
-        self._views = views
+    def __init__(self, store: TableStore, files: ParquetStore, directory: Path) -> None:
+        super().__init__(_StoredState(store, files), directory)
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
-        return self.answer(batch, lambda: self._stored(before))
+        return self.answer(batch)
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         self.evict(before)
 
     def close(self) -> None:
-        """Does nothing: everything is in the memory of this process."""
+        """Does nothing: the plan holds nothing open."""
 
-    def _stored(self, before: Mapping[str, DataFrame]) -> StoredState:
-        groups = self._views.frame("groups").toArrow()
-        return StoredState(groups, edge_by_edge(*(before[name].toArrow() for name in STATE)) if before else None)
+
+class _StoredState:
+    """The `StoredState` of a store of files."""
+
+    def __init__(self, store: TableStore, files: ParquetStore) -> None:
+        self._store, self._files = store, files
+
+    def groups(self) -> pa.Table:
+        return self._files.read("groups")
+
+    def end(self) -> int:
+        return self._store.highest("r_docts", "docid") + 1
+
+    def between(self, first: int, end: int) -> Witnesses:
+        return edge_by_edge(*(self._files.read_between(name, "docid", first, end) for name in STATE))
+
+    def manifest(self) -> str | None:
+        return runs_manifest(self._store)
+
+    def save_manifest(self, manifest: str) -> None:
+        save_runs_manifest(self._store, manifest)
 
 
 def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> Witnesses:

@@ -24,6 +24,7 @@ from join_stage.store.spark.tables import TableViews, file_urls, local_frame, sp
 from join_stage.views import SLICE, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import Row
 from templates.conjunctive import executable_views_query
+from templates.witness import Witnesses
 
 _VALUES = pa.schema([("strval", pa.string()), ("value", pa.int64())])
 
@@ -123,7 +124,10 @@ class SparkViewsPlan(SparkBasicPlan):
             docids = [pq.ParquetFile(path).read(["docid"])["docid"] for path in dropped]
             self._cache.evict(pc.unique(pa.chunked_array([c for column in docids for c in column.chunks], pa.int64())))
 
-    def extended(self) -> None:
+    def extend(self, witnesses: Witnesses) -> None:
+        self.forget()
+
+    def forget(self) -> None:
         self._cache.clear()
 
     def committed(self) -> None:

@@ -127,6 +127,15 @@ class ParquetStore:
             fresh = fresh.filter(pc.equal(fresh["key"], key))
         return pa.concat_tables([*kept, fresh.select(schema.names)])
 
+    def read_between(self, table: str, column: str, first: int, end: int) -> pa.Table:
+        """The rows of a table with a number from `first` on and before `end` in a column. Rows of the running batch are
+        included. Reads only those parts of files that may have such rows."""
+        within = (pc.field(column) >= first) & (pc.field(column) < end)
+        schema = self._tables[table]
+        kept = (pq.read_table(path, columns=schema.names, filters=within) for path in self.paths(table))
+        fresh = self.fresh(table).filter(within)
+        return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in kept), fresh])
+
     def highest(self, table: str, column: str) -> int | None:
         """The greatest number in a column of a table, None if there is none. Reads only the footers of files."""
         found = [pc.max(self.fresh(table)[column]).as_py()]

@@ -1,0 +1,285 @@
+"""Merges runs on disk into one, a piece at a time, so that each batch does a part of the work and none waits for all.
+
+A merge reads and writes each file from start to end. In memory it has a piece, and a few bytes for each document and
+instance. What is evicted is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from join_stage.signature.arrays import Ints, bisect_ranges, expand_ranges, group_starts
+from join_stage.signature.disk.disk_run import DiskRun, Field
+from join_stage.signature.disk.run_file import EdgeClass, Records, RunWriter
+
+PIECE = 100_000
+"""The number of postings, or of other records, that are moved at a time."""
+
+
+class Merge:
+    """The merge of some runs into the file of one. `work` does it step by step; the file is whole when it `is_done`.
+
+    Raises OSError when the file cannot be written.
+    """
+
+    def __init__(self, runs: Sequence[DiskRun], path: Path) -> None:
+        self.runs, self.path = tuple(runs), path
+        self.files = frozenset(run.file for run in runs)
+        self.is_done = False
+        self._writer: RunWriter | None = None
+        self._steps = self._work()
+
+    def work(self, postings: int) -> None:
+        """Moves about as many postings."""
+        for moved in self._steps:
+            postings -= moved
+            if postings <= 0:
+                return
+        self.is_done = True
+
+    def abandon(self) -> None:
+        """Removes what was written."""
+        self._steps.close()
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def _work(self) -> Generator[int]:
+        """Does everything. Yields numbers of records as they are moved."""
+        heads = [run.file.head for run in self.runs]
+        classes: dict[EdgeClass, int] = {}
+        inputs: list[_Input] = []
+        for run in self.runs:
+            inputs.append(_Input(run, inputs[-1] if inputs else None, classes))
+            yield len(inputs[-1].documents.stays)
+        writer = self._writer = RunWriter(
+            self.path,
+            documents=sum(one.documents.count for one in inputs),
+            instances=sum(one.instances.count for one in inputs),
+            postings=sum(one.postings for one in inputs),
+            wide=any(head.wide for head in heads),
+            longest=max(head.longest for head in heads),
+        )
+        for one in inputs:
+            for documents in one.moved_documents():
+                writer.put_documents(documents)
+                yield len(documents)
+        for one in inputs:
+            for instances in one.moved_instances(writer.types[1]):
+                writer.put_instances(instances)
+                yield len(instances)
+        written = 0
+        for piece in _pieces(inputs):
+            moved = 0
+            for postings, groups in piece.merged(writer.types[2]):
+                writer.put_postings(postings)
+                if groups is not None:
+                    groups["start"] += np.uint32(written)
+                    writer.put_groups(groups)
+                moved += len(postings)
+                yield len(postings)
+            written += moved
+        some = [one for one in inputs if one.documents.count]
+        writer.finish(min(one.first for one in some), max(one.last for one in some), list(classes))
+        for run in self.runs:
+            run.file.release()
+
+
+class _Renumbered:
+    """Records some of which stay: a mask of these, their number, and by index the new numbers of those that stay."""
+
+    def __init__(self, stays: NDArray[np.bool_], before: int) -> None:
+        self.stays, self.count, self.end = stays, int(stays.sum()), before
+        self.end += self.count
+        self._before = before
+        self._new = None if stays.all() else np.cumsum(stays, dtype=np.int64) + (before - 1)
+
+    def __getitem__(self, at: Ints) -> Ints:
+        return at + self._before if self._new is None else self._new[at]
+
+
+class _Input:
+    """A run that is merged: which of its records stay, and what its numbers become."""
+
+    def __init__(self, run: DiskRun, previous: _Input | None, classes: dict[EdgeClass, int]) -> None:
+        self.run, file = run, run.file
+        starts = file.documents["t0"]
+        alive = np.ones(len(starts), np.bool_) if run.low is None else starts >= run.low
+        self.first, self.last = (int(starts[alive].min()), int(starts[alive].max())) if alive.any() else (0, 0)
+        self.documents: _Renumbered = _Renumbered(alive, previous.documents.end if previous else 0)
+        self.instances: _Renumbered = _Renumbered(
+            alive[file.instances["document"]], previous.instances.end if previous else 0
+        )
+        self.postings = len(file.postings)
+        if not alive.all():
+            of_all = (self._stay(file.postings[at : at + PIECE]) for at in range(0, len(file.postings), PIECE))
+            self.postings = sum(int(some.sum()) for some in of_all)
+        self._classes = np.array([classes.setdefault(one, len(classes)) for one in file.head.classes], np.uint32)
+        self.highs, self.starts, self.times = Field(file.groups, "high"), run.start, run.time
+
+    def _stay(self, postings: Records) -> NDArray[np.bool_]:
+        stay: NDArray[np.bool_] = self.instances.stays[postings["instance"]]
+        return stay
+
+    def moved_documents(self) -> Iterator[Records]:
+        records = self.run.file.documents
+        for at in range(0, len(records), PIECE):
+            yield records[at : at + PIECE][self.documents.stays[at : at + PIECE]]
+
+    def moved_instances(self, kind: np.dtype[Any]) -> Iterator[Records]:
+        records = self.run.file.instances
+        for at in range(0, len(records), PIECE):
+            some = records[at : at + PIECE][self.instances.stays[at : at + PIECE]].astype(kind)
+            some["document"] = self.documents[some["document"].astype(np.int64)]
+            yield some
+
+    def moved_groups(self, first: int, end: int) -> Records:
+        """A range of groups, with the new numbers of their classes."""
+        groups = self.run.file.groups[first:end].copy()
+        groups["path_class"] = self._classes[groups["path_class"]]
+        return groups
+
+    def moved_postings(self, first: int, end: int, kind: np.dtype[Any]) -> tuple[Records, NDArray[np.bool_]]:
+        """A range of postings as records of a type, with the new numbers of their instances, and which of them stay."""
+        found = self.run.file.postings[first:end]
+        records = np.zeros(len(found), kind)
+        for name in found.dtype.names or ():
+            if name == "inner":
+                records["inner"][:, : found["inner"].shape[1]] = found["inner"]
+            else:
+                records[name] = found[name]
+        stay = self._stay(found)
+        records["instance"][stay] = self.instances[found["instance"][stay].astype(np.int64)]
+        return records, stay
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Ranges of groups of the inputs, from `first` to `end`, that have the same values: what follows has greater
+    digests."""
+
+    inputs: Sequence[_Input]
+    first: Ints
+    end: Ints
+
+    def merged(self, kind: np.dtype[Any]) -> Iterator[tuple[Records, Records | None]]:
+        """Postings in their order, and their groups, which start from 0. The groups of a large piece come at its
+        end."""
+        groups = np.concatenate(
+            [one.moved_groups(first, end) for one, first, end in zip(self.inputs, self.first, self.end, strict=True)]
+        )
+        source = np.arange(len(self.inputs)).repeat(self.end - self.first)
+        start = groups["start"].astype(np.int64)
+        ends = [
+            one.starts[np.arange(first, end) + 1]
+            for one, first, end in zip(self.inputs, self.first, self.end, strict=True)
+        ]
+        end = np.concatenate(ends)
+        order = np.lexsort((groups["path_class"], groups["low"], groups["high"]))
+        groups, source, start, end = groups[order], source[order], start[order], end[order]
+        new = group_starts(groups["high"], groups["low"], groups["path_class"])
+        if (end - start).sum() <= 4 * PIECE:
+            yield self._small(kind, groups[new], new, source, start, end)
+        else:
+            yield from self._large(kind, groups[new], new, source, start, end)
+
+    def _small(
+        self, kind: np.dtype[Any], groups: Records, new: Ints, source: Ints, start: Ints, end: Ints
+    ) -> tuple[Records, Records]:
+        """The postings and groups of a piece that fits into memory. `groups` starts at the indices `new` of the sorted
+        groups of the inputs, which come from the run `source` and have postings from `start` to `end`."""
+        parts, stays, shift = [], [], np.zeros(len(self.inputs), np.int64)
+        before = 0
+        for place, one in enumerate(self.inputs):
+            low, high = (int(number) for number in one.starts[np.array([self.first[place], self.end[place]])])
+            records, stay = one.moved_postings(low, high, kind)
+            parts.append(records)
+            stays.append(stay)
+            shift[place] = before - low
+            before += len(records)
+        at, of = expand_ranges(start + shift[source], end + shift[source])
+        number = np.repeat(np.arange(len(new)), np.diff(new, append=len(source)))[of]
+        stay = np.concatenate(stays)[at]
+        postings, number = np.concatenate(parts)[at[stay]], number[stay]
+        time = postings["time"]
+        if ((time[1:] < time[:-1]) & (number[1:] == number[:-1])).any():
+            order = np.lexsort((postings["instance"], time, number))
+            postings, number = postings[order], number[order]
+        counts = np.bincount(number, minlength=len(groups))
+        groups["start"] = np.cumsum(counts) - counts
+        return postings, groups[counts > 0]
+
+    def _large(
+        self, kind: np.dtype[Any], groups: Records, new: Ints, source: Ints, start: Ints, end: Ints
+    ) -> Iterator[tuple[Records, Records | None]]:
+        """The same for a piece with a value that very many documents share: its groups are merged by time."""
+        counts = np.zeros(len(groups), np.int64)
+        for group, (first, last) in enumerate(zip(new, np.append(new[1:], len(source)), strict=True)):
+            inputs = [self.inputs[place] for place in source[first:last].tolist()]
+            for ranges in _by_time(inputs, start[first:last], end[first:last]):
+                found = [one.moved_postings(low, high, kind) for one, (low, high) in zip(inputs, ranges, strict=True)]
+                postings = np.concatenate([records[stay] for records, stay in found])
+                postings = postings[np.lexsort((postings["instance"], postings["time"]))]
+                counts[group] += len(postings)
+                yield postings, None
+        groups["start"] = np.cumsum(counts) - counts
+        yield np.zeros(0, kind), groups[counts > 0]
+
+
+def _pieces(inputs: Sequence[_Input]) -> Iterator[_Piece]:
+    """All groups of the inputs, in the order of their digests."""
+    first = np.zeros(len(inputs), np.int64)
+    counts = np.array([len(one.highs) for one in inputs], np.int64)
+    share = PIECE // len(inputs)
+    while (open_ := np.flatnonzero(first < counts)).size:
+        # Each input has its share up to a digest: that of the group which has the first posting past the share.
+        bounds = [1 << 64]
+        for place in open_.tolist():
+            one, at = inputs[place], first[place : place + 1]
+            goal = one.starts[at] + share
+            if goal[0] < len(one.run):
+                past = bisect_ranges(one.starts, at, counts[place : place + 1], goal, after=True)
+                bounds.append(int(one.highs[past - 1][0]))
+        end = _before(inputs, first, counts, min(bounds))
+        if (end == first).all():  # a single value has more
+            end = _before(inputs, first, counts, min(bounds) + 1)
+        yield _Piece(inputs, first, end)
+        first = end
+
+
+def _before(inputs: Sequence[_Input], first: Ints, counts: Ints, bound: int) -> Ints:
+    """The end of the groups of each input, from `first` on, whose digests have a high half less than a bound."""
+    if bound >= 1 << 64:
+        return counts
+    wanted = np.array([bound], np.uint64)
+    found = [
+        bisect_ranges(one.highs, first[place : place + 1], counts[place : place + 1], wanted)
+        for place, one in enumerate(inputs)
+    ]
+    return np.concatenate(found)
+
+
+def _by_time(inputs: Sequence[_Input], start: Ints, end: Ints) -> Iterator[list[tuple[int, int]]]:
+    """Ranges of postings, sorted by time, as consecutive ranges of each input that cover the same times."""
+    share = max(1, PIECE // len(inputs))
+    while (open_ := np.flatnonzero(start < end)).size:
+        reached = [int(inputs[i].times[np.minimum([start[i] + share], end[i] - 1)][0]) for i in open_.tolist()]
+        if (start[open_] + share >= end[open_]).all():
+            until = end
+        else:
+            until = _until(inputs, start, end, min(reached))
+            if (until == start).all():  # a single time has more
+                until = _until(inputs, start, end, min(reached) + 1)
+        yield list(zip(start.tolist(), until.tolist(), strict=True))
+        start = until
+
+
+def _until(inputs: Sequence[_Input], start: Ints, end: Ints, time: int) -> Ints:
+    wanted = np.array([time], np.int64)
+    found = [bisect_ranges(one.times, start[i : i + 1], end[i : i + 1], wanted) for i, one in enumerate(inputs)]
+    return np.concatenate(found)

@@ -1,0 +1,234 @@
+"""The file of a run: four arrays of records, which are mapped into memory, and a description at its end.
+
+Groups are sorted by the digest of their value and their path class; the postings of a group follow each other, by time
+and instance. So what a batch looks up lies together: a group in one record, its postings in one range. A file never
+changes. All numbers are little-endian, and mean the same to every process and machine.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.private import open_like_directory
+from common.whole_file import sync_directory, sync_file
+from join_stage.store.protocol import StoreError
+from templates.catalog import Edge
+
+Records = NDArray[Any]
+"""An array of records of one of the types below."""
+
+DOCUMENT = np.dtype([("docid", "<i8"), ("t0", "<i8"), ("t1", "<i8")])
+"""A document. Times are in microseconds."""
+
+GROUP = np.dtype([("high", "<u8"), ("low", "<u8"), ("start", "<u4"), ("path_class", "<u4")])
+"""A group: the halves of its digest, its first posting, and its class, by index in `RunHead.classes`."""
+
+MOST = (1 << 32) - 1
+"""The largest number of postings in a file."""
+
+FORMAT = 1
+_MAGIC = b"mmqjprun"
+_ALIGNED = 64
+_END = len(_MAGIC) + 16
+"""The bytes of the end of a file: the length of the description, its checksum, and the magic number."""
+
+
+def instance_type(*, wide: bool) -> np.dtype[Any]:
+    """The type of an instance: the node that its paths start from, and the index of its document."""
+    return np.dtype([("top", _node(wide=wide)), ("document", "<u4")], align=True)
+
+
+def posting_type(*, wide: bool, longest: int) -> np.dtype[Any]:
+    """The type of a posting: the time at which its document begins, the index of its instance, its node, and the
+    `longest` nodes between this and the top. Node ids take eight bytes if they are `wide`, and else four."""
+    inner: list[Any] = [("inner", _node(wide=wide), (longest,))] if longest else []
+    return np.dtype([("time", "<i8"), ("instance", "<u4"), ("node", _node(wide=wide)), *inner], align=True)
+
+
+def _node(*, wide: bool) -> str:
+    return "<i8" if wide else "<u4"
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeClass:
+    """A path class whose groups are told by their edges: numbers of groups are those of one run of the program."""
+
+    groups: tuple[frozenset[Edge], ...]
+    same: bool
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    """What the file of a run says about it.
+
+    The numbers of its records; whether its node ids are `wide`, and how many nodes the `longest` path has inside; the
+    times of its `first` and `last` document, in microseconds; and its path classes.
+    """
+
+    documents: int
+    instances: int
+    postings: int
+    groups: int
+    wide: bool
+    longest: int
+    first: int
+    last: int
+    classes: tuple[EdgeClass, ...]
+
+    @property
+    def types(self) -> tuple[np.dtype[Any], ...]:
+        """The types of the four arrays, in their order in the file."""
+        instance = instance_type(wide=self.wide)
+        return DOCUMENT, instance, posting_type(wide=self.wide, longest=self.longest), GROUP
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where the four arrays start, and where the description does."""
+        counts = self.documents, self.instances, self.postings, self.groups
+        starts = [0]
+        for count, kind in zip(counts, self.types, strict=True):
+            starts.append(_aligned(starts[-1] + count * kind.itemsize))
+        return tuple(starts)
+
+    def to_json(self) -> bytes:
+        sets = {edges: number for number, edges in enumerate({edges: None for c in self.classes for edges in c.groups})}
+        told = {field.name: getattr(self, field.name) for field in fields(self)} | {
+            "format": FORMAT,
+            "sets": [sorted(edges) for edges in sets],
+            "classes": [([sets[edges] for edges in c.groups], c.same, c.stream) for c in self.classes],
+        }
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+    @staticmethod
+    def from_json(text: bytes) -> RunHead:
+        """Raises ValueError, KeyError or TypeError if this is no description."""
+        told = json.loads(text.decode("utf-8", "surrogatepass"))
+        if told.pop("format") != FORMAT:
+            raise ValueError("of another format")
+        sets = [frozenset((above, below) for above, below in edges) for edges in told.pop("sets")]
+        classes = (
+            EdgeClass(tuple(sets[number] for number in numbers), same, stream)
+            for numbers, same, stream in told.pop("classes")
+        )
+        return RunHead(**told | {"classes": tuple(classes)})
+
+
+class DamagedRun(StoreError):
+    """The file of a run is gone, or is not what was written."""
+
+
+class RunFile:
+    """A file of a run, mapped into memory. Raises DamagedRun and OSError.
+
+    `documents`, `instances`, `postings` and `groups` are its arrays of records.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self.size = os.fstat(file.fileno()).st_size
+                if self.size < _END:
+                    raise DamagedRun(f"{path} is damaged")
+                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise DamagedRun(f"{path} is gone") from None
+        self.head = _head(path, self._mapped)
+        self.documents, self.instances, self.postings, self.groups = self._arrays()
+
+    def _arrays(self) -> list[Records]:
+        head = self.head
+        counts = head.documents, head.instances, head.postings, head.groups
+        return [
+            np.frombuffer(self._mapped, kind, count, start)
+            for kind, count, start in zip(head.types, counts, head.starts, strict=False)
+        ]
+
+    def release(self) -> None:
+        """Lets go of the pages that are in this process's memory. The system keeps what it has room for."""
+        if hasattr(self._mapped, "madvise"):
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _head(path: Path, content: mmap.mmap) -> RunHead:
+    end = content[-_END:]
+    size, checksum = int.from_bytes(end[:8], "little"), int.from_bytes(end[8:16], "little")
+    text = content[-_END - size : -_END] if size < len(content) else b""
+    try:
+        if end[16:] != _MAGIC or crc32(text) != checksum:
+            raise ValueError("no description")
+        head = RunHead.from_json(text)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedRun(f"{path} is damaged") from error
+    if head.starts[-1] + size + _END != len(content):
+        raise DamagedRun(f"{path} is damaged")
+    return head
+
+
+class RunWriter:
+    """Writes the file of a run, each array from its start to its end. The number of groups need not be known before.
+
+    Until `finish`, the file is not one of a run. Raises OSError.
+    """
+
+    def __init__(self, path: Path, *, documents: int, instances: int, postings: int, wide: bool, longest: int) -> None:
+        self.path = path
+        self._head = RunHead(documents, instances, postings, 0, wide, longest, 0, 0, ())
+        self.types = self._head.types
+        self._next = list(self._head.starts[:4])
+        self._file = open(path, "wb", opener=open_like_directory)  # noqa: SIM115, closed by `finish` or `abandon`
+
+    def put_documents(self, records: Records) -> None:
+        self._put(0, records)
+
+    def put_instances(self, records: Records) -> None:
+        self._put(1, records)
+
+    def put_postings(self, records: Records) -> None:
+        self._put(2, records)
+
+    def put_groups(self, records: Records) -> None:
+        self._put(3, records)
+
+    def _put(self, place: int, records: Records) -> None:
+        content = memoryview(np.ascontiguousarray(records, self.types[place]).tobytes())
+        while content:
+            written = os.pwrite(self._file.fileno(), content, self._next[place])
+            self._next[place] += written
+            content = content[written:]
+
+    def finish(self, first: int, last: int, classes: Sequence[EdgeClass]) -> None:
+        """Completes the file, which survives a power failure from then on."""
+        head = self._head
+        groups = (self._next[3] - head.starts[3]) // GROUP.itemsize
+        head = RunHead(
+            head.documents, head.instances, head.postings, groups, head.wide, head.longest, first, last, tuple(classes)
+        )
+        assert tuple(map(_aligned, self._next)) == head.starts[1:], "as many records as were announced"
+        text = head.to_json()
+        self._file.seek(head.starts[-1])
+        self._file.write(text + len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC)
+        self._file.flush()
+        sync_file(self._file.fileno())
+        self._file.close()
+        sync_directory(self.path.parent)
+
+    def abandon(self) -> None:
+        """Closes and removes the file."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _aligned(place: int) -> int:
+    return -(-place // _ALIGNED) * _ALIGNED

@@ -1,0 +1,77 @@
+"""What the join needs of a run of postings, which may be in memory or on disk."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Protocol
+
+from join_stage.signature.arrays import Column, Ints
+from join_stage.signature.values import Digests, Values
+
+
+class AskedValues:
+    """The values that a batch looks up, by their numbers, in ascending order; each may occur several times."""
+
+    def __init__(self, numbers: Ints, values: Values) -> None:
+        self.numbers, self._values = numbers, values
+
+    @cached_property
+    def digests(self) -> Digests:
+        """The digest of each value."""
+        return self._values.digests(self.numbers)
+
+
+class Run(Protocol):
+    """Postings in groups of one value and one path class. Within a group they are sorted by time.
+
+    `path_class` and `start` are by group: the class, and the first posting. `time`, `node` and `instance` are by
+    posting, and so is `documents`, the index of its document; `top` is by instance. `docid`, `t0` and `t1` are by
+    document. `low` is the time from which on documents count: those that begin before are evicted. It is None if all
+    count. `PostingRun` tells more.
+    """
+
+    @property
+    def low(self) -> int | None: ...
+
+    @property
+    def path_class(self) -> Column: ...
+
+    @property
+    def start(self) -> Column: ...
+
+    @property
+    def time(self) -> Column: ...
+
+    @property
+    def node(self) -> Column: ...
+
+    @property
+    def instance(self) -> Column: ...
+
+    @property
+    def documents(self) -> Column: ...
+
+    @property
+    def top(self) -> Column: ...
+
+    @property
+    def docid(self) -> Column: ...
+
+    @property
+    def t0(self) -> Column: ...
+
+    @property
+    def t1(self) -> Column: ...
+
+    def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
+        """The range of groups that have each value: starts and ends, as long as `asked.numbers`."""
+
+    def inner_node(self, at: Ints, depth: int) -> Ints:
+        """The nodes of some postings `depth` nodes below the top, from 1."""
+
+    def of_instances(self, instance: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+        """The postings of each instance in each range of groups of one value.
+
+        `instance`, `group` and `end` have one length: an instance, and the range. The results have one length:
+        postings, their groups, and for each the index of its range.
+        """
