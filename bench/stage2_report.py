@@ -125,7 +125,7 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
 def plain_parser(name: str, description: str) -> argparse.ArgumentParser:
     """These options without those that choose an engine or a plan."""
     made = argparse.ArgumentParser(prog=f"mmqjp bench {name}", description=description)
-    made.add_argument("--queries", type=_numbers, metavar="N,N", help="numbers of queries, separated by commas")
+    made.add_argument("--queries", type=numbers, metavar="N,N", help="numbers of queries, separated by commas")
     made.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
     made.add_argument("--csv", type=file, metavar="FILE", help="write the table")
     made.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement")
@@ -149,7 +149,7 @@ def keep(lines: Sequence[Line], options: argparse.Namespace) -> None:
         write_json(lines, options.json)
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
     """Positive numbers, separated by commas."""
     if not all(part.isdecimal() and int(part) for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not some numbers separated by commas")

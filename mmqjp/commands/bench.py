@@ -16,6 +16,7 @@ MODULES = {
     "whole-path": "bench.__main__",
     "technical": "bench.technical",
     "rss": "bench.rss",
+    "state": "bench.state",
     "realistic": "bench.realistic",
     "expert": "bench.expert",
     "peers": "bench.peers",

@@ -108,7 +108,9 @@ class StoredRuns:
         return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs})
 
     def committed(self) -> None:
-        """Removes the files that the committed manifest no longer names."""
+        """Removes the files that the committed manifest no longer names, and lets go of mapped pages."""
+        for run in self.now.runs:
+            run.file.release()
         if self.is_changed or self._has_others:
             self._committed = _named(self.now)
             self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]
