@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
+
 from join_stage.signature.arrays import Column, Ints
 from join_stage.signature.values import Digests, Values
 
@@ -16,9 +18,11 @@ class AskedValues:
         self.numbers, self._values = numbers, values
 
     @cached_property
-    def digests(self) -> Digests:
-        """The digest of each value."""
-        return self._values.digests(self.numbers)
+    def by_digest(self) -> tuple[Ints, Digests]:
+        """The indices of the values in the order of their digests, and the digests in this order."""
+        found = self._values.digests(self.numbers)
+        order = np.lexsort((found[:, 1], found[:, 0]))
+        return order, found[order]
 
 
 class Run(Protocol):

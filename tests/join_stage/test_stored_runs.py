@@ -1,22 +1,30 @@
-"""Runs of postings on disk: any state that is written, merged, evicted and reopened answers as the plan `basic` does."""
+"""Runs of postings on disk: a state that is written, merged, evicted and opened again is the state."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine
 from join_stage.signature import join
-from join_stage.signature.disk import merging
+from join_stage.signature.disk import disk_run, merging, run_file
+from join_stage.signature.disk.run_file import RunWriter
+from join_stage.signature.disk.stored_runs import StoredRuns
 from join_stage.state_tables import RUNS, runs_manifest
+from join_stage.store.protocol import StoreError
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, sorted_rows
 from tests.generate.seeds import seeds
+
+DOCUMENTS = 4
+"""The number of documents of a batch."""
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +32,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """All postings of a batch are written, and merged a few at a time."""
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
     monkeypatch.setattr(merging, "PIECE", 16)
+    for module in (disk_run, run_file):
+        monkeypatch.setattr(module, "EVERY", 4)
 
 
 @contextmanager
@@ -69,7 +79,7 @@ def test_a_state_on_disk_is_the_state(seed: int, tmp_path: Path, monkeypatch: py
                 if at == len(case.batches):
                     break
                 first, batch = case.batches[at]
-                for again in rng.choice([[], [], [True]]) + [False]:
+                for again in [*rng.choice([[], [], [True]]), False]:
                     engine.begin()
                     if (before := evictions[at]) is not None:
                         engine.evict(before * SECOND)
@@ -84,3 +94,99 @@ def test_a_state_on_disk_is_the_state(seed: int, tmp_path: Path, monkeypatch: py
         manifest = runs_manifest(engine)
         named = set() if manifest is None else {name for name, _ in json.loads(manifest)["runs"]}
         assert named <= set(files(tmp_path)), "files are removed after the commit that no longer names them"
+
+
+@pytest.mark.parametrize("seed", seeds(12, 200))
+def test_whatever_a_killed_process_leaves_is_opened(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The state is copied in the middle of writing, merging and removing files, as a process that dies leaves it."""
+    rng = Random(seed)
+    case = random_join_case(seed, batches=9, in_order=True)
+    wanted = expected(case, [None] * len(case.batches))
+    copies: list[Path] = []
+
+    def dies_now(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if rng.random() < 0.03:
+                copies.append(tmp_path / f"copy{len(copies)}")
+                shutil.copytree(tmp_path / "state", copies[-1])
+            return function(*arguments, **named)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for owner, name in ((RunWriter, "_write"), (RunWriter, "finish"), (Path, "unlink"), (StoredRuns, "committed")):
+            patched.setattr(owner, name, dies_now(getattr(owner, name)))
+        with opened(case, tmp_path / "state", "signature") as engine:
+            run(engine, case, 0)
+    assert copies
+    for copy in copies:
+        with opened(case, copy, "signature") as engine:
+            done = (engine.highest("r_docts", "docid") + 1) // DOCUMENTS
+            assert run(engine, case, done) == wanted[done:]
+            engine.begin()
+            engine.evict(10**9 * SECOND)
+            engine.commit()
+            assert files(copy) == []
+
+
+def run(engine: JoinEngine, case: JoinCase, first_batch: int) -> list[Result]:
+    """The results of the batches from `first_batch` on, each committed."""
+    results = []
+    for first, batch in case.batches[first_batch:]:
+        engine.begin()
+        results.append(sorted_rows(engine.join(batch, first, case.scope)))
+        engine.commit()
+    return results
+
+
+@pytest.mark.parametrize("seed", seeds(8, 100))
+def test_a_full_disk_stops_a_batch_and_loses_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rng = Random(seed)
+    case = random_join_case(seed, batches=9, in_order=True)
+    wanted = expected(case, [None] * len(case.batches))
+    write = RunWriter._write
+    full = False
+
+    def may_fail(writer: RunWriter, content: bytes, at: int) -> int:
+        if full and rng.random() < 0.5:
+            raise OSError(28, "No space left on device")
+        return write(writer, content, at)
+
+    monkeypatch.setattr(RunWriter, "_write", may_fail)
+    said = []
+    with opened(case, tmp_path, "signature") as engine:
+        for (first, batch), rows in zip(case.batches, wanted, strict=True):
+            full = rng.random() < 0.7
+            engine.begin()
+            assert sorted_rows(engine.join(batch, first, case.scope)) == rows
+            try:
+                engine.commit()
+                continue
+            except StoreError as error:
+                said.append(str(error))
+                engine.rollback()
+            full = False
+            engine.begin()
+            assert sorted_rows(engine.join(batch, first, case.scope)) == rows
+            engine.commit()
+    assert said
+    assert all("No space left on device; make room" in text for text in said)
+
+
+@pytest.mark.parametrize("harm", ["gone", "short", "turned"])
+def test_damaged_runs_are_built_anew_from_the_tables(harm: str, tmp_path: Path):
+    case = random_join_case(3, batches=6, in_order=True)
+    wanted = expected(case, [None] * 6)
+    with opened(case, tmp_path, "signature") as engine:
+        for (first, batch), _ in zip(case.batches, range(5), strict=False):
+            engine.begin()
+            engine.join(batch, first, case.scope)
+            engine.commit()
+    for path in (tmp_path / RUNS).iterdir():
+        content = path.read_bytes()
+        if harm == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(content[:-1] if harm == "short" else content[:-40] + b"?" + content[-39:])
+    with opened(case, tmp_path, "signature") as engine:
+        assert run(engine, case, 5) == wanted[5:]

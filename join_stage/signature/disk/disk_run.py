@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from join_stage.signature.arrays import Column, Ints, bisect_ranges, expand_ranges
-from join_stage.signature.disk.run_file import Records, RunFile
+from join_stage.signature.disk.run_file import EVERY, Records, RunFile
 from join_stage.signature.path_classes import DROPPED
 from join_stage.signature.run import AskedValues
 
@@ -107,18 +107,22 @@ class DiskRun:
         return Field(self.file.documents, "t1")
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
-        high, low = asked.digests.T
+        order, digests = asked.by_digest
+        high, low = digests.T
         highs, lows = Field(self.file.groups, "high"), Field(self.file.groups, "low")
         count = len(highs)
-        start = bisect_ranges(highs, np.zeros(len(high), np.int64), np.full(len(high), count), high)
-        end = start.copy()
+        fence = self.file.fences.searchsorted(high)
+        start = np.maximum((fence - 1) * EVERY, 0)
+        start = bisect_ranges(highs, start, np.minimum(fence * EVERY, count), high)
         met = np.flatnonzero(highs[np.minimum(start, count - 1)] == high)
         met = met[start[met] < count]
         begin, high, low = start[met], high[met], low[met]
         until = _end_of_equal(highs, begin, high)
-        start[met] = bisect_ranges(lows, begin, until, low)
-        end[met] = bisect_ranges(lows, start[met], until, low, after=True)
-        return start, end
+        first, last = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
+        at = order[met]
+        first[at] = begin = bisect_ranges(lows, begin, until, low)
+        last[at] = bisect_ranges(lows, begin, until, low, after=True)
+        return first, last
 
     def inner_node(self, at: Ints, depth: int) -> Ints:
         found: Ints = self.file.postings["inner"][at, depth - 1].astype(np.int64)

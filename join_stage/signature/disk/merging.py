@@ -180,7 +180,7 @@ class _Piece:
             for one, first, end in zip(self.inputs, self.first, self.end, strict=True)
         ]
         end = np.concatenate(ends)
-        order = np.lexsort((groups["path_class"], groups["low"], groups["high"]))
+        order = _sorted(groups)
         groups, source, start, end = groups[order], source[order], start[order], end[order]
         new = group_starts(groups["high"], groups["low"], groups["path_class"])
         if (end - start).sum() <= 4 * PIECE:
@@ -229,6 +229,20 @@ class _Piece:
                 yield postings, None
         groups["start"] = np.cumsum(counts) - counts
         yield np.zeros(0, kind), groups[counts > 0]
+
+
+def _sorted(groups: Records) -> Ints:
+    """The order of groups by digest and class. They are a few sorted sequences, one after the other."""
+    high = groups["high"]
+    order = np.argsort(high, kind="stable")  # linear time
+    tied = np.zeros(len(order), np.bool_)
+    high = high[order]
+    tied[1:] = high[1:] == high[:-1]
+    tied[:-1] |= tied[1:]
+    places = np.flatnonzero(tied)
+    some = groups[order[places]]
+    order[places] = order[places][np.lexsort((some["path_class"], some["low"], some["high"]))]
+    return order
 
 
 def _pieces(inputs: Sequence[_Input]) -> Iterator[_Piece]:

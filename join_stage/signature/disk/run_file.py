@@ -1,8 +1,9 @@
-"""The file of a run: four arrays of records, which are mapped into memory, and a description at its end.
+"""The file of a run: five arrays of records, which are mapped into memory, and a description at its end.
 
 Groups are sorted by the digest of their value and their path class; the postings of a group follow each other, by time
-and instance. So what a batch looks up lies together: a group in one record, its postings in one range. A file never
-changes. All numbers are little-endian, and mean the same to every process and machine.
+and instance. So what a batch looks up lies together: a group in one record, its postings in one range. The digests of
+some groups, the fences, lie together, too: they tell in which page to look for a value. A file never changes. All
+numbers are little-endian, and mean the same to every process and machine.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -32,6 +33,11 @@ DOCUMENT = np.dtype([("docid", "<i8"), ("t0", "<i8"), ("t1", "<i8")])
 
 GROUP = np.dtype([("high", "<u8"), ("low", "<u8"), ("start", "<u4"), ("path_class", "<u4")])
 """A group: the halves of its digest, its first posting, and its class, by index in `RunHead.classes`."""
+
+FENCE = np.dtype([("high", "<u8")])
+"""The high half of the digest of every EVERY-th group, from the first on."""
+
+EVERY = 64
 
 MOST = (1 << 32) - 1
 """The largest number of postings in a file."""
@@ -88,16 +94,20 @@ class RunHead:
 
     @property
     def types(self) -> tuple[np.dtype[Any], ...]:
-        """The types of the four arrays, in their order in the file."""
+        """The types of the arrays, in their order in the file."""
         instance = instance_type(wide=self.wide)
-        return DOCUMENT, instance, posting_type(wide=self.wide, longest=self.longest), GROUP
+        return DOCUMENT, instance, posting_type(wide=self.wide, longest=self.longest), GROUP, FENCE
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The lengths of the arrays, in their order in the file."""
+        return self.documents, self.instances, self.postings, self.groups, -(-self.groups // EVERY)
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where the four arrays start, and where the description does."""
-        counts = self.documents, self.instances, self.postings, self.groups
+        """Where the arrays start, and where the description does."""
         starts = [0]
-        for count, kind in zip(counts, self.types, strict=True):
+        for count, kind in zip(self.counts, self.types, strict=True):
             starts.append(_aligned(starts[-1] + count * kind.itemsize))
         return tuple(starts)
 
@@ -131,7 +141,7 @@ class DamagedRun(StoreError):
 class RunFile:
     """A file of a run, mapped into memory. Raises DamagedRun and OSError.
 
-    `documents`, `instances`, `postings` and `groups` are its arrays of records.
+    `documents`, `instances`, `postings` and `groups` are its arrays of records, and `fences` that of digests.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,14 +155,14 @@ class RunFile:
         except FileNotFoundError:
             raise DamagedRun(f"{path} is gone") from None
         self.head = _head(path, self._mapped)
-        self.documents, self.instances, self.postings, self.groups = self._arrays()
+        self.documents, self.instances, self.postings, self.groups, fences = self._arrays()
+        self.fences = fences["high"]
 
     def _arrays(self) -> list[Records]:
         head = self.head
-        counts = head.documents, head.instances, head.postings, head.groups
         return [
             np.frombuffer(self._mapped, kind, count, start)
-            for kind, count, start in zip(head.types, counts, head.starts, strict=False)
+            for kind, count, start in zip(head.types, head.counts, head.starts, strict=False)
         ]
 
     def release(self) -> None:
@@ -187,6 +197,8 @@ class RunWriter:
         self._head = RunHead(documents, instances, postings, 0, wide, longest, 0, 0, ())
         self.types = self._head.types
         self._next = list(self._head.starts[:4])
+        self._groups = 0
+        self._fences: list[Records] = []
         self._file = open(path, "wb", opener=open_like_directory)  # noqa: SIM115, closed by `finish` or `abandon`
 
     def put_documents(self, records: Records) -> None:
@@ -199,27 +211,30 @@ class RunWriter:
         self._put(2, records)
 
     def put_groups(self, records: Records) -> None:
+        self._fences.append(records["high"][-self._groups % EVERY :: EVERY].copy())
+        self._groups += len(records)
         self._put(3, records)
 
     def _put(self, place: int, records: Records) -> None:
-        content = memoryview(np.ascontiguousarray(records, self.types[place]).tobytes())
-        while content:
-            written = os.pwrite(self._file.fileno(), content, self._next[place])
-            self._next[place] += written
-            content = content[written:]
+        self._next[place] = self._write(np.ascontiguousarray(records, self.types[place]).tobytes(), self._next[place])
+
+    def _write(self, content: bytes, at: int) -> int:
+        """Writes bytes at a place, and returns where they end."""
+        rest = memoryview(content)
+        while rest:
+            written = os.pwrite(self._file.fileno(), rest, at)
+            at, rest = at + written, rest[written:]
+        return at
 
     def finish(self, first: int, last: int, classes: Sequence[EdgeClass]) -> None:
         """Completes the file, which survives a power failure from then on."""
         head = self._head
-        groups = (self._next[3] - head.starts[3]) // GROUP.itemsize
-        head = RunHead(
-            head.documents, head.instances, head.postings, groups, head.wide, head.longest, first, last, tuple(classes)
-        )
-        assert tuple(map(_aligned, self._next)) == head.starts[1:], "as many records as were announced"
+        head = replace(head, groups=self._groups, first=first, last=last, classes=tuple(classes))
+        assert tuple(map(_aligned, self._next)) == head.starts[1:5], "as many records as were announced"
+        self._write(b"".join(fences.tobytes() for fences in self._fences), head.starts[4])
         text = head.to_json()
-        self._file.seek(head.starts[-1])
-        self._file.write(text + len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC)
-        self._file.flush()
+        end = len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC
+        self._write(text + end, head.starts[-1])
         sync_file(self._file.fileno())
         self._file.close()
         sync_directory(self.path.parent)

@@ -114,6 +114,7 @@ class StoredRuns:
         if self.is_changed or self._has_others:
             self._committed = _named(self.now)
             self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]
+            self._abandon([merge for merge in self._merges if len(self._inputs(merge)) < len(merge.files)])
             self._has_others = False
             self._remove_unnamed()
 
@@ -181,7 +182,7 @@ class StoredRuns:
     def _adopt(self, number_of: Callable[[EdgeClass], int]) -> None:
         """Replaces the runs that were merged, and abandons merges of runs that are gone."""
         for merge in [*self._merges]:
-            ours = [run for run in self.now.runs if run.file in merge.files]
+            ours = self._inputs(merge)
             if self._is_adopted(merge):
                 continue
             if len(ours) < len(merge.files):
@@ -193,6 +194,10 @@ class StoredRuns:
                 at = self.now.runs.index(ours[0])
                 rest = tuple(run for run in self.now.runs if run not in ours)
                 self.now = Runs((*rest[:at], merged, *rest[at:]), self.now.upto)
+
+    def _inputs(self, merge: Merge) -> list[DiskRun]:
+        """The runs of a merge that are still there."""
+        return [run for run in self.now.runs if run.file in merge.files]
 
     def _is_adopted(self, merge: Merge) -> bool:
         return any(run.file.path == merge.path for run in self.now.runs)
