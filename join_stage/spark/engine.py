@@ -20,6 +20,7 @@ from join_stage.spark.views import SparkViewsPlan
 from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, RUNS, STATE, drop_runs_manifest, runs_manifest
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
+from join_stage.store.spark.loss import telling_loss
 from join_stage.store.spark.parquet_store import ParquetStore
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.tables import TableViews, local_frame
@@ -47,6 +48,7 @@ VIEW_CACHE = "view_cache"
 """The folder of a store in which the plan `views` keeps its cache while the store is open."""
 
 
+@telling_loss
 class SparkEngine:
     """A `JoinEngine` on Spark, in a temporary directory if there is no `directory`.
 

@@ -15,7 +15,7 @@ import pytest
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine
 from join_stage.signature import join
-from join_stage.signature.disk import disk_run, merging, run_file
+from join_stage.signature.disk import merging
 from join_stage.signature.disk.run_file import RunWriter
 from join_stage.signature.disk.stored_runs import StoredRuns
 from join_stage.state_tables import RUNS, runs_manifest
@@ -32,8 +32,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """All postings of a batch are written, and merged a few at a time."""
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
     monkeypatch.setattr(merging, "PIECE", 16)
-    for module in (disk_run, run_file):
-        monkeypatch.setattr(module, "EVERY", 4)
 
 
 @contextmanager

@@ -9,25 +9,30 @@ from functools import cached_property
 import numpy as np
 
 from join_stage.signature.arrays import Column, Ints, bisect_ranges, expand_ranges
-from join_stage.signature.disk.run_file import EVERY, Records, RunFile
+from join_stage.signature.disk.run_file import BLOCK, Records, RunFile
 from join_stage.signature.path_classes import DROPPED
 from join_stage.signature.run import AskedValues
+from join_stage.signature.values import Digests
 
 _SAMPLE = 1_000
 """About the number of documents in a sample."""
 
 
-class Field:
-    """A field of records."""
+_ONES, _SIGNS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
-    def __init__(self, records: Records, name: str) -> None:
-        self._column = records[name]
+
+class Field:
+    """A field of the records of a file."""
+
+    def __init__(self, file: RunFile, records: Records, name: str) -> None:
+        self._pages, self._column = file.pages, records[name]
 
     def __len__(self) -> int:
         return len(self._column)
 
     def __getitem__(self, at: Ints) -> Ints:
         found = self._column[at]
+        self._pages.looked_up(len(at))
         return found if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
 
 
@@ -68,71 +73,83 @@ class DiskRun:
 
     @cached_property
     def path_class(self) -> Column:
-        return _Composed(Field(self.file.groups, "path_class"), self.classes)
+        return _Composed(Field(self.file, self.file.groups, "path_class"), self.classes)
 
     @cached_property
     def start(self) -> Column:
-        return _Starts(Field(self.file.groups, "start"), len(self))
+        return _Starts(Field(self.file, self.file.groups, "start"), len(self))
 
     @cached_property
     def time(self) -> Column:
-        return Field(self.file.postings, "time")
+        return Field(self.file, self.file.postings, "time")
 
     @cached_property
     def node(self) -> Column:
-        return Field(self.file.postings, "node")
+        return Field(self.file, self.file.postings, "node")
 
     @cached_property
     def instance(self) -> Column:
-        return Field(self.file.postings, "instance")
+        return Field(self.file, self.file.postings, "instance")
 
     @cached_property
     def top(self) -> Column:
-        return Field(self.file.instances, "top")
+        return Field(self.file, self.file.instances, "top")
 
     @cached_property
     def documents(self) -> Column:
-        return _Composed(self.instance, Field(self.file.instances, "document"))
+        return _Composed(self.instance, Field(self.file, self.file.instances, "document"))
 
     @cached_property
     def docid(self) -> Column:
-        return Field(self.file.documents, "docid")
+        return Field(self.file, self.file.documents, "docid")
 
     @cached_property
     def t0(self) -> Column:
-        return Field(self.file.documents, "t0")
+        return Field(self.file, self.file.documents, "t0")
 
     @cached_property
     def t1(self) -> Column:
-        return Field(self.file.documents, "t1")
+        return Field(self.file, self.file.documents, "t1")
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
         order, digests = asked.by_digest
         high, low = digests.T
-        highs, lows = Field(self.file.groups, "high"), Field(self.file.groups, "low")
+        highs, lows = Field(self.file, self.file.groups, "high"), Field(self.file, self.file.groups, "low")
         count = len(highs)
+        place = self._possible(high, low)
+        high, low, order = high[place], low[place], order[place]
         fence = self.file.fences.searchsorted(high)
-        start = np.maximum((fence - 1) * EVERY, 0)
-        start = bisect_ranges(highs, start, np.minimum(fence * EVERY, count), high)
-        met = np.flatnonzero(highs[np.minimum(start, count - 1)] == high)
-        met = met[start[met] < count]
+        start = bisect_ranges(highs, np.maximum((fence - 1) * BLOCK, 0), np.minimum(fence * BLOCK, count), high)
+        met = np.flatnonzero((start < count) & (highs[np.minimum(start, count - 1)] == high))
         begin, high, low = start[met], high[met], low[met]
         until = _end_of_equal(highs, begin, high)
-        first, last = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
+        first, last = np.zeros((2, len(digests)), np.int64)
         at = order[met]
         first[at] = begin = bisect_ranges(lows, begin, until, low)
         last[at] = bisect_ranges(lows, begin, until, low, after=True)
         return first, last
 
+    def _possible(self, high: Digests, low: Digests) -> Ints:
+        """The indices of the digests that the run may have, given by their halves: all that it has, and few others."""
+        fences, prints = self.file.fences, self.file.prints
+        fence = fences.searchsorted(high)
+        at_fence = fences[np.minimum(fence, len(fences) - 1)] == high
+        byte = (low & np.uint64(0xFF)) * _ONES
+        # A byte of a word is zero where it is that of the digest.
+        words = prints[np.maximum(fence - 1, 0)] ^ byte[:, None]
+        has_byte = ((words - _ONES) & ~words & _SIGNS).any(axis=1)
+        return np.flatnonzero(at_fence | has_byte)
+
     def inner_node(self, at: Ints, depth: int) -> Ints:
         found: Ints = self.file.postings["inner"][at, depth - 1].astype(np.int64)
+        self.file.pages.looked_up(len(at))
         return found
 
     def of_instances(self, instance: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         group, place = expand_ranges(group, end)
         instance = instance[place]
         # Postings of a group are sorted by time and instance, and those of an instance have the time of its document.
-        document = Field(self.file.instances, "document")[instance]
+        document = Field(self.file, self.file.instances, "document")[instance]
         time = self.t0[document]
         first, last = self.start[group], self.start[group + 1]
         first = _bisect_two(self.time, self.instance, first, last, time, instance)

@@ -38,6 +38,7 @@ class Merge:
     def work(self, postings: int) -> None:
         """Moves about as many postings."""
         for moved in self._steps:
+            self.runs[0].file.pages.looked_up(moved)
             postings -= moved
             if postings <= 0:
                 return
@@ -86,8 +87,6 @@ class Merge:
             written += moved
         some = [one for one in inputs if one.documents.count]
         writer.finish(min(one.first for one in some), max(one.last for one in some), list(classes))
-        for run in self.runs:
-            run.file.release()
 
 
 class _Renumbered:
@@ -120,7 +119,7 @@ class _Input:
             of_all = (self._stay(file.postings[at : at + PIECE]) for at in range(0, len(file.postings), PIECE))
             self.postings = sum(int(some.sum()) for some in of_all)
         self._classes = np.array([classes.setdefault(one, len(classes)) for one in file.head.classes], np.uint32)
-        self.highs, self.starts, self.times = Field(file.groups, "high"), run.start, run.time
+        self.highs, self.starts, self.times = Field(file, file.groups, "high"), run.start, run.time
 
     def _stay(self, postings: Records) -> NDArray[np.bool_]:
         stay: NDArray[np.bool_] = self.instances.stays[postings["instance"]]

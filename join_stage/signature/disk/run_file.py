@@ -1,9 +1,10 @@
-"""The file of a run: five arrays of records, which are mapped into memory, and a description at its end.
+"""The file of a run: arrays of records, which are mapped into memory, and a description at its end.
 
 Groups are sorted by the digest of their value and their path class; the postings of a group follow each other, by time
-and instance. So what a batch looks up lies together: a group in one record, its postings in one range. The digests of
-some groups, the fences, lie together, too: they tell in which page to look for a value. A file never changes. All
-numbers are little-endian, and mean the same to every process and machine.
+and instance. So what a batch looks up lies together: a group in one record, its postings in one range. Apart from them
+lie the digests of some groups, the fences, which tell in which block to look for a value; and a byte of each digest,
+which tells in nearly all cases that the value is not there. A file never changes. All numbers are little-endian, and
+mean the same to every process and machine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from common.private import open_like_directory
 from common.whole_file import sync_directory, sync_file
+from join_stage.signature.disk.mapped_pages import MappedPages
 from join_stage.store.protocol import StoreError
 from templates.catalog import Edge
 
@@ -35,9 +37,13 @@ GROUP = np.dtype([("high", "<u8"), ("low", "<u8"), ("start", "<u4"), ("path_clas
 """A group: the halves of its digest, its first posting, and its class, by index in `RunHead.classes`."""
 
 FENCE = np.dtype([("high", "<u8")])
-"""The high half of the digest of every EVERY-th group, from the first on."""
+"""The high half of the digest of every BLOCK-th group, from the first on."""
 
-EVERY = 64
+BLOCK = 16
+"""The number of groups between two fences."""
+
+PRINTS = np.dtype([("prints", "<u8", (BLOCK // 8,))])
+"""The lowest bytes of the digests of the groups of a block, in eights, each from the least significant byte on."""
 
 MOST = (1 << 32) - 1
 """The largest number of postings in a file."""
@@ -96,12 +102,16 @@ class RunHead:
     def types(self) -> tuple[np.dtype[Any], ...]:
         """The types of the arrays, in their order in the file."""
         instance = instance_type(wide=self.wide)
-        return DOCUMENT, instance, posting_type(wide=self.wide, longest=self.longest), GROUP, FENCE
+        return DOCUMENT, instance, posting_type(wide=self.wide, longest=self.longest), GROUP, FENCE, PRINTS
 
     @property
     def counts(self) -> tuple[int, ...]:
         """The lengths of the arrays, in their order in the file."""
-        return self.documents, self.instances, self.postings, self.groups, -(-self.groups // EVERY)
+        return self.documents, self.instances, self.postings, self.groups, self.blocks, self.blocks
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.groups // BLOCK)
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -141,22 +151,23 @@ class DamagedRun(StoreError):
 class RunFile:
     """A file of a run, mapped into memory. Raises DamagedRun and OSError.
 
-    `documents`, `instances`, `postings` and `groups` are its arrays of records, and `fences` that of digests.
+    `documents`, `instances`, `postings` and `groups` are its arrays of records; `fences` and `prints`, of shape
+    (blocks, BLOCK / 8), are those of parts of digests. Whoever looks numbers up tells `pages`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, pages: MappedPages) -> None:
+        self.path, self.pages = path, pages
         try:
             with path.open("rb") as file:
                 self.size = os.fstat(file.fileno()).st_size
                 if self.size < _END:
                     raise DamagedRun(f"{path} is damaged")
-                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._mapped = pages.map(file.fileno())
         except FileNotFoundError:
             raise DamagedRun(f"{path} is gone") from None
         self.head = _head(path, self._mapped)
-        self.documents, self.instances, self.postings, self.groups, fences = self._arrays()
-        self.fences = fences["high"]
+        self.documents, self.instances, self.postings, self.groups, fences, prints = self._arrays()
+        self.fences, self.prints = fences["high"], prints["prints"]
 
     def _arrays(self) -> list[Records]:
         head = self.head
@@ -164,11 +175,6 @@ class RunFile:
             np.frombuffer(self._mapped, kind, count, start)
             for kind, count, start in zip(head.types, head.counts, head.starts, strict=False)
         ]
-
-    def release(self) -> None:
-        """Lets go of the pages that are in this process's memory. The system keeps what it has room for."""
-        if hasattr(self._mapped, "madvise"):
-            self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _head(path: Path, content: mmap.mmap) -> RunHead:
@@ -199,6 +205,7 @@ class RunWriter:
         self._next = list(self._head.starts[:4])
         self._groups = 0
         self._fences: list[Records] = []
+        self._prints: list[Records] = []
         self._file = open(path, "wb", opener=open_like_directory)  # noqa: SIM115, closed by `finish` or `abandon`
 
     def put_documents(self, records: Records) -> None:
@@ -211,7 +218,8 @@ class RunWriter:
         self._put(2, records)
 
     def put_groups(self, records: Records) -> None:
-        self._fences.append(records["high"][-self._groups % EVERY :: EVERY].copy())
+        self._fences.append(records["high"][-self._groups % BLOCK :: BLOCK].copy())
+        self._prints.append(records["low"].astype(np.uint8))
         self._groups += len(records)
         self._put(3, records)
 
@@ -232,6 +240,7 @@ class RunWriter:
         head = replace(head, groups=self._groups, first=first, last=last, classes=tuple(classes))
         assert tuple(map(_aligned, self._next)) == head.starts[1:5], "as many records as were announced"
         self._write(b"".join(fences.tobytes() for fences in self._fences), head.starts[4])
+        self._write(b"".join(prints.tobytes() for prints in self._prints), head.starts[5])
         text = head.to_json()
         end = len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC
         self._write(text + end, head.starts[-1])

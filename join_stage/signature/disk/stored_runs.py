@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from join_stage.signature.disk.disk_run import DiskRun
+from join_stage.signature.disk.mapped_pages import MappedPages
 from join_stage.signature.disk.merging import Merge
 from join_stage.signature.disk.run_file import MOST, DamagedRun, EdgeClass, RunFile
 from join_stage.signature.disk.write_run import write_run
@@ -64,7 +65,7 @@ class StoredRuns:
     """The runs in a directory, which is there. What changes them takes effect with the next commit of the store."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory, self._pages = directory, MappedPages()
         self.now = Runs()
         """The runs, with the changes of the running batch."""
         self._merges: list[Merge] = []
@@ -109,8 +110,7 @@ class StoredRuns:
 
     def committed(self) -> None:
         """Removes the files that the committed manifest no longer names, and lets go of mapped pages."""
-        for run in self.now.runs:
-            run.file.release()
+        self._pages.release()
         if self.is_changed or self._has_others:
             self._committed = _named(self.now)
             self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]
@@ -230,7 +230,7 @@ class StoredRuns:
         return path
 
     def _opened(self, path: Path, number_of: Callable[[EdgeClass], int], low: int | None = None) -> DiskRun:
-        file = RunFile(path)
+        file = RunFile(path, self._pages)
         return DiskRun(file, _numbers(file, number_of), low)
 
 

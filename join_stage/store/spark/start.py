@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from join_stage.store.protocol import OtherSession
 from join_stage.store.spark.java import java_home
+from join_stage.store.spark.machine import heap_mb, memory_bytes
 
 LOCAL_MASTER = "local[*]"
 LOOPBACK = "127.0.0.1"
@@ -64,7 +65,7 @@ def settings(master: str, cores: int, warehouse: Path | None, app_name: str) -> 
         "spark.sql.codegen.cache.maxEntries": "5000",
         # Every broadcast table reserves whole pages. With Spark's sizes (1g, pages of several MB) the eighty of that
         # union ran out of memory, though the data was small.
-        "spark.driver.memory": "4g",
+        "spark.driver.memory": f"{heap_mb(memory_bytes())}m",
         # A process that waits for a core may take longer than Spark's 15 s to connect; nothing is lost by waiting.
         "spark.python.authenticate.socketTimeout": "600s",
         "spark.buffer.pageSize": "1m",

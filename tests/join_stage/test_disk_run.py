@@ -1,0 +1,230 @@
+"""Runs on disk beside the same postings in memory, and merged ones beside a merge by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from join_stage.signature.disk import mapped_pages, merging, run_file
+from join_stage.signature.disk.disk_run import DiskRun
+from join_stage.signature.disk.mapped_pages import MappedPages
+from join_stage.signature.disk.merging import Merge
+from join_stage.signature.disk.run_file import DamagedRun, RunFile
+from join_stage.signature.disk.write_run import write_run
+from join_stage.signature.path_classes import PathClass, PathClasses
+from join_stage.signature.postings import CODE_BITS, PostingRun, grouped
+from join_stage.signature.row_index import RowIndex
+from join_stage.signature.run import AskedValues
+from join_stage.signature.values import Values, digests
+from tests.generate.seeds import seeds
+
+GROUPS = [(0, [(1, 2)]), (1, [(1, 3)]), (2, [(1, 4), (2, 5)])]
+Flat = list[tuple[object, ...]]
+
+
+def random_run(
+    rng: np.random.Generator, documents: int, first: int, values: int
+) -> tuple[PostingRun, Values, PathClasses]:
+    """Documents from docid `first` on, some of which begin at one time, with values of which a few are common."""
+    classes = PathClasses(RowIndex())
+    classes.learn(GROUPS)
+    numbers = np.array([classes.number(PathClass((int(group),), False, "S")) for group in rng.permutation(3)])
+    known, count = Values(), documents * 6
+    instance = np.sort(rng.integers(0, documents, count))
+    number = known.numbers(f"v{min(int(value), values)}" for value in rng.zipf(1.3, count))
+    code = number << CODE_BITS | numbers[rng.integers(0, 3, count)]
+    order = np.argsort(code, kind="stable")
+    t0 = np.sort(rng.integers(0, 20, documents)) * 10 + int(rng.integers(0, 100))
+    wide = 1 << 40 if rng.random() < 0.2 else 0
+    run = grouped(
+        code[order],
+        time=t0[instance[order]],
+        node=rng.integers(0, 50, count)[order] + wide,
+        inner=rng.integers(0, 9, (count, int(rng.integers(0, 3)))),
+        instance=instance[order],
+        top=rng.integers(0, 5, documents),
+        document=np.arange(documents),
+        docid=np.arange(first, first + documents),
+        t0=t0,
+        t1=t0 + 3,
+    )
+    return run, known, classes
+
+
+def written(path: Path, run: PostingRun, values: Values, classes: PathClasses, low: int | None = None) -> DiskRun:
+    write_run(path, run, values, classes)
+    return opened(path, classes, low)
+
+
+def opened(path: Path, classes: PathClasses, low: int | None = None) -> DiskRun:
+    file = RunFile(path, MappedPages())
+    numbers = [classes.number_of_edges(one.groups, one.same, one.stream) for one in file.head.classes]
+    return DiskRun(file, np.array(numbers), low)
+
+
+def flat(run: DiskRun) -> Flat:
+    """The postings that are not evicted, in no order. Asserts that the file is sorted as it says."""
+    file, found = run.file, []
+    starts = [*file.groups["start"].tolist(), len(file.postings)]
+    keys = [(int(g["high"]), int(g["low"]), int(g["path_class"])) for g in file.groups]
+    assert keys == sorted(set(keys))
+    for (high, low, number), start, end in zip(keys, starts, starts[1:], strict=False):
+        postings = file.postings[start:end]
+        places = [(int(p["time"]), int(p["instance"])) for p in postings]
+        assert places
+        assert places == sorted(places)
+        for posting in postings:
+            top = file.instances[posting["instance"]]
+            document = file.documents[top["document"]]
+            assert posting["time"] == document["t0"]
+            if run.low is None or document["t0"] >= run.low:
+                inner = posting["inner"].tolist() if "inner" in (posting.dtype.names or ()) else []
+                told = (int(posting["node"]), *inner, *[0] * (2 - len(inner)), int(top["top"]), *document.tolist())
+                found.append((high, low, file.head.classes[number], *told))
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize("seed", seeds(15, 200))
+def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(merging, "PIECE", int(rng.choice([7, 100, 5_000])))
+    low = None if seed % 2 else 60
+    runs = []
+    for number in range(int(rng.integers(1, 4))):
+        run, values, classes = random_run(rng, int(rng.choice([1, 5, 200])), number * 1000, 300)
+        one = written(tmp_path / f"{number}.run", run, values, classes, low)
+        if low is None or one.file.head.last >= low:
+            runs.append(one)
+    if not runs:
+        return
+    merge = Merge(runs, tmp_path / "merged.run")
+    while not merge.is_done:
+        merge.work(int(rng.integers(1, 300)))
+    merged = opened(tmp_path / "merged.run", classes)
+    assert flat(merged) == sorted((posting for run in runs for posting in flat(run)), key=repr)
+    head = merged.file.head
+    assert (head.first, head.last) == (merged.file.documents["t0"].min(), merged.file.documents["t0"].max())
+
+
+def found_in(run: PostingRun | DiskRun, asked: AskedValues) -> Iterator[Any]:
+    """What a run has of each value, class by class: the times and the nodes."""
+    starts, ends = run.groups_of(asked)
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        groups = np.arange(start, end)
+        of_value = []
+        for group in groups:
+            first, last = run.start[np.array([group, group + 1])].tolist()
+            at = np.arange(first, last)
+            nodes = sorted(zip(run.time[at].tolist(), run.node[at].tolist(), run.docid[run.documents[at]], strict=True))
+            of_value.append((int(run.path_class[np.array([group])][0]), nodes))
+        yield sorted(of_value)
+
+
+@pytest.mark.parametrize("seed", seeds(10, 100))
+def test_the_same_is_found_on_disk_and_in_memory(seed: int, tmp_path: Path):
+    rng = np.random.default_rng(seed)
+    run, values, classes = random_run(rng, int(rng.choice([1, 30, 800])), 0, 5_000)
+    on_disk = written(tmp_path / "0.run", run, values, classes)
+    numbers = values.numbers(
+        [*(f"v{number}" for number in range(0, 3_000, 7)), *(f"w{number}" for number in range(500))]
+    )
+    asked = AskedValues(np.sort(np.concatenate([numbers, numbers[::3]])), values)
+    found = list(found_in(on_disk, asked))
+    assert found == list(found_in(run, asked))
+    assert any(found)
+    start, end = run.groups_of(asked)
+    place = rng.integers(0, len(start), 400)
+    instances = rng.integers(0, len(run.top), 400)
+    ours = run.of_instances(instances, start[place], end[place])
+    start, end = on_disk.groups_of(asked)
+    theirs = on_disk.of_instances(instances, start[place], end[place])
+    assert shown(run, *ours) == shown(on_disk, *theirs)
+
+
+def shown(run: PostingRun | DiskRun, postings: Any, groups: Any, places: Any) -> list[tuple[int, ...]]:
+    columns = places, run.path_class[groups], run.instance[postings], run.time[postings], run.node[postings]
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_digests_that_share_a_half_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All digests have one of three high halves, and one of a hundred low ones."""
+
+    def poor(texts: Any) -> Any:
+        return digests(texts) % np.array([3, 100], np.uint64)
+
+    monkeypatch.setattr("join_stage.signature.values.digests", poor)
+    rng = np.random.default_rng(0)
+    classes = PathClasses(RowIndex())
+    classes.learn(GROUPS)
+    number = classes.number(PathClass((0,), False, "S"))
+    values = Values()
+    texts = [f"v{i}" for i in range(400)]
+    halves = values.digests(values.numbers(texts))
+    known = {tuple(pair): text for pair, text in zip(halves.tolist(), texts, strict=True)}  # a text for each digest
+    kept = values.numbers(sorted(known.values()))[::2]
+    code = np.sort(kept) << CODE_BITS | number
+    none = np.zeros(len(code), np.int64)
+    run = grouped(
+        code,
+        time=none,
+        node=rng.integers(0, 99, len(code)),
+        inner=none.reshape(-1, 1)[:, :0],
+        instance=none,
+        top=none[:1],
+        document=none[:1],
+        docid=none[:1],
+        t0=none[:1],
+        t1=none[:1],
+    )
+    on_disk = written(tmp_path / "0.run", run, values, classes)
+    asked = AskedValues(np.sort(values.numbers(known.values())), values)
+    assert list(found_in(on_disk, asked)) == list(found_in(run, asked))
+
+
+def test_a_file_that_is_no_run_is_refused(tmp_path: Path):
+    rng = np.random.default_rng(1)
+    path = tmp_path / "0.run"
+    written(path, *random_run(rng, 10, 0, 20))
+    whole = path.read_bytes()
+    turned = Random(1)
+    for content in (b"", b"x" * 10, whole[:-1], whole + b"x", whole[:-30] + whole[-29:], whole[64:]):
+        path.write_bytes(content)
+        with pytest.raises(DamagedRun, match="is damaged"):
+            RunFile(path, MappedPages())
+    for _ in range(50):
+        at = turned.randrange(len(whole) - 200, len(whole))
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << turned.randrange(8)]) + whole[at + 1 :])
+        with pytest.raises(DamagedRun):
+            RunFile(path, MappedPages())
+    path.unlink()
+    with pytest.raises(DamagedRun, match="is gone"):
+        RunFile(path, MappedPages())
+
+
+def test_pages_are_let_go_of_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mapped = 0
+    released = []
+    monkeypatch.setattr(mapped_pages, "_mapped_bytes", lambda: mapped)
+    pages = MappedPages()
+    monkeypatch.setattr(MappedPages, "release", lambda self: released.append(self))
+    pages.looked_up(mapped_pages.LOOKED_UP + 1)
+    assert not released
+    mapped = mapped_pages.LIMIT + 1
+    pages.looked_up(1)
+    assert not released, "they are not counted at every look-up"
+    pages.looked_up(mapped_pages.LOOKED_UP)
+    assert released == [pages]
+
+
+def test_files_of_ours_are_read_on_any_machine(tmp_path: Path):
+    """The description names the sizes of all records, which are the same everywhere."""
+    sizes = [kind.itemsize for kind in (run_file.DOCUMENT, run_file.GROUP, run_file.FENCE, run_file.PRINTS)]
+    assert sizes == [24, 24, 8, 16]
+    assert run_file.posting_type(wide=False, longest=0).itemsize == 16
+    assert run_file.posting_type(wide=True, longest=2).itemsize == 40
+    assert run_file.instance_type(wide=True).itemsize == 16
