@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,17 @@ class Column(Protocol):
     """Numbers that are looked up by index, many at a time."""
 
     def __getitem__(self, at: Ints, /) -> Ints: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """Numbers that are looked up by way of another column."""
+
+    inner: Column
+    outer: Column
+
+    def __getitem__(self, at: Ints) -> Ints:
+        return self.outer[self.inner[at]]
 
 
 FEW = 100

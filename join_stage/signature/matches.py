@@ -128,7 +128,7 @@ def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.Reco
             at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], at, chosen.kind[which]
             if found.driving is found.other:
-                different = found.driving.documents[ours] != found.other.documents[theirs]
+                different = found.driving.documents[ours] != found.driving.documents[theirs]
                 ours, theirs, kind = ours[different], theirs[different], kind[different]
             at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
             near = _near(rows, found, ours[pair], theirs[pair], places[at])
@@ -242,9 +242,9 @@ def _near(
     `ours`, `theirs`, `place` and the result have one length.
     """
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
-    one, two = left.documents[one], right.documents[two]
-    span = np.maximum(left.t1[one], right.t1[two]) - np.minimum(left.t0[one], right.t0[two])
-    return (span <= rows.windows[place]) & ((left.t1[one] < right.t0[two]) | ~rows.ordered[place])
+    ends, begin = left.ends[one], right.time[two]
+    span = np.maximum(ends, right.ends[two]) - np.minimum(left.time[one], begin)
+    return (span <= rows.windows[place]) & ((ends < begin) | ~rows.ordered[place])
 
 
 def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:
@@ -255,7 +255,7 @@ def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints
         run, at = found.other, theirs
     if slot.leaf:
         return run.node[at]
-    return run.inner_node(at, slot.depth) if slot.depth else run.top[run.instance[at]]
+    return run.inner_node(at, slot.depth) if slot.depth else run.tops[at]
 
 
 def _result(
@@ -268,8 +268,8 @@ def _result(
     flat = np.stack(columns, axis=1).ravel()
     arrays = [
         pa.array(rows.ids[place]),
-        pa.array(left.docid[left.documents[one]]),
-        pa.array(right.docid[right.documents[two]]),
+        pa.array(left.docids[one]),
+        pa.array(right.docids[two]),
         pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=RESULT)

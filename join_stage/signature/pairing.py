@@ -193,9 +193,11 @@ class Pairing:
         theirs, place = expand_ranges(ranges.start, ranges.end)
         ours = ranges.posting[place]
         if driving is other:
-            different = driving.documents[ours] != other.documents[theirs]
+            different = driving.documents[ours] != driving.documents[theirs]
             ours, theirs = ours[different], theirs[different]
-        _, instances = dictionary_encode(driving.instance[ours] << INDEX_BITS | other.instance[theirs])
+        code, instances = dictionary_encode(driving.instance[ours] << INDEX_BITS | other.instance[theirs])
+        time = np.zeros(len(instances), np.int64)
+        time[code] = other.time[theirs]
         one, two = instances >> INDEX_BITS, instances & (1 << INDEX_BITS) - 1
         order, starts = driving.by_instance
         at, key = expand_ranges(starts[one], starts[one + 1])
@@ -203,7 +205,7 @@ class Pairing:
         group = driving.group[ours]
         asked = met.asked[group] > 0
         ours, key, group = ours[asked], key[asked], group[asked]
-        theirs, their_group, place = other.of_instances(two[key], met.start[group], met.end[group])
+        theirs, their_group, place = other.of_instances(two[key], time[key], met.start[group], met.end[group])
         ours, key, group = ours[place], key[place], group[place]
         their_asked = self._classes.asked(other.path_class[their_group], left=not met.driving_left)
         known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import Ints, bisect_ranges, equal_ranges, expand_ranges, group_starts
+from join_stage.signature.arrays import Column, Composed, Ints, bisect_ranges, equal_ranges, expand_ranges, group_starts
 from join_stage.signature.run import AskedValues
 
 CODE_BITS = 31
@@ -56,7 +56,7 @@ class PostingRun:
         nodes: Ints = self.inner[at, depth - 1]
         return nodes
 
-    def of_instances(self, instance: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         order, starts = self.by_instance
         first, last = starts[instance], starts[instance + 1]
         # Postings with one value are next to each other.
@@ -86,6 +86,18 @@ class PostingRun:
     def documents(self) -> Ints:
         """The index of the document of each posting."""
         return self.document[self.instance]
+
+    @property
+    def ends(self) -> Column:
+        return Composed(self.documents, self.t1)
+
+    @property
+    def docids(self) -> Column:
+        return Composed(self.documents, self.docid)
+
+    @property
+    def tops(self) -> Column:
+        return Composed(self.instance, self.top)
 
     @property
     def nbytes(self) -> int:

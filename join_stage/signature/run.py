@@ -28,10 +28,10 @@ class AskedValues:
 class Run(Protocol):
     """Postings in groups of one value and one path class. Within a group they are sorted by time.
 
-    `path_class` and `start` are by group: the class, and the first posting. `time`, `node` and `instance` are by
-    posting, and so is `documents`, the index of its document; `top` is by instance. `docid`, `t0` and `t1` are by
-    document. `low` is the time from which on documents count: those that begin before are evicted. It is None if all
-    count. `PostingRun` tells more.
+    `path_class` and `start` are by group: the class, and the first posting. All else is by posting: `time` and `ends`
+    are when its document begins and ends, `docids` has the document, `instance` the number of the instance, `tops` the
+    node that the path starts from, and `node` the one at its end. `low` is the time from which on documents count:
+    those that begin before are evicted. It is None if all count. `PostingRun` tells more.
     """
 
     @property
@@ -53,19 +53,13 @@ class Run(Protocol):
     def instance(self) -> Column: ...
 
     @property
-    def documents(self) -> Column: ...
+    def ends(self) -> Column: ...
 
     @property
-    def top(self) -> Column: ...
+    def docids(self) -> Column: ...
 
     @property
-    def docid(self) -> Column: ...
-
-    @property
-    def t0(self) -> Column: ...
-
-    @property
-    def t1(self) -> Column: ...
+    def tops(self) -> Column: ...
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
         """The range of groups that have each value: starts and ends, as long as `asked.numbers`."""
@@ -73,9 +67,9 @@ class Run(Protocol):
     def inner_node(self, at: Ints, depth: int) -> Ints:
         """The nodes of some postings `depth` nodes below the top, from 1."""
 
-    def of_instances(self, instance: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         """The postings of each instance in each range of groups of one value.
 
-        `instance`, `group` and `end` have one length: an instance, and the range. The results have one length:
-        postings, their groups, and for each the index of its range.
+        `instance`, `time`, `group` and `end` have one length: an instance, when its document begins, and the range. The
+        results have one length: postings, their groups, and for each the index of its range.
         """

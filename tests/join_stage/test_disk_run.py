@@ -79,12 +79,10 @@ def flat(run: DiskRun) -> Flat:
         assert places
         assert places == sorted(places)
         for posting in postings:
-            top = file.instances[posting["instance"]]
-            document = file.documents[top["document"]]
-            assert posting["time"] == document["t0"]
-            if run.low is None or document["t0"] >= run.low:
+            if run.low is None or posting["time"] >= run.low:
                 inner = posting["inner"].tolist() if "inner" in (posting.dtype.names or ()) else []
-                told = (int(posting["node"]), *inner, *[0] * (2 - len(inner)), int(top["top"]), *document.tolist())
+                told = [int(posting[name]) for name in ("time", "docid", "span", "node", "top")]
+                told += [*inner, *[0] * (2 - len(inner))]
                 found.append((high, low, file.head.classes[number], *told))
     return sorted(found, key=repr)
 
@@ -108,7 +106,8 @@ def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeyp
     merged = opened(tmp_path / "merged.run", classes)
     assert flat(merged) == sorted((posting for run in runs for posting in flat(run)), key=repr)
     head = merged.file.head
-    assert (head.first, head.last) == (merged.file.documents["t0"].min(), merged.file.documents["t0"].max())
+    times = merged.file.postings["time"]
+    assert (head.first, head.last, head.postings) == (times.min(), times.max(), len(times))
 
 
 def found_in(run: PostingRun | DiskRun, asked: AskedValues) -> Iterator[Any]:
@@ -120,7 +119,7 @@ def found_in(run: PostingRun | DiskRun, asked: AskedValues) -> Iterator[Any]:
         for group in groups:
             first, last = run.start[np.array([group, group + 1])].tolist()
             at = np.arange(first, last)
-            nodes = sorted(zip(run.time[at].tolist(), run.node[at].tolist(), run.docid[run.documents[at]], strict=True))
+            nodes = sorted(zip(run.time[at].tolist(), run.node[at].tolist(), run.docids[at].tolist(), strict=True))
             of_value.append((int(run.path_class[np.array([group])][0]), nodes))
         yield sorted(of_value)
 
@@ -140,14 +139,15 @@ def test_the_same_is_found_on_disk_and_in_memory(seed: int, tmp_path: Path):
     start, end = run.groups_of(asked)
     place = rng.integers(0, len(start), 400)
     instances = rng.integers(0, len(run.top), 400)
-    ours = run.of_instances(instances, start[place], end[place])
+    time = run.t0[run.document[instances]]
+    ours = run.of_instances(instances, time, start[place], end[place])
     start, end = on_disk.groups_of(asked)
-    theirs = on_disk.of_instances(instances, start[place], end[place])
+    theirs = on_disk.of_instances(instances, time, start[place], end[place])
     assert shown(run, *ours) == shown(on_disk, *theirs)
 
 
 def shown(run: PostingRun | DiskRun, postings: Any, groups: Any, places: Any) -> list[tuple[int, ...]]:
-    columns = places, run.path_class[groups], run.instance[postings], run.time[postings], run.node[postings]
+    columns = places, run.path_class[groups], run.instance[postings], run.time[postings], run.tops[postings]
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -223,8 +223,7 @@ def test_pages_are_let_go_of_when_they_are_many(tmp_path: Path, monkeypatch: pyt
 
 def test_files_of_ours_are_read_on_any_machine(tmp_path: Path):
     """The description names the sizes of all records, which are the same everywhere."""
-    sizes = [kind.itemsize for kind in (run_file.DOCUMENT, run_file.GROUP, run_file.FENCE, run_file.PRINTS)]
-    assert sizes == [24, 24, 8, 16]
-    assert run_file.posting_type(wide=False, longest=0).itemsize == 16
-    assert run_file.posting_type(wide=True, longest=2).itemsize == 40
-    assert run_file.instance_type(wide=True).itemsize == 16
+    sizes = [kind.itemsize for kind in (run_file.GROUP, run_file.FENCE, run_file.PRINTS)]
+    assert sizes == [24, 8, 16]
+    assert run_file.posting_type(wide=False, longest=0).itemsize == 32
+    assert run_file.posting_type(wide=True, longest=2).itemsize == 64

@@ -8,15 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from join_stage.signature.arrays import Column, Ints, bisect_ranges, expand_ranges
+from join_stage.signature.arrays import Column, Composed, Ints, bisect_ranges, expand_ranges
 from join_stage.signature.disk.run_file import BLOCK, Records, RunFile
 from join_stage.signature.path_classes import DROPPED
 from join_stage.signature.run import AskedValues
 from join_stage.signature.values import Digests
 
 _SAMPLE = 1_000
-"""About the number of documents in a sample."""
-
+"""About the number of postings in a sample."""
 
 _ONES, _SIGNS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
@@ -37,17 +36,6 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class _Composed:
-    """Numbers looked up by way of another column."""
-
-    inner: Column
-    outer: Column
-
-    def __getitem__(self, at: Ints) -> Ints:
-        return self.outer[self.inner[at]]
-
-
-@dataclass(frozen=True, slots=True)
 class _Starts:
     """The first posting of each group, and at the end their number."""
 
@@ -57,6 +45,17 @@ class _Starts:
     def __getitem__(self, at: Ints) -> Ints:
         last = len(self.starts) - 1
         return np.where(at > last, self.count, self.starts[np.minimum(at, last)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """The sums of two columns."""
+
+    one: Column
+    other: Column
+
+    def __getitem__(self, at: Ints) -> Ints:
+        return self.one[at] + self.other[at]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +72,7 @@ class DiskRun:
 
     @cached_property
     def path_class(self) -> Column:
-        return _Composed(Field(self.file, self.file.groups, "path_class"), self.classes)
+        return Composed(Field(self.file, self.file.groups, "path_class"), self.classes)
 
     @cached_property
     def start(self) -> Column:
@@ -81,76 +80,82 @@ class DiskRun:
 
     @cached_property
     def time(self) -> Column:
-        return Field(self.file, self.file.postings, "time")
+        return self._of_postings("time")
 
     @cached_property
-    def node(self) -> Column:
-        return Field(self.file, self.file.postings, "node")
+    def ends(self) -> Column:
+        return _Sum(self.time, self._of_postings("span"))
+
+    @cached_property
+    def docids(self) -> Column:
+        return self._of_postings("docid")
 
     @cached_property
     def instance(self) -> Column:
-        return Field(self.file, self.file.postings, "instance")
+        return self._of_postings("instance")
 
     @cached_property
-    def top(self) -> Column:
-        return Field(self.file, self.file.instances, "top")
+    def tops(self) -> Column:
+        return self._of_postings("top")
 
     @cached_property
-    def documents(self) -> Column:
-        return _Composed(self.instance, Field(self.file, self.file.instances, "document"))
+    def node(self) -> Column:
+        return self._of_postings("node")
 
-    @cached_property
-    def docid(self) -> Column:
-        return Field(self.file, self.file.documents, "docid")
-
-    @cached_property
-    def t0(self) -> Column:
-        return Field(self.file, self.file.documents, "t0")
-
-    @cached_property
-    def t1(self) -> Column:
-        return Field(self.file, self.file.documents, "t1")
-
-    def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
-        order, digests = asked.by_digest
-        high, low = digests.T
-        highs, lows = Field(self.file, self.file.groups, "high"), Field(self.file, self.file.groups, "low")
-        count = len(highs)
-        place = self._possible(high, low)
-        high, low, order = high[place], low[place], order[place]
-        fence = self.file.fences.searchsorted(high)
-        start = bisect_ranges(highs, np.maximum((fence - 1) * BLOCK, 0), np.minimum(fence * BLOCK, count), high)
-        met = np.flatnonzero((start < count) & (highs[np.minimum(start, count - 1)] == high))
-        begin, high, low = start[met], high[met], low[met]
-        until = _end_of_equal(highs, begin, high)
-        first, last = np.zeros((2, len(digests)), np.int64)
-        at = order[met]
-        first[at] = begin = bisect_ranges(lows, begin, until, low)
-        last[at] = bisect_ranges(lows, begin, until, low, after=True)
-        return first, last
-
-    def _possible(self, high: Digests, low: Digests) -> Ints:
-        """The indices of the digests that the run may have, given by their halves: all that it has, and few others."""
-        fences, prints = self.file.fences, self.file.prints
-        fence = fences.searchsorted(high)
-        at_fence = fences[np.minimum(fence, len(fences) - 1)] == high
-        byte = (low & np.uint64(0xFF)) * _ONES
-        # A byte of a word is zero where it is that of the digest.
-        words = prints[np.maximum(fence - 1, 0)] ^ byte[:, None]
-        has_byte = ((words - _ONES) & ~words & _SIGNS).any(axis=1)
-        return np.flatnonzero(at_fence | has_byte)
+    def _of_postings(self, name: str) -> Field:
+        return Field(self.file, self.file.postings, name)
 
     def inner_node(self, at: Ints, depth: int) -> Ints:
         found: Ints = self.file.postings["inner"][at, depth - 1].astype(np.int64)
         self.file.pages.looked_up(len(at))
         return found
 
-    def of_instances(self, instance: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
+        order, digests = asked.by_digest
+        count = len(self.file.groups)
+        first, last = np.zeros((2, len(order)), np.int64)
+        place, block = self._possible(digests)
+        # The groups of a value are in its block. At its end, they may go on.
+        at = block[:, None] + np.arange(BLOCK + 1)
+        groups = self.file.groups[np.minimum(at, count - 1)]
+        self.file.pages.looked_up(len(place))
+        high, low = digests[place].T
+        alike = (groups["high"] == high[:, None]) & (at < count)
+        same = alike & (groups["low"] == low[:, None])
+        start = block + same.argmax(axis=1)
+        end = start + same.sum(axis=1)
+        go_on = np.flatnonzero(alike[:, -1])
+        if len(go_on):
+            start[go_on], end[go_on] = self._range_of(block[go_on], high[go_on], low[go_on])
+        first[order[place]], last[order[place]] = start, end
+        return first, last
+
+    def _possible(self, digests: Digests) -> tuple[Ints, Ints]:
+        """The indices of the digests that the run may have, and the first group of the block where each begins: all
+        digests that it has, and few others. They are sorted."""
+        fences, prints = self.file.fences, self.file.prints
+        high, low = digests.T
+        fence = fences.searchsorted(high)
+        at_fence = fences[np.minimum(fence, len(fences) - 1)] == high
+        block = np.maximum(fence - 1, 0)
+        # A byte of a word is zero where it is that of the digest.
+        words = prints[block] ^ ((low & np.uint64(0xFF)) * _ONES)[:, None]
+        has_byte = ((words - _ONES) & ~words & _SIGNS).any(axis=1)
+        place = np.flatnonzero(at_fence | has_byte)
+        return place, block[place] * BLOCK
+
+    def _range_of(self, block: Ints, high: Ints, low: Ints) -> tuple[Ints, Ints]:
+        """The ranges of groups with digests that are there from a block on."""
+        highs, lows = (Field(self.file, self.file.groups, name) for name in ("high", "low"))
+        start = bisect_ranges(highs, block, np.minimum(block + BLOCK, len(highs)), high)
+        until = _end_of_equal(highs, start, high)
+        start = bisect_ranges(lows, start, until, low)
+        return start, bisect_ranges(lows, start, until, low, after=True)
+
+    def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+        # Postings of a group are sorted by time and instance.
         group, place = expand_ranges(group, end)
-        instance = instance[place]
-        # Postings of a group are sorted by time and instance, and those of an instance have the time of its document.
-        document = Field(self.file, self.file.instances, "document")[instance]
-        time = self.t0[document]
+        instance, time = instance[place], time[place]
         first, last = self.start[group], self.start[group + 1]
         first = _bisect_two(self.time, self.instance, first, last, time, instance)
         has_any = first < last
@@ -162,11 +167,11 @@ class DiskRun:
 
     @cached_property
     def is_mostly_evicted(self) -> bool:
-        """Whether more than half of the documents are evicted, by a sample."""
+        """Whether more than half of the postings are evicted, by a sample."""
         if self.low is None:
             return False
-        starts = self.file.documents["t0"][:: 1 + self.file.head.documents // _SAMPLE]
-        return 2 * int((starts < self.low).sum()) > len(starts)
+        times = self.file.postings["time"][:: 1 + len(self) // _SAMPLE]
+        return 2 * int((times < self.low).sum()) > len(times)
 
     def renumbered(self, numbers: Mapping[int, int]) -> DiskRun:
         """The run after path classes got other numbers: `numbers[old]`, none if the class is dropped."""
@@ -182,17 +187,15 @@ class DiskRun:
 
 def _end_of_equal(ordered: Field, start: Ints, values: Ints) -> Ints:
     """The end of the elements that equal the value, from each start on, where there is one."""
-    end, step = start + 1, 1
     count = len(ordered)
-    low = start.copy()
-    growing = np.arange(len(start))
+    low, end, step = start.copy(), np.minimum(start + 1, count), 1
+    growing = np.flatnonzero(end < count)
     while len(growing):
-        at = np.minimum(end[growing], count - 1)
-        more = (ordered[at] == values[growing]) & (end[growing] < count)
-        growing = growing[more]
+        growing = growing[ordered[end[growing]] == values[growing]]
         low[growing] = end[growing]
         step *= 2
         end[growing] = np.minimum(end[growing] + step, count)
+        growing = growing[end[growing] < count]
     return bisect_ranges(ordered, low, end, values, after=True)
 
 

@@ -1,7 +1,6 @@
 """Merges runs on disk into one, a piece at a time, so that each batch does a part of the work and none waits for all.
 
-A merge reads and writes each file from start to end. In memory it has a piece, and a few bytes for each document and
-instance. What is evicted is left out.
+A merge reads and writes each file from start to end, and has one piece in memory. What is evicted is left out.
 """
 
 from __future__ import annotations
@@ -56,86 +55,60 @@ class Merge:
         classes: dict[EdgeClass, int] = {}
         inputs: list[_Input] = []
         for run in self.runs:
-            inputs.append(_Input(run, inputs[-1] if inputs else None, classes))
-            yield len(inputs[-1].documents.stays)
+            inputs.append(_Input(run, sum(head.instances for head in heads[: len(inputs)]), classes))
+        count = 0
+        for one in inputs:
+            for kept in one.counts():
+                count += kept
+                yield PIECE // 4  # which takes less time than to move them
         writer = self._writer = RunWriter(
             self.path,
-            documents=sum(one.documents.count for one in inputs),
-            instances=sum(one.instances.count for one in inputs),
-            postings=sum(one.postings for one in inputs),
+            postings=count,
             wide=any(head.wide for head in heads),
             longest=max(head.longest for head in heads),
         )
-        for one in inputs:
-            for documents in one.moved_documents():
-                writer.put_documents(documents)
-                yield len(documents)
-        for one in inputs:
-            for instances in one.moved_instances(writer.types[1]):
-                writer.put_instances(instances)
-                yield len(instances)
-        written = 0
+        written, first, last = 0, [], []
         for piece in _pieces(inputs):
             moved = 0
-            for postings, groups in piece.merged(writer.types[2]):
+            for postings, groups in piece.merged(writer.posting):
                 writer.put_postings(postings)
                 if groups is not None:
                     groups["start"] += np.uint32(written)
                     writer.put_groups(groups)
+                if len(postings):
+                    first.append(int(postings["time"].min()))
+                    last.append(int(postings["time"].max()))
                 moved += len(postings)
                 yield len(postings)
             written += moved
-        some = [one for one in inputs if one.documents.count]
-        writer.finish(min(one.first for one in some), max(one.last for one in some), list(classes))
-
-
-class _Renumbered:
-    """Records some of which stay: a mask of these, their number, and by index the new numbers of those that stay."""
-
-    def __init__(self, stays: NDArray[np.bool_], before: int) -> None:
-        self.stays, self.count, self.end = stays, int(stays.sum()), before
-        self.end += self.count
-        self._before = before
-        self._new = None if stays.all() else np.cumsum(stays, dtype=np.int64) + (before - 1)
-
-    def __getitem__(self, at: Ints) -> Ints:
-        return at + self._before if self._new is None else self._new[at]
+        writer.finish(
+            documents=sum(head.documents for head in heads),
+            instances=sum(head.instances for head in heads),
+            first=min(first),
+            last=max(last),
+            classes=list(classes),
+        )
 
 
 class _Input:
-    """A run that is merged: which of its records stay, and what its numbers become."""
+    """A run that is merged. The numbers of its instances grow by `before`, and its path classes get those in
+    `classes`."""
 
-    def __init__(self, run: DiskRun, previous: _Input | None, classes: dict[EdgeClass, int]) -> None:
-        self.run, file = run, run.file
-        starts = file.documents["t0"]
-        alive = np.ones(len(starts), np.bool_) if run.low is None else starts >= run.low
-        self.first, self.last = (int(starts[alive].min()), int(starts[alive].max())) if alive.any() else (0, 0)
-        self.documents: _Renumbered = _Renumbered(alive, previous.documents.end if previous else 0)
-        self.instances: _Renumbered = _Renumbered(
-            alive[file.instances["document"]], previous.instances.end if previous else 0
-        )
-        self.postings = len(file.postings)
-        if not alive.all():
-            of_all = (self._stay(file.postings[at : at + PIECE]) for at in range(0, len(file.postings), PIECE))
-            self.postings = sum(int(some.sum()) for some in of_all)
+    def __init__(self, run: DiskRun, before: int, classes: dict[EdgeClass, int]) -> None:
+        self.run, self._before = run, np.uint32(before)
+        self._low = None if run.low is None or run.low <= run.file.head.first else run.low
+        file = run.file
         self._classes = np.array([classes.setdefault(one, len(classes)) for one in file.head.classes], np.uint32)
         self.highs, self.starts, self.times = Field(file, file.groups, "high"), run.start, run.time
 
-    def _stay(self, postings: Records) -> NDArray[np.bool_]:
-        stay: NDArray[np.bool_] = self.instances.stays[postings["instance"]]
-        return stay
-
-    def moved_documents(self) -> Iterator[Records]:
-        records = self.run.file.documents
-        for at in range(0, len(records), PIECE):
-            yield records[at : at + PIECE][self.documents.stays[at : at + PIECE]]
-
-    def moved_instances(self, kind: np.dtype[Any]) -> Iterator[Records]:
-        records = self.run.file.instances
-        for at in range(0, len(records), PIECE):
-            some = records[at : at + PIECE][self.instances.stays[at : at + PIECE]].astype(kind)
-            some["document"] = self.documents[some["document"].astype(np.int64)]
-            yield some
+    def counts(self) -> Iterator[int]:
+        """The numbers of postings that stay."""
+        if self._low is None:
+            yield len(self.run)
+            return
+        time = self.run.file.postings["time"]
+        for at in range(0, len(time), PIECE):
+            yield int((time[at : at + PIECE] >= self._low).sum())
 
     def moved_groups(self, first: int, end: int) -> Records:
         """A range of groups, with the new numbers of their classes."""
@@ -146,14 +119,17 @@ class _Input:
     def moved_postings(self, first: int, end: int, kind: np.dtype[Any]) -> tuple[Records, NDArray[np.bool_]]:
         """A range of postings as records of a type, with the new numbers of their instances, and which of them stay."""
         found = self.run.file.postings[first:end]
-        records = np.zeros(len(found), kind)
-        for name in found.dtype.names or ():
-            if name == "inner":
-                records["inner"][:, : found["inner"].shape[1]] = found["inner"]
-            else:
-                records[name] = found[name]
-        stay = self._stay(found)
-        records["instance"][stay] = self.instances[found["instance"][stay].astype(np.int64)]
+        if found.dtype == kind:
+            records = found.copy()
+        else:
+            records = np.zeros(len(found), kind)
+            for name in found.dtype.names or ():
+                if name == "inner":
+                    records["inner"][:, : found["inner"].shape[1]] = found["inner"]
+                else:
+                    records[name] = found[name]
+        records["instance"] += self._before
+        stay = np.ones(len(records), np.bool_) if self._low is None else records["time"] >= self._low
         return records, stay
 
 

@@ -30,9 +30,6 @@ from templates.catalog import Edge
 Records = NDArray[Any]
 """An array of records of one of the types below."""
 
-DOCUMENT = np.dtype([("docid", "<i8"), ("t0", "<i8"), ("t1", "<i8")])
-"""A document. Times are in microseconds."""
-
 GROUP = np.dtype([("high", "<u8"), ("low", "<u8"), ("start", "<u4"), ("path_class", "<u4")])
 """A group: the halves of its digest, its first posting, and its class, by index in `RunHead.classes`."""
 
@@ -46,7 +43,7 @@ PRINTS = np.dtype([("prints", "<u8", (BLOCK // 8,))])
 """The lowest bytes of the digests of the groups of a block, in eights, each from the least significant byte on."""
 
 MOST = (1 << 32) - 1
-"""The largest number of postings in a file."""
+"""The largest number of postings, and of instances, in a file."""
 
 FORMAT = 1
 _MAGIC = b"mmqjprun"
@@ -55,20 +52,18 @@ _END = len(_MAGIC) + 16
 """The bytes of the end of a file: the length of the description, its checksum, and the magic number."""
 
 
-def instance_type(*, wide: bool) -> np.dtype[Any]:
-    """The type of an instance: the node that its paths start from, and the index of its document."""
-    return np.dtype([("top", _node(wide=wide)), ("document", "<u4")], align=True)
-
-
 def posting_type(*, wide: bool, longest: int) -> np.dtype[Any]:
-    """The type of a posting: the time at which its document begins, the index of its instance, its node, and the
-    `longest` nodes between this and the top. Node ids take eight bytes if they are `wide`, and else four."""
-    inner: list[Any] = [("inner", _node(wide=wide), (longest,))] if longest else []
-    return np.dtype([("time", "<i8"), ("instance", "<u4"), ("node", _node(wide=wide)), *inner], align=True)
+    """The type of a posting: when its document begins, the document, and how long this lasts; the number of its
+    instance; its node, the node that its path starts from, and the `longest` nodes between these. Whatever a match
+    needs is in one record. Node ids and durations take eight bytes if they are `wide`, and else four."""
+    number = "<i8" if wide else "<u4"
+    inner: list[Any] = [("inner", number, (longest,))] if longest else []
+    fields = [("time", "<i8"), ("docid", "<i8"), ("instance", "<u4"), ("span", number), ("node", number)]
+    return np.dtype([*fields, ("top", number), *inner], align=True)
 
 
-def _node(*, wide: bool) -> str:
-    return "<i8" if wide else "<u4"
+NARROW = 1 << 32
+"""Numbers below this take four bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +79,15 @@ class EdgeClass:
 class RunHead:
     """What the file of a run says about it.
 
-    The numbers of its records; whether its node ids are `wide`, and how many nodes the `longest` path has inside; the
-    times of its `first` and `last` document, in microseconds; and its path classes.
+    The numbers of its records, and of the documents and instances that they are about; whether its numbers are `wide`,
+    and how many nodes the `longest` path has inside; when its `first` and its `last` document begin, in microseconds;
+    and its path classes.
     """
 
-    documents: int
-    instances: int
     postings: int
     groups: int
+    documents: int
+    instances: int
     wide: bool
     longest: int
     first: int
@@ -101,13 +97,12 @@ class RunHead:
     @property
     def types(self) -> tuple[np.dtype[Any], ...]:
         """The types of the arrays, in their order in the file."""
-        instance = instance_type(wide=self.wide)
-        return DOCUMENT, instance, posting_type(wide=self.wide, longest=self.longest), GROUP, FENCE, PRINTS
+        return posting_type(wide=self.wide, longest=self.longest), GROUP, FENCE, PRINTS
 
     @property
     def counts(self) -> tuple[int, ...]:
         """The lengths of the arrays, in their order in the file."""
-        return self.documents, self.instances, self.postings, self.groups, self.blocks, self.blocks
+        return self.postings, self.groups, self.blocks, self.blocks
 
     @property
     def blocks(self) -> int:
@@ -151,7 +146,7 @@ class DamagedRun(StoreError):
 class RunFile:
     """A file of a run, mapped into memory. Raises DamagedRun and OSError.
 
-    `documents`, `instances`, `postings` and `groups` are its arrays of records; `fences` and `prints`, of shape
+    `postings` and `groups` are its arrays of records; `fences` and `prints`, of shape
     (blocks, BLOCK / 8), are those of parts of digests. Whoever looks numbers up tells `pages`.
     """
 
@@ -166,7 +161,7 @@ class RunFile:
         except FileNotFoundError:
             raise DamagedRun(f"{path} is gone") from None
         self.head = _head(path, self._mapped)
-        self.documents, self.instances, self.postings, self.groups, fences, prints = self._arrays()
+        self.postings, self.groups, fences, prints = self._arrays()
         self.fences, self.prints = fences["high"], prints["prints"]
 
     def _arrays(self) -> list[Records]:
@@ -193,38 +188,33 @@ def _head(path: Path, content: mmap.mmap) -> RunHead:
 
 
 class RunWriter:
-    """Writes the file of a run, each array from its start to its end. The number of groups need not be known before.
+    """Writes the file of a run, each array from its start to its end. The number of postings must be known before.
 
     Until `finish`, the file is not one of a run. Raises OSError.
     """
 
-    def __init__(self, path: Path, *, documents: int, instances: int, postings: int, wide: bool, longest: int) -> None:
+    def __init__(self, path: Path, *, postings: int, wide: bool, longest: int) -> None:
         self.path = path
-        self._head = RunHead(documents, instances, postings, 0, wide, longest, 0, 0, ())
-        self.types = self._head.types
-        self._next = list(self._head.starts[:4])
+        self._head = RunHead(postings, 0, 0, 0, wide, longest, 0, 0, ())
+        self.posting = self._head.types[0]
+        self._next = list(self._head.starts[:2])
         self._groups = 0
         self._fences: list[Records] = []
         self._prints: list[Records] = []
         self._file = open(path, "wb", opener=open_like_directory)  # noqa: SIM115, closed by `finish` or `abandon`
 
-    def put_documents(self, records: Records) -> None:
-        self._put(0, records)
-
-    def put_instances(self, records: Records) -> None:
-        self._put(1, records)
-
     def put_postings(self, records: Records) -> None:
-        self._put(2, records)
+        self._put(0, records)
 
     def put_groups(self, records: Records) -> None:
         self._fences.append(records["high"][-self._groups % BLOCK :: BLOCK].copy())
         self._prints.append(records["low"].astype(np.uint8))
         self._groups += len(records)
-        self._put(3, records)
+        self._put(1, records)
 
     def _put(self, place: int, records: Records) -> None:
-        self._next[place] = self._write(np.ascontiguousarray(records, self.types[place]).tobytes(), self._next[place])
+        content = np.ascontiguousarray(records, self._head.types[place]).tobytes()
+        self._next[place] = self._write(content, self._next[place])
 
     def _write(self, content: bytes, at: int) -> int:
         """Writes bytes at a place, and returns where they end."""
@@ -234,13 +224,13 @@ class RunWriter:
             at, rest = at + written, rest[written:]
         return at
 
-    def finish(self, first: int, last: int, classes: Sequence[EdgeClass]) -> None:
-        """Completes the file, which survives a power failure from then on."""
-        head = self._head
-        head = replace(head, groups=self._groups, first=first, last=last, classes=tuple(classes))
-        assert tuple(map(_aligned, self._next)) == head.starts[1:5], "as many records as were announced"
-        self._write(b"".join(fences.tobytes() for fences in self._fences), head.starts[4])
-        self._write(b"".join(prints.tobytes() for prints in self._prints), head.starts[5])
+    def finish(self, *, documents: int, instances: int, first: int, last: int, classes: Sequence[EdgeClass]) -> None:
+        """Completes the file, which survives a power failure from then on. `RunHead` tells what is given."""
+        head = replace(self._head, groups=self._groups, documents=documents, instances=instances)
+        head = replace(head, first=first, last=last, classes=tuple(classes))
+        assert tuple(map(_aligned, self._next)) == head.starts[1:3], "as many records as were announced"
+        self._write(b"".join(fences.tobytes() for fences in self._fences), head.starts[2])
+        self._write(b"".join(prints.tobytes() for prints in self._prints), head.starts[3])
         text = head.to_json()
         end = len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC
         self._write(text + end, head.starts[-1])

@@ -240,9 +240,11 @@ def _numbers(file: RunFile, number_of: Callable[[EdgeClass], int]) -> np.ndarray
 
 def _go_together(older: DiskRun, newer: DiskRun, window: int, newest: int) -> bool:
     """Whether two runs should become one. `newest` is when the last document of all begins."""
-    if older.low != newer.low or len(older) >= 2 * len(newer) or len(older) + len(newer) > MOST:
-        return False
     one, other = older.file.head, newer.file.head
+    if older.low != newer.low or len(older) >= 2 * len(newer):
+        return False
+    if max(one.postings + other.postings, one.instances + other.instances) > MOST:
+        return False
     span = max(one.last, other.last) - min(one.first, other.first)
     if span <= window // SPAN or span <= WIDER * max(one.last - one.first, other.last - other.first):
         return True
