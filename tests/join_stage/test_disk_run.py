@@ -14,7 +14,7 @@ from join_stage.signature.disk import mapped_pages, merging, run_file
 from join_stage.signature.disk.disk_run import DiskRun
 from join_stage.signature.disk.mapped_pages import MappedPages
 from join_stage.signature.disk.merging import Merge
-from join_stage.signature.disk.run_file import DamagedRun, RunFile
+from join_stage.signature.disk.run_file import DamagedRun, RunFile, Shape
 from join_stage.signature.disk.write_run import write_run
 from join_stage.signature.path_classes import PathClass, PathClasses
 from join_stage.signature.postings import CODE_BITS, PostingRun, grouped
@@ -51,7 +51,7 @@ def random_run(
         document=np.arange(documents),
         docid=np.arange(first, first + documents),
         t0=t0,
-        t1=t0 + 3,
+        t1=t0 + int(rng.choice([0, 3])),
     )
     return run, known, classes
 
@@ -81,8 +81,9 @@ def flat(run: DiskRun) -> Flat:
         for posting in postings:
             if run.low is None or posting["time"] >= run.low:
                 inner = posting["inner"].tolist() if "inner" in (posting.dtype.names or ()) else []
-                told = [int(posting[name]) for name in ("time", "docid", "span", "node", "top")]
-                told += [*inner, *[0] * (2 - len(inner))]
+                span = int(posting["span"]) if file.head.shape.lasting else 0
+                told = [int(posting[name]) for name in ("time", "node", "top")]
+                told += [int(posting["docid"]) + file.head.base, span, *inner, *[0] * (2 - len(inner))]
                 found.append((high, low, file.head.classes[number], *told))
     return sorted(found, key=repr)
 
@@ -225,5 +226,5 @@ def test_files_of_ours_are_read_on_any_machine(tmp_path: Path):
     """The description names the sizes of all records, which are the same everywhere."""
     sizes = [kind.itemsize for kind in (run_file.GROUP, run_file.FENCE, run_file.PRINTS)]
     assert sizes == [24, 8, 16]
-    assert run_file.posting_type(wide=False, longest=0).itemsize == 32
-    assert run_file.posting_type(wide=True, longest=2).itemsize == 64
+    assert Shape(wide=False, longest=0, lasting=False).posting.itemsize == 24
+    assert Shape(wide=True, longest=2, lasting=True).posting.itemsize == 64

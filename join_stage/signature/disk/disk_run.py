@@ -58,6 +58,17 @@ class _Sum:
         return self.one[at] + self.other[at]
 
 
+@dataclass(frozen=True, slots=True)
+class _Plus:
+    """A column with a number added."""
+
+    column: Column
+    number: int
+
+    def __getitem__(self, at: Ints) -> Ints:
+        return self.column[at] + self.number
+
+
 @dataclass(frozen=True, eq=False)
 class DiskRun:
     """A `Run` in a file. `classes` has the number of each path class of the file, DROPPED if no row can ask for it any
@@ -84,11 +95,11 @@ class DiskRun:
 
     @cached_property
     def ends(self) -> Column:
-        return _Sum(self.time, self._of_postings("span"))
+        return _Sum(self.time, self._of_postings("span")) if self.file.head.shape.lasting else self.time
 
     @cached_property
     def docids(self) -> Column:
-        return self._of_postings("docid")
+        return _Plus(self._of_postings("docid"), self.file.head.base)
 
     @cached_property
     def instance(self) -> Column:

@@ -6,7 +6,9 @@ A merge reads and writes each file from start to end, and has one piece in memor
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 from join_stage.signature.arrays import Ints, bisect_ranges, expand_ranges, group_starts
 from join_stage.signature.disk.disk_run import DiskRun, Field
-from join_stage.signature.disk.run_file import EdgeClass, Records, RunWriter
+from join_stage.signature.disk.run_file import NARROW, EdgeClass, Records, RunWriter
 
 PIECE = 100_000
 """The number of postings, or of other records, that are moved at a time."""
@@ -61,16 +63,15 @@ class Merge:
             for kept in one.counts():
                 count += kept
                 yield PIECE // 4  # which takes less time than to move them
-        writer = self._writer = RunWriter(
-            self.path,
-            postings=count,
-            wide=any(head.wide for head in heads),
-            longest=max(head.longest for head in heads),
-        )
+        shape = reduce(or_, (head.shape for head in heads))
+        docids = range(min(head.base for head in heads), max(head.end for head in heads))
+        if len(docids) > NARROW:
+            shape = replace(shape, wide=True)
+        writer = self._writer = RunWriter(self.path, shape, count, docids)
         written, first, last = 0, [], []
         for piece in _pieces(inputs):
             moved = 0
-            for postings, groups in piece.merged(writer.posting):
+            for postings, groups in piece.merged(_Target(shape.posting, docids.start)):
                 writer.put_postings(postings)
                 if groups is not None:
                     groups["start"] += np.uint32(written)
@@ -88,6 +89,14 @@ class Merge:
             last=max(last),
             classes=list(classes),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The type of the merged postings, and the docid from which on they count docids."""
+
+    posting: np.dtype[Any]
+    base: int
 
 
 class _Input:
@@ -116,19 +125,20 @@ class _Input:
         groups["path_class"] = self._classes[groups["path_class"]]
         return groups
 
-    def moved_postings(self, first: int, end: int, kind: np.dtype[Any]) -> tuple[Records, NDArray[np.bool_]]:
-        """A range of postings as records of a type, with the new numbers of their instances, and which of them stay."""
+    def moved_postings(self, first: int, end: int, target: _Target) -> tuple[Records, NDArray[np.bool_]]:
+        """A range of postings as they are in the merged run, and which of them stay."""
         found = self.run.file.postings[first:end]
-        if found.dtype == kind:
+        if found.dtype == target.posting:
             records = found.copy()
         else:
-            records = np.zeros(len(found), kind)
+            records = np.zeros(len(found), target.posting)
             for name in found.dtype.names or ():
                 if name == "inner":
                     records["inner"][:, : found["inner"].shape[1]] = found["inner"]
                 else:
                     records[name] = found[name]
         records["instance"] += self._before
+        records["docid"] += records["docid"].dtype.type(self.run.file.head.base - target.base)
         stay = np.ones(len(records), np.bool_) if self._low is None else records["time"] >= self._low
         return records, stay
 
@@ -142,7 +152,7 @@ class _Piece:
     first: Ints
     end: Ints
 
-    def merged(self, kind: np.dtype[Any]) -> Iterator[tuple[Records, Records | None]]:
+    def merged(self, target: _Target) -> Iterator[tuple[Records, Records | None]]:
         """Postings in their order, and their groups, which start from 0. The groups of a large piece come at its
         end."""
         groups = np.concatenate(
@@ -159,12 +169,12 @@ class _Piece:
         groups, source, start, end = groups[order], source[order], start[order], end[order]
         new = group_starts(groups["high"], groups["low"], groups["path_class"])
         if (end - start).sum() <= 4 * PIECE:
-            yield self._small(kind, groups[new], new, source, start, end)
+            yield self._small(target, groups[new], new, source, start, end)
         else:
-            yield from self._large(kind, groups[new], new, source, start, end)
+            yield from self._large(target, groups[new], new, source, start, end)
 
     def _small(
-        self, kind: np.dtype[Any], groups: Records, new: Ints, source: Ints, start: Ints, end: Ints
+        self, target: _Target, groups: Records, new: Ints, source: Ints, start: Ints, end: Ints
     ) -> tuple[Records, Records]:
         """The postings and groups of a piece that fits into memory. `groups` starts at the indices `new` of the sorted
         groups of the inputs, which come from the run `source` and have postings from `start` to `end`."""
@@ -172,7 +182,7 @@ class _Piece:
         before = 0
         for place, one in enumerate(self.inputs):
             low, high = (int(number) for number in one.starts[np.array([self.first[place], self.end[place]])])
-            records, stay = one.moved_postings(low, high, kind)
+            records, stay = one.moved_postings(low, high, target)
             parts.append(records)
             stays.append(stay)
             shift[place] = before - low
@@ -190,20 +200,20 @@ class _Piece:
         return postings, groups[counts > 0]
 
     def _large(
-        self, kind: np.dtype[Any], groups: Records, new: Ints, source: Ints, start: Ints, end: Ints
+        self, target: _Target, groups: Records, new: Ints, source: Ints, start: Ints, end: Ints
     ) -> Iterator[tuple[Records, Records | None]]:
         """The same for a piece with a value that very many documents share: its groups are merged by time."""
         counts = np.zeros(len(groups), np.int64)
         for group, (first, last) in enumerate(zip(new, np.append(new[1:], len(source)), strict=True)):
             inputs = [self.inputs[place] for place in source[first:last].tolist()]
             for ranges in _by_time(inputs, start[first:last], end[first:last]):
-                found = [one.moved_postings(low, high, kind) for one, (low, high) in zip(inputs, ranges, strict=True)]
+                found = [one.moved_postings(low, high, target) for one, (low, high) in zip(inputs, ranges, strict=True)]
                 postings = np.concatenate([records[stay] for records, stay in found])
                 postings = postings[np.lexsort((postings["instance"], postings["time"]))]
                 counts[group] += len(postings)
                 yield postings, None
         groups["start"] = np.cumsum(counts) - counts
-        yield np.zeros(0, kind), groups[counts > 0]
+        yield np.zeros(0, target.posting), groups[counts > 0]
 
 
 def _sorted(groups: Records) -> Ints:

@@ -13,7 +13,7 @@ import json
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -52,14 +52,31 @@ _END = len(_MAGIC) + 16
 """The bytes of the end of a file: the length of the description, its checksum, and the magic number."""
 
 
-def posting_type(*, wide: bool, longest: int) -> np.dtype[Any]:
-    """The type of a posting: when its document begins, the document, and how long this lasts; the number of its
-    instance; its node, the node that its path starts from, and the `longest` nodes between these. Whatever a match
-    needs is in one record. Node ids and durations take eight bytes if they are `wide`, and else four."""
-    number = "<i8" if wide else "<u4"
-    inner: list[Any] = [("inner", number, (longest,))] if longest else []
-    fields = [("time", "<i8"), ("docid", "<i8"), ("instance", "<u4"), ("span", number), ("node", number)]
-    return np.dtype([*fields, ("top", number), *inner], align=True)
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the postings of a file have. Their numbers take eight bytes if they are `wide`, and else four. The `longest`
+    path has so many nodes between its first and its last. If they are `lasting`, some documents end after they
+    begin."""
+
+    wide: bool
+    longest: int
+    lasting: bool
+
+    @property
+    def posting(self) -> np.dtype[Any]:
+        """The type of a posting: when its document begins, and its docid from the file's `base` on; the number of its
+        instance; its node, and the one that its path starts from. If they are needed, how long the document lasts, and
+        the nodes inside the path. So whatever a match needs is in one record."""
+        number = "<i8" if self.wide else "<u4"
+        fields: list[Any] = [("time", "<i8"), ("docid", number), ("instance", "<u4"), ("node", number), ("top", number)]
+        fields += [("span", number)] * self.lasting
+        fields += [("inner", number, (self.longest,))] * (self.longest > 0)
+        return np.dtype(fields, align=True)
+
+    def __or__(self, other: Shape) -> Shape:
+        """The shape of the postings of both."""
+        longest = max(self.longest, other.longest)
+        return Shape(self.wide or other.wide, longest, self.lasting or other.lasting)
 
 
 NARROW = 1 << 32
@@ -79,17 +96,18 @@ class EdgeClass:
 class RunHead:
     """What the file of a run says about it.
 
-    The numbers of its records, and of the documents and instances that they are about; whether its numbers are `wide`,
-    and how many nodes the `longest` path has inside; when its `first` and its `last` document begin, in microseconds;
-    and its path classes.
+    The numbers of its records, and of the documents and instances that they are about; the shape of its postings;
+    the docid `base` from which on these count docids, and the `end` after the greatest; when its `first` and its `last` document begin, in microseconds; and its
+    path classes.
     """
 
     postings: int
     groups: int
     documents: int
     instances: int
-    wide: bool
-    longest: int
+    shape: Shape
+    base: int
+    end: int
     first: int
     last: int
     classes: tuple[EdgeClass, ...]
@@ -97,7 +115,7 @@ class RunHead:
     @property
     def types(self) -> tuple[np.dtype[Any], ...]:
         """The types of the arrays, in their order in the file."""
-        return posting_type(wide=self.wide, longest=self.longest), GROUP, FENCE, PRINTS
+        return self.shape.posting, GROUP, FENCE, PRINTS
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -120,6 +138,7 @@ class RunHead:
         sets = {edges: number for number, edges in enumerate({edges: None for c in self.classes for edges in c.groups})}
         told = {field.name: getattr(self, field.name) for field in fields(self)} | {
             "format": FORMAT,
+            "shape": asdict(self.shape),
             "sets": [sorted(edges) for edges in sets],
             "classes": [([sets[edges] for edges in c.groups], c.same, c.stream) for c in self.classes],
         }
@@ -136,7 +155,7 @@ class RunHead:
             EdgeClass(tuple(sets[number] for number in numbers), same, stream)
             for numbers, same, stream in told.pop("classes")
         )
-        return RunHead(**told | {"classes": tuple(classes)})
+        return RunHead(**told | {"shape": Shape(**told["shape"]), "classes": tuple(classes)})
 
 
 class DamagedRun(StoreError):
@@ -193,10 +212,9 @@ class RunWriter:
     Until `finish`, the file is not one of a run. Raises OSError.
     """
 
-    def __init__(self, path: Path, *, postings: int, wide: bool, longest: int) -> None:
+    def __init__(self, path: Path, shape: Shape, postings: int, docids: range) -> None:
         self.path = path
-        self._head = RunHead(postings, 0, 0, 0, wide, longest, 0, 0, ())
-        self.posting = self._head.types[0]
+        self._head = RunHead(postings, 0, 0, 0, shape, docids.start, docids.stop, 0, 0, ())
         self._next = list(self._head.starts[:2])
         self._groups = 0
         self._fences: list[Records] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from join_stage.signature.arrays import expand_ranges
-from join_stage.signature.disk.run_file import GROUP, NARROW, EdgeClass, RunWriter
+from join_stage.signature.disk.run_file import GROUP, NARROW, EdgeClass, RunWriter, Shape
 from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.values import Values
@@ -15,10 +15,11 @@ from join_stage.signature.values import Values
 
 def write_run(path: Path, run: PostingRun, values: Values, classes: PathClasses) -> None:
     """Writes a run with at least one posting, and makes it survive a power failure. Raises OSError."""
-    longest = run.inner.shape[1]
-    span = run.t1 - run.t0
-    wide = any(len(many) and int(many.max()) >= NARROW for many in (span, run.node, run.top, run.inner.ravel()))
-    writer = RunWriter(path, postings=len(run), wide=wide, longest=longest)
+    base = int(run.docid.min())
+    span, docid = run.t1 - run.t0, run.docid - base
+    wide = any(len(many) and int(many.max()) >= NARROW for many in (span, docid, run.node, run.top, run.inner.ravel()))
+    shape = Shape(wide=wide, longest=run.inner.shape[1], lasting=bool(span.any()))
+    writer = RunWriter(path, shape, len(run), range(base, base + int(docid.max()) + 1))
     try:
         numbers, code = np.unique(run.path_class, return_inverse=True)
         digests = values.digests(run.value)
@@ -29,10 +30,12 @@ def write_run(path: Path, run: PostingRun, values: Values, classes: PathClasses)
         if ((time[1:] <= time[:-1]) & (group[1:] == group[:-1])).any():
             at = at[np.lexsort((run.instance[at], time, group))]
         document = run.documents[at]
-        postings = np.zeros(len(run), writer.posting)
-        postings["time"], postings["docid"], postings["span"] = run.time[at], run.docid[document], span[document]
+        postings = np.zeros(len(run), shape.posting)
+        postings["time"], postings["docid"] = run.time[at], docid[document]
         postings["instance"], postings["node"], postings["top"] = run.instance[at], run.node[at], run.tops[at]
-        if longest:
+        if shape.lasting:
+            postings["span"] = span[document]
+        if shape.longest:
             postings["inner"] = run.inner[at]
         writer.put_postings(postings)
         groups = np.zeros(len(order), GROUP)
