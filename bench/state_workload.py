@@ -28,8 +28,8 @@ SHARED = 20
 """At most about so many documents have a value that a measured batch repeats."""
 
 MANY, REPEATED = 2, 1_000
-"""A document of which a batch repeats values has at least MANY that are as rare. So many documents, and so many ranks of
-each leaf, are repeated, whatever the number of documents that are kept."""
+"""A document of which a batch repeats values has at least MANY that are as rare. REPEATED documents, and as many ranks
+of each leaf, are repeated, whatever the number of documents that are kept."""
 
 QUERIES: list[Pairs] = [
     tuple((leaf, leaf) for leaf in leaves)

@@ -136,7 +136,7 @@ def test_the_same_is_found_on_disk_and_in_memory(seed: int, tmp_path: Path):
     asked = AskedValues(np.sort(np.concatenate([numbers, numbers[::3]])), values)
     found = list(found_in(on_disk, asked))
     assert found == list(found_in(run, asked))
-    assert any(found)
+    assert any(found) or len(run.docid) == 1
     start, end = run.groups_of(asked)
     place = rng.integers(0, len(start), 400)
     instances = rng.integers(0, len(run.top), 400)

@@ -175,6 +175,8 @@ def test_what_is_kept_is_counted_and_goes():
         "posting_bytes": 0,
         "values": 301,
         "groups": 0,
+        "runs": 0,
+        "run_bytes": 0,
     }
     joined.evict(250 * SECOND)
     assert joined.counters()["documents"] == 50

@@ -96,9 +96,9 @@ class EdgeClass:
 class RunHead:
     """What the file of a run says about it.
 
-    The numbers of its records, and of the documents and instances that they are about; the shape of its postings;
-    the docid `base` from which on these count docids, and the `end` after the greatest; when its `first` and its `last` document begin, in microseconds; and its
-    path classes.
+    The numbers of its records, and of the documents and instances that they are about; the shape of its postings; the
+    docid `base` from which on these count docids, and the `end` after the greatest; when its `first` and its `last`
+    document begin, in microseconds; and its path classes.
     """
 
     postings: int
