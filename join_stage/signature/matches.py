@@ -242,9 +242,26 @@ def _near(
     `ours`, `theirs`, `place` and the result have one length.
     """
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
+    sure = _surely_near(rows, found, ours, place)
+    if sure.all():
+        return sure
+    unsure = (~sure).nonzero()[0]
+    one, two, place = one[unsure], two[unsure], place[unsure]
     ends, begin = left.ends[one], right.time[two]
     span = np.maximum(ends, right.ends[two]) - np.minimum(left.time[one], begin)
-    return (span <= rows.windows[place]) & ((ends < begin) | ~rows.ordered[place])
+    sure[unsure] = (span <= rows.windows[place]) & ((ends < begin) | ~rows.ordered[place])
+    return sure
+
+
+def _surely_near(
+    rows: RowIndex, found: PairedRuns, ours: Ints, place: Ints
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether documents of the driving run are within the windows of rows, and in their order, with any of the other
+    run. Then the postings of this need not be looked at."""
+    begin, end, span = found.driving.time[ours], found.driving.ends[ours], found.other.span
+    covered = np.maximum(end, span.end) - np.minimum(begin, span.first)
+    in_order = end < span.first if found.driving_left else span.end < begin
+    return (covered <= rows.windows[place]) & (in_order | ~rows.ordered[place])
 
 
 def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:

@@ -111,6 +111,10 @@ class Pairing:
     ) -> Iterator[PairedRuns]:
         """Yields what rows ask for in the documents of two runs, which may be one and the same. `asked` has the values
         of the driving run's groups, `sides` whether this run is on the left. For each side, yields nothing, or once."""
+        # In an earlier document, no row that is ordered finds what follows one of the driving run.
+        sides = [left for left in sides if not left or self._rows.unordered or not _is_before(other, driving)]
+        if not sides:
+            return
         start, end = other.groups_of(asked)
         if (start == end).all():
             return
@@ -232,6 +236,11 @@ class Pairing:
         return PostingPairs(ours[kept], theirs[kept], key, kind[kept], group_starts(key), found[some], within)
 
 
+def _is_before(one: Run, other: Run) -> bool:
+    """Whether all documents of a run begin before any of another one, or with it."""
+    return one.span.last <= other.span.first
+
+
 def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
     left, right = (ours, theirs) if driving_left else (theirs, ours)
     return left << CLASS_BITS | right
@@ -254,8 +263,15 @@ def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> 
         last = np.where(ordered, np.minimum(last, t0 - 1), last)
     if low is not None:
         first = np.maximum(first, low)
-    start = bisect_ranges(time, ranges.start, ranges.end, first)
-    end = bisect_ranges(time, start, ranges.end, last + 1)
+    # Most runs lie wholly within the times, or wholly outside: then their postings need not be looked at.
+    span = met.other.span
+    start, end = ranges.start.copy(), ranges.end.copy()
+    cut = ((first > span.first) | (last < span.last)).nonzero()[0]
+    outside = (first[cut] > span.last) | (last[cut] < span.first)
+    end[cut[outside]] = start[cut[outside]]
+    cut = cut[~outside]
+    start[cut] = bisect_ranges(time, start[cut], end[cut], first[cut])
+    end[cut] = bisect_ranges(time, start[cut], end[cut], last[cut] + 1)
     some = end > start
     return PostingRanges(ranges.posting[some], start[some], end[some], ranges.kind[some])
 

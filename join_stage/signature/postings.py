@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from join_stage.signature.arrays import Column, Composed, Ints, bisect_ranges, equal_ranges, expand_ranges, group_starts
-from join_stage.signature.run import AskedValues
+from join_stage.signature.run import AskedValues, Span
 
 CODE_BITS = 31
 """Bits of the number of a path class where it is packed with that of a value into one int64."""
@@ -86,6 +86,11 @@ class PostingRun:
     def documents(self) -> Ints:
         """The index of the document of each posting."""
         return self.document[self.instance]
+
+    @cached_property
+    def span(self) -> Span:
+        """That of all documents, with postings or without."""
+        return Span(int(self.t0.min()), int(self.t0.max()), int(self.t1.max()))
 
     @property
     def ends(self) -> Column:

@@ -42,6 +42,8 @@ class RowIndex:
         self.ids: NDArray[np.int64] = np.zeros(1024, np.int64)
         self.windows: NDArray[np.int64] = np.zeros(1024, np.int64)
         self.ordered: NDArray[np.bool_] = np.zeros(1024, np.bool_)
+        self.unordered = 0
+        """The number of rows with joins that are not FOLLOWED BY."""
         self.filters: dict[int, dict[int, Row]] = defaultdict(dict)
         """The rows of templates without a join, by variable and id."""
         self.paths: dict[Path, int] = {}
@@ -78,6 +80,7 @@ class RowIndex:
         self.joins[place] = JoinRow(row, shape, edges)
         self.ids[place], self.windows[place], self.ordered[place] = row.id, row.window, row.ordered
         self._place[row.id] = place
+        self.unordered += not row.ordered
         self.edge_table[place] = -1
         if len(edges) > 1:
             self.edge_table[place, : len(edges)] = edges
@@ -98,6 +101,7 @@ class RowIndex:
         gone = self.joins[place]
         assert gone is not None, "a place that is taken has a row"
         self.joins[place] = None
+        self.unordered -= not gone.row.ordered
         self.edge_table[place] = -1
         self._free.append(place)
         self._found_by[self._finder.pop(place)].discard(place)

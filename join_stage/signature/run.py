@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,6 +25,14 @@ class AskedValues:
         return order, found[order]
 
 
+class Span(NamedTuple):
+    """When the first and the last of some documents begin, and the latest time at which one ends, in microseconds."""
+
+    first: int
+    last: int
+    end: int
+
+
 class Run(Protocol):
     """Postings in groups of one value and one path class. Within a group they are sorted by time.
 
@@ -36,6 +44,10 @@ class Run(Protocol):
 
     @property
     def low(self) -> int | None: ...
+
+    @property
+    def span(self) -> Span:
+        """That of the documents of all postings."""
 
     @property
     def path_class(self) -> Column: ...

@@ -11,7 +11,7 @@ import numpy as np
 from join_stage.signature.arrays import Column, Composed, Ints, bisect_ranges, expand_ranges
 from join_stage.signature.disk.run_file import BLOCK, Records, RunFile
 from join_stage.signature.path_classes import DROPPED
-from join_stage.signature.run import AskedValues
+from join_stage.signature.run import AskedValues, Span
 from join_stage.signature.values import Digests
 
 _SAMPLE = 1_000
@@ -80,6 +80,10 @@ class DiskRun:
 
     def __len__(self) -> int:
         return self.file.head.postings
+
+    @property
+    def span(self) -> Span:
+        return Span(self.file.head.first, self.file.head.last, self.file.head.until)
 
     @cached_property
     def path_class(self) -> Column:

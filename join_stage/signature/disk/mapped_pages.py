@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
-LIMIT = 96 << 20
-"""More bytes of mapped files than this are let go of. They stay in the memory of the system as long as it has room."""
+LIMIT = 256 << 20
+"""If more bytes of mapped files than this are in memory, they are let go of. The system keeps them as long as it has
+room; to have one page back takes some microseconds."""
 
 LOOKED_UP = 1_000
-"""The bytes are counted after so many look-ups. Each may bring sixteen pages into memory."""
+"""The bytes are counted after so many look-ups."""
 
 _STATM = Path("/proc/self/statm")
 _SHARED = 2
@@ -20,15 +21,20 @@ class MappedPages:
     """The pages of some mapped files that are only read."""
 
     def __init__(self) -> None:
-        self._mapped: WeakSet[_Mapping] = WeakSet()
+        self._mapped: WeakKeyDictionary[_Mapping, int] = WeakKeyDictionary()
         self._looked_up = 0
         self._before = _mapped_bytes()
 
     def map(self, handle: int) -> mmap.mmap:
         """Maps a whole file. Raises OSError, and ValueError if the file is empty."""
         mapped = _Mapping(handle, 0, access=mmap.ACCESS_READ)
-        self._mapped.add(mapped)
+        self._mapped[mapped] = len(mapped)
         return mapped
+
+    def keep_from(self, mapped: mmap.mmap, place: int) -> None:
+        """Has what lies in a file from a place on stay in memory."""
+        assert isinstance(mapped, _Mapping), "it was mapped here"
+        self._mapped[mapped] = place - place % mmap.PAGESIZE
 
     def looked_up(self, count: int) -> None:
         """Is told of so many look-ups in any of the files."""
@@ -39,10 +45,10 @@ class MappedPages:
                 self.release()
 
     def release(self) -> None:
-        """Lets go of all pages."""
-        for mapped in self._mapped:
-            if hasattr(mapped, "madvise"):
-                mapped.madvise(mmap.MADV_DONTNEED)
+        """Lets go of all pages but those to keep."""
+        for mapped, end in self._mapped.items():
+            if end and hasattr(mapped, "madvise"):
+                mapped.madvise(mmap.MADV_DONTNEED, 0, end)
 
 
 class _Mapping(mmap.mmap):

@@ -85,8 +85,7 @@ class Merge:
         writer.finish(
             documents=sum(head.documents for head in heads),
             instances=sum(head.instances for head in heads),
-            first=min(first),
-            last=max(last),
+            times=(min(first), max(last), max(head.until for head in heads)),
             classes=list(classes),
         )
 

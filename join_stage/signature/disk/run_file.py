@@ -98,7 +98,7 @@ class RunHead:
 
     The numbers of its records, and of the documents and instances that they are about; the shape of its postings; the
     docid `base` from which on these count docids, and the `end` after the greatest; when its `first` and its `last`
-    document begin, in microseconds; and its path classes.
+    document begin, and `until` when any lasts, in microseconds; and its path classes.
     """
 
     postings: int
@@ -110,6 +110,7 @@ class RunHead:
     end: int
     first: int
     last: int
+    until: int
     classes: tuple[EdgeClass, ...]
 
     @property
@@ -182,6 +183,7 @@ class RunFile:
         self.head = _head(path, self._mapped)
         self.postings, self.groups, fences, prints = self._arrays()
         self.fences, self.prints = fences["high"], prints["prints"]
+        pages.keep_from(self._mapped, self.head.starts[2])
 
     def _arrays(self) -> list[Records]:
         head = self.head
@@ -214,7 +216,7 @@ class RunWriter:
 
     def __init__(self, path: Path, shape: Shape, postings: int, docids: range) -> None:
         self.path = path
-        self._head = RunHead(postings, 0, 0, 0, shape, docids.start, docids.stop, 0, 0, ())
+        self._head = RunHead(postings, 0, 0, 0, shape, docids.start, docids.stop, 0, 0, 0, ())
         self._next = list(self._head.starts[:2])
         self._groups = 0
         self._fences: list[Records] = []
@@ -242,10 +244,13 @@ class RunWriter:
             at, rest = at + written, rest[written:]
         return at
 
-    def finish(self, *, documents: int, instances: int, first: int, last: int, classes: Sequence[EdgeClass]) -> None:
-        """Completes the file, which survives a power failure from then on. `RunHead` tells what is given."""
+    def finish(
+        self, *, documents: int, instances: int, times: tuple[int, int, int], classes: Sequence[EdgeClass]
+    ) -> None:
+        """Completes the file, which survives a power failure from then on. `RunHead` tells what is given; `times` are
+        `first`, `last` and `until`."""
         head = replace(self._head, groups=self._groups, documents=documents, instances=instances)
-        head = replace(head, first=first, last=last, classes=tuple(classes))
+        head = replace(head, first=times[0], last=times[1], until=times[2], classes=tuple(classes))
         assert tuple(map(_aligned, self._next)) == head.starts[1:3], "as many records as were announced"
         self._write(b"".join(fences.tobytes() for fences in self._fences), head.starts[2])
         self._write(b"".join(prints.tobytes() for prints in self._prints), head.starts[3])

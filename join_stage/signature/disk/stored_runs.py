@@ -24,7 +24,7 @@ from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.values import Values
 
-MERGED_PER_POSTING = 3
+MERGED_PER_POSTING = 2
 """How many postings each merge moves for each that a batch adds. It has to end before the next one like it begins."""
 
 SPAN = 8
@@ -109,8 +109,7 @@ class StoredRuns:
         return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs})
 
     def committed(self) -> None:
-        """Removes the files that the committed manifest no longer names, and lets go of mapped pages."""
-        self._pages.release()
+        """Removes the files that the committed manifest no longer names."""
         if self.is_changed or self._has_others:
             self._committed = _named(self.now)
             self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]

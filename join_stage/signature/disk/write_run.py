@@ -45,8 +45,7 @@ def write_run(path: Path, run: PostingRun, values: Values, classes: PathClasses)
         writer.finish(
             documents=len(run.docid),
             instances=len(run.top),
-            first=int(run.time.min()),
-            last=int(run.time.max()),
+            times=(int(run.time.min()), int(run.time.max()), int(run.t1.max())),
             classes=[EdgeClass(*classes.edges_of(number)) for number in numbers.tolist()],
         )
     except BaseException:
