@@ -134,6 +134,22 @@ def _batch(line: Line) -> float:
     return float(str(line.case["batch"]))
 
 
+def draw_state(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: the time of a batch, and memory and disk, by documents that are kept."""
+    figure = _figure(8, 3.4)
+    times, sizes = figure.subplots(1, 2)
+    kept = [float(str(line.case["documents"])) for line in lines]
+    times.plot(kept, [line.seconds * 1e3 for line in lines], "D-", label="a batch")
+    times.plot(kept, [_number(line.details, "evicted") * 1e3 for line in lines], "s:", label="evicting a thirtieth")
+    times.plot(kept, [_number(line.details, "opened") * 1e3 for line in lines], "^:", label="opening the store")
+    for name, label in (("resident", "memory"), ("peak", "peak of memory"), ("disk", "disk")):
+        sizes.plot(kept, [int(str(line.details[name])) / 1e6 for line in lines], "o-", label=label)
+    times.set(xlabel="documents", ylabel="ms", xscale="log", ylim=(0, None))
+    sizes.set(xlabel="documents", ylabel="MB", xscale="log", yscale="log")
+    sizes.legend(frameon=False)
+    _finish(figure, times, prefix)
+
+
 def draw_parts(lines: Sequence[Line], parts: Sequence[str], prefix: Path) -> None:
     """Writes PREFIX.svg and PREFIX.png: where the time of the whole path goes, beside that of its floor."""
     figure = _figure(8, 1.6 + 0.6 * len(lines))

@@ -127,8 +127,8 @@ def measure(documents: int) -> Line:
         case = Case(documents, Path(directory))
         filled = in_fresh_process(fill, case)
         used = in_fresh_process(use, case)
-    for ours, rows in zip(used.found, wanted, strict=True):
-        check_equal({"signature": ours, "values": rows})
+    for ours, theirs in zip(used.found, wanted, strict=True):
+        check_equal({"signature": ours, "values": theirs})
     seconds = median(used.batches[WARM:])
     rows = int(median(of.rows for of in used.found[WARM:]))
     return Line(

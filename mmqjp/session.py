@@ -176,9 +176,10 @@ class Session(Engine):
 
         The plan `views` counts string values of a batch that the state also has: `hits` and `misses` of their slices in
         the cache, and `evictions` of slices for want of room. `values` and `bytes` are the number of cached slices and
-        their approximate size. The plan `signature` counts the `documents`, `postings`, `values` and `groups` of edges
-        in its index. `posting_bytes` is the size of the postings without the indexes over them. The plan `basic` has no
-        counters.
+        their approximate size. The plan `signature` counts the `documents`, `postings` and `groups` of edges in its
+        index; of the postings in memory the `values` and the bytes without indexes over them, `posting_bytes`; and the
+        `runs` on disk and their `run_bytes`. Evicted documents count as long as their run is there. The plan `basic`
+        has no counters.
         """
         return self._store.counters()
 

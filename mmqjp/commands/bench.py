@@ -42,6 +42,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     whole-path    documents in, matches out, compared with one query at a time
     technical     joining two fixed documents, as the thesis does
     rss           joining the items of a feed, as the thesis does
+    state         a batch beside up to 10 million documents that are kept
     realistic     lifelike queries with windows: the joins and the whole path
     expert        bytes to output lines, compared with a program written by hand
     peers         beside Apache Flink, Pathway and Spark's stream-stream joins

@@ -1,0 +1,59 @@
+"""The benchmark of a large join state: its rows, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import state, state_workload
+from bench.state import main, with_ratios
+from bench.state_workload import LEAVES, QUERIES, expected, kept, measured, registered
+from join_stage.signature import join
+
+
+def test_documents_are_made_again_from_their_numbers():
+    whole = kept(60_000, 0, 60_000)
+    assert (kept(60_000, 25_000, 30_000) == whole[25_000:30_000]).all()
+    assert (whole >= 1).all()
+    assert (measured(1_000, 3, 50) == measured(1_000, 3, 50)).all()
+
+
+def test_expected_rows_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(state_workload, "REPEATED", 20)
+    count, batches, size = 300, 3, 25
+    ranks = np.concatenate([kept(count, 0, count), *(measured(count, number, size) for number in range(batches))])
+    work = registered()
+    for number, digest in enumerate(expected(work, count, batches, size)):
+        end = count + (number + 1) * size
+        equal = [(ranks[:later] == ranks[later]).astype(int) for later in range(end - size, end)]
+        rows = sum(int(same[:, [leaf for leaf, _ in query]].all(axis=1).sum()) for same in equal for query in QUERIES)
+        assert digest.rows == rows > 0
+
+
+def test_a_small_one_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Rows of a store with several runs are compared; the processes are replaced by calls."""
+    monkeypatch.setattr(join, "MOST_IN_MEMORY", 2_000)
+    monkeypatch.setattr(state_workload, "CHUNK", 500)
+    monkeypatch.setattr(state, "SIZE", 200)
+    monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
+    out = tmp_path / "state.json"
+    arguments = ["mmqjp bench state", "--documents", "1000,3000", "--json", str(out), "--plot", str(tmp_path / "state")]
+    monkeypatch.setattr("sys.argv", arguments)
+    main()
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["case"]["documents"] for line in lines] == [1000, 3000]
+    assert all(line["rows"] > 0 and line["disk"] > 3_000 * LEAVES for line in lines)
+    assert lines[0]["ratio"] == 1
+    assert "batches of 200 documents" in capsys.readouterr().out
+    assert (tmp_path / "state.png").stat().st_size > 1_000
+
+
+def test_a_wrong_row_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(state, "SIZE", 100)
+    monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
+    monkeypatch.setattr(state, "expected", lambda *arguments: expected(arguments[0], arguments[1] + 1, *arguments[2:]))
+    with pytest.raises(AssertionError, match="other rows"):
+        with_ratios([state.measure(500)])
