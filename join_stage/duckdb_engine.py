@@ -60,6 +60,9 @@ class DuckDBEngine(DuckDBStore):
     UnknownPlan for an unknown plan.
     """
 
+    _to_close: DuckDBPlan | None = None
+    """The plan, as soon as there is one."""
+
     def __init__(
         self,
         directory: Path | None = None,
@@ -72,7 +75,7 @@ class DuckDBEngine(DuckDBStore):
         try:
             for name, schema in STATE.items():
                 self._connection.execute(f"CREATE TEMP TABLE {name}_w ({columns_of(schema)})")
-            self._plan = self._make_plan(plan, directory, cache_bytes)
+            self._plan = self._to_close = self._make_plan(plan, directory, cache_bytes)
         except BaseException:
             self.close()
             raise
@@ -178,6 +181,11 @@ class DuckDBEngine(DuckDBStore):
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
+
+    def close(self) -> None:
+        if self._to_close is not None:
+            self._to_close.close()
+        super().close()
 
     def costs(self) -> dict[int, Cost]:
         return self._plan.costs()

@@ -47,6 +47,9 @@ class Plan(Protocol):
         """Is told that the batch is rolled back. If not `whole`, its commit failed, and only
         part of it may be undone."""
 
+    def close(self) -> None:
+        """Is told that the engine is closed."""
+
     def counters(self) -> dict[str, int]:
         """The counters of the plan, since the engine was opened."""
 
@@ -80,6 +83,9 @@ class SQLPlan:
 
     def rolled_back(self, *, whole: bool) -> None:
         """Does nothing: the plan keeps nothing from batch to batch."""
+
+    def close(self) -> None:
+        """Does nothing: the plan holds nothing open."""
 
     def counters(self) -> dict[str, int]:
         return {}

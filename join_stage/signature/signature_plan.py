@@ -147,6 +147,10 @@ class SignaturePlan:
                 self._join.close()
         self._before, self._write_all = None, False
 
+    def close(self) -> None:
+        self._join.close()
+        self._loaded = False
+
     def counters(self) -> dict[str, int]:
         return self._join.counters()
 

@@ -39,9 +39,6 @@ class SparkPlan(Plan, Protocol):
         The files can be read until the end of the batch.
         """
 
-    def close(self) -> None:
-        """Is told that the engine is closed."""
-
 
 class SparkBasicPlan(SQLPlan):
     """The plan `basic`: the conjunctive queries of all templates over the join state. `SparkViewsPlan` extends it."""
@@ -129,9 +126,6 @@ class SparkBasicPlan(SQLPlan):
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         """Does nothing: the plan keeps nothing about documents."""
-
-    def close(self) -> None:
-        """Does nothing: the plan holds nothing open."""
 
     def _view(self, name: str, rows: pa.Table) -> None:
         local_frame(self._session, rows).createOrReplaceTempView(name)

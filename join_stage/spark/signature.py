@@ -33,9 +33,6 @@ class SparkSignaturePlan(SignaturePlan):
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         self.evict(before)
 
-    def close(self) -> None:
-        """Does nothing: the plan holds nothing open."""
-
 
 class _StoredState:
     """The `StoredState` of a store of files."""

@@ -15,7 +15,7 @@ import pytest
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine
 from join_stage.signature import join
-from join_stage.signature.disk import merging
+from join_stage.signature.disk import merging, stored_runs
 from join_stage.signature.disk.run_file import RunWriter
 from join_stage.signature.disk.stored_runs import StoredRuns
 from join_stage.state_tables import RUNS, runs_manifest
@@ -28,10 +28,12 @@ DOCUMENTS = 4
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All postings of a batch are written, and merged a few at a time."""
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
     monkeypatch.setattr(merging, "PIECE", 16)
+    # In every other case, merges go on when a batch is committed, and not whenever it happens.
+    monkeypatch.setattr(stored_runs, "IN_BACKGROUND", request.node.callspec.params.get("seed", 0) % 4 < 2)
 
 
 @contextmanager

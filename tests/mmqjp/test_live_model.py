@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from join_stage.joiner import PLANS
+from join_stage.signature import join
+from join_stage.signature.disk import merging
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import seeds
 from tests.live.cases import BOUNDED, FREE, SILENT, Timing, random_operations
@@ -25,6 +27,14 @@ CASES = 20
 """Cases of each timing in CI."""
 
 HOUR = 3600
+
+
+@pytest.fixture(autouse=True)
+def on_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every other case, all postings of a batch are written to disk, and merged a few at a time."""
+    if request.node.callspec.params.get("seed", 0) % 2 == 0:
+        monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
+        monkeypatch.setattr(merging, "PIECE", 16)
 
 
 def doc(name: str, seconds: float, xml: str, stream: str = "S") -> Doc:

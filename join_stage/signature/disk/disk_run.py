@@ -35,6 +35,33 @@ class Field:
         return found if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
 
 
+class _WholeRecords:
+    """Records of a file. Of those that were looked up last, several fields are looked up at once: their pages may be
+    gone the next time."""
+
+    def __init__(self, file: RunFile, records: Records) -> None:
+        self._pages, self._records = file.pages, records
+        self._last: tuple[Ints, Records] | None = None
+
+    def __getitem__(self, at: Ints) -> Records:
+        if self._last is None or self._last[0] is not at:
+            self._last = at, self._records[at]
+            self._pages.looked_up(len(at))
+        return self._last[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A field of records."""
+
+    records: _WholeRecords
+    name: str
+
+    def __getitem__(self, at: Ints) -> Ints:
+        found: Ints = self.records[at][self.name].astype(np.int64, copy=False)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Starts:
     """The first posting of each group, and at the end their number."""
@@ -95,34 +122,36 @@ class DiskRun:
 
     @cached_property
     def time(self) -> Column:
-        return self._of_postings("time")
-
-    @cached_property
-    def ends(self) -> Column:
-        return _Sum(self.time, self._of_postings("span")) if self.file.head.shape.lasting else self.time
-
-    @cached_property
-    def docids(self) -> Column:
-        return _Plus(self._of_postings("docid"), self.file.head.base)
+        return Field(self.file, self.file.postings, "time")
 
     @cached_property
     def instance(self) -> Column:
-        return self._of_postings("instance")
+        return Field(self.file, self.file.postings, "instance")
 
     @cached_property
+    def _postings(self) -> _WholeRecords:
+        return _WholeRecords(self.file, self.file.postings)
+
+    @property
+    def ends(self) -> Column:
+        if not self.file.head.shape.lasting:
+            return self.time
+        return _Sum(_Part(self._postings, "time"), _Part(self._postings, "span"))
+
+    @property
+    def docids(self) -> Column:
+        return _Plus(_Part(self._postings, "docid"), self.file.head.base)
+
+    @property
     def tops(self) -> Column:
-        return self._of_postings("top")
+        return _Part(self._postings, "top")
 
-    @cached_property
+    @property
     def node(self) -> Column:
-        return self._of_postings("node")
-
-    def _of_postings(self, name: str) -> Field:
-        return Field(self.file, self.file.postings, name)
+        return _Part(self._postings, "node")
 
     def inner_node(self, at: Ints, depth: int) -> Ints:
-        found: Ints = self.file.postings["inner"][at, depth - 1].astype(np.int64)
-        self.file.pages.looked_up(len(at))
+        found: Ints = self._postings[at]["inner"][:, depth - 1].astype(np.int64)
         return found
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
@@ -130,19 +159,15 @@ class DiskRun:
         count = len(self.file.groups)
         first, last = np.zeros((2, len(order)), np.int64)
         place, block = self._possible(digests)
-        # The groups of a value are in its block. At its end, they may go on.
-        at = block[:, None] + np.arange(BLOCK + 1)
-        groups = self.file.groups[np.minimum(at, count - 1)]
-        self.file.pages.looked_up(len(place))
+        highs, lows = (Field(self.file, self.file.groups, name) for name in ("high", "low"))
+        start = bisect_ranges(highs, block, np.minimum(block + BLOCK, count), digests[place, 0])
+        met = np.flatnonzero((start < count) & (highs[np.minimum(start, count - 1)] == digests[place, 0]))
+        place, start = place[met], start[met]
         high, low = digests[place].T
-        alike = (groups["high"] == high[:, None]) & (at < count)
-        same = alike & (groups["low"] == low[:, None])
-        start = block + same.argmax(axis=1)
-        end = start + same.sum(axis=1)
-        go_on = np.flatnonzero(alike[:, -1])
-        if len(go_on):
-            start[go_on], end[go_on] = self._range_of(block[go_on], high[go_on], low[go_on])
-        first[order[place]], last[order[place]] = start, end
+        until = _end_of_equal(highs, start, high)
+        start = bisect_ranges(lows, start, until, low)
+        at = order[place]
+        first[at], last[at] = start, bisect_ranges(lows, start, until, low, after=True)
         return first, last
 
     def _possible(self, digests: Digests) -> tuple[Ints, Ints]:
@@ -158,14 +183,6 @@ class DiskRun:
         has_byte = ((words - _ONES) & ~words & _SIGNS).any(axis=1)
         place = np.flatnonzero(at_fence | has_byte)
         return place, block[place] * BLOCK
-
-    def _range_of(self, block: Ints, high: Ints, low: Ints) -> tuple[Ints, Ints]:
-        """The ranges of groups with digests that are there from a block on."""
-        highs, lows = (Field(self.file, self.file.groups, name) for name in ("high", "low"))
-        start = bisect_ranges(highs, block, np.minimum(block + BLOCK, len(highs)), high)
-        until = _end_of_equal(highs, start, high)
-        start = bisect_ranges(lows, start, until, low)
-        return start, bisect_ranges(lows, start, until, low, after=True)
 
     def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         # Postings of a group are sorted by time and instance.

@@ -6,7 +6,7 @@ import mmap
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-LIMIT = 256 << 20
+LIMIT = 320 << 20
 """If more bytes of mapped files than this are in memory, they are let go of. The system keeps them as long as it has
 room; to have one page back takes some microseconds."""
 
@@ -46,7 +46,7 @@ class MappedPages:
 
     def release(self) -> None:
         """Lets go of all pages but those to keep."""
-        for mapped, end in self._mapped.items():
+        for mapped, end in list(self._mapped.items()):  # another thread may map a file
             if end and hasattr(mapped, "madvise"):
                 mapped.madvise(mmap.MADV_DONTNEED, 0, end)
 

@@ -1,4 +1,4 @@
-"""Merges runs on disk into one, a piece at a time, so that each batch does a part of the work and none waits for all.
+"""Merges runs on disk into one, a piece at a time, beside the batches.
 
 A merge reads and writes each file from start to end, and has one piece in memory. What is evicted is left out.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -23,16 +24,24 @@ PIECE = 100_000
 """The number of postings, or of other records, that are moved at a time."""
 
 
-class Merge:
-    """The merge of some runs into the file of one. `work` does it step by step; the file is whole when it `is_done`.
+_CLASS = np.uint64(0xFFFF)
+"""The bits in which the number of a class takes the place of those of a digest."""
 
-    Raises OSError when the file cannot be written.
+
+class Merge:
+    """The merge of some runs into the file of one. The file is whole when it `is_done`.
+
+    Either `start` does it in a thread, after which `error` may have what went wrong, or `work` does it step by step and
+    raises OSError.
     """
 
     def __init__(self, runs: Sequence[DiskRun], path: Path) -> None:
         self.runs, self.path = tuple(runs), path
         self.files = frozenset(run.file for run in runs)
         self.is_done = False
+        self.error: BaseException | None = None
+        self._thread: Thread | None = None
+        self._stopped = False
         self._writer: RunWriter | None = None
         self._steps = self._work()
 
@@ -45,8 +54,32 @@ class Merge:
                 return
         self.is_done = True
 
+    def start(self) -> None:
+        """Begins to do everything in a thread."""
+        self._thread = Thread(target=self._run, name="merge", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a thread does it, or has done it."""
+        return self._thread is not None
+
+    def wait(self) -> None:
+        """Waits until the thread has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not (self.is_done or self._stopped):
+                self.work(PIECE)
+        except BaseException as error:
+            self.error = error
+
     def abandon(self) -> None:
-        """Removes what was written."""
+        """Ends the work, and removes what was written."""
+        self._stopped = True
+        self.wait()
         self._steps.close()
         if self._writer is not None:
             self._writer.abandon()
@@ -217,16 +250,15 @@ class _Piece:
 
 def _sorted(groups: Records) -> Ints:
     """The order of groups by digest and class. They are a few sorted sequences, one after the other."""
-    high = groups["high"]
-    order = np.argsort(high, kind="stable")  # linear time
-    tied = np.zeros(len(order), np.bool_)
-    high = high[order]
-    tied[1:] = high[1:] == high[:-1]
-    tied[:-1] |= tied[1:]
-    places = np.flatnonzero(tied)
-    some = groups[order[places]]
-    order[places] = order[places][np.lexsort((some["path_class"], some["low"], some["high"]))]
-    return order
+    high, low, number = groups["high"], groups["low"], groups["path_class"]
+    # Nearly always, the classes of a value tell apart what the upper bits of its digest do not. This is sorted in
+    # linear time.
+    order = np.argsort(high & ~_CLASS | number & _CLASS, kind="stable")
+    high, low, number = high[order], low[order], number[order]
+    same_high, same_low = high[1:] == high[:-1], low[1:] == low[:-1]
+    wrong = (high[1:] < high[:-1]) | (same_high & (low[1:] < low[:-1]))
+    wrong |= same_high & same_low & (number[1:] < number[:-1])
+    return np.lexsort((groups["path_class"], groups["low"], groups["high"])) if wrong.any() else order
 
 
 def _pieces(inputs: Sequence[_Input]) -> Iterator[_Piece]:

@@ -7,7 +7,7 @@ process leaves behind is a file that the manifest does not name; it is removed a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,8 +24,14 @@ from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.values import Values
 
+IN_BACKGROUND = True
+"""Whether merges are done in a thread, one at a time; otherwise each batch does a part of each merge."""
+
 MERGED_PER_POSTING = 2
 """How many postings each merge moves for each that a batch adds. It has to end before the next one like it begins."""
+
+MOST_RUNS = 32
+"""If there are more runs, a batch waits for a merge to end."""
 
 SPAN = 8
 """Runs are merged if they cover at most this part of the widest window. What is evicted goes a whole run at a time."""
@@ -109,7 +115,8 @@ class StoredRuns:
         return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs})
 
     def committed(self) -> None:
-        """Removes the files that the committed manifest no longer names."""
+        """Removes the files that the committed manifest no longer names, and lets go of mapped pages."""
+        self._pages.release()
         if self.is_changed or self._has_others:
             self._committed = _named(self.now)
             self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]
@@ -163,20 +170,37 @@ class StoredRuns:
     # ------------------------------------------------------------ merging
 
     def merge(self, postings: int, window: int, number_of: Callable[[EdgeClass], int]) -> None:
-        """Does a part of the work of merging: for so many postings that were added, and the widest `window` of a query,
-        in microseconds. Raises OSError."""
+        """Goes on with merges after a batch that added so many postings, and begins those that are due. `window` is the
+        widest of a query, in microseconds. Raises OSError."""
         while True:
             self._adopt(number_of)
             self._begin(window)
             going = [merge for merge in self._merges if not merge.is_done]
-            for merge in going:
-                try:
-                    merge.work(MERGED_PER_POSTING * postings)
-                except BaseException:
-                    self._abandon([merge])
-                    raise
+            try:
+                if IN_BACKGROUND:
+                    self._go_on(going)
+                else:
+                    for merge in going:
+                        merge.work(MERGED_PER_POSTING * postings)
+            except BaseException:
+                self._abandon(going)
+                raise
             if not any(merge.is_done for merge in going):
                 return
+
+    def _go_on(self, going: Sequence[Merge]) -> None:
+        """Has a thread work on the shortest of some merges. Raises what stopped one."""
+        started = [merge for merge in going if merge.is_started]
+        if not started and going:
+            shortest = min(going, key=lambda merge: sum(map(len, merge.runs)))
+            shortest.start()
+            started.append(shortest)
+        if len(self.now.runs) > MOST_RUNS:
+            for merge in started:
+                merge.wait()
+        for merge in started:
+            if merge.error is not None:
+                raise merge.error
 
     def _adopt(self, number_of: Callable[[EdgeClass], int]) -> None:
         """Replaces the runs that were merged, and abandons merges of runs that are gone."""
