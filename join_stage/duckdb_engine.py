@@ -148,8 +148,24 @@ class DuckDBEngine(DuckDBStore):
         self._settle()
         self._plan.evicted(docids, before)
         self._forget_runs()
+        condition = self._documents_before(before)
         for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
-            self._run(f"DELETE FROM {name} WHERE docid IN ({docids})")
+            self._run(f"DELETE FROM {name} WHERE {condition}")
+
+    def _documents_before(self, time: int) -> str:
+        """The condition in SQL that a docid is that of a document that begins before a time.
+
+        Documents come nearly in the order of their times, and row groups of DuckDB that are outside of a range are not
+        read: with 10 million documents, a thirtieth of them are deleted in 0.1 s instead of 0.5 s.
+        """
+        old = f"FROM r_docts WHERE t0 < {time}"
+        ((first, last),) = self._run(f"SELECT min(docid), max(docid) {old}").fetchall()
+        if first is None:
+            return "false"
+        within = f"docid >= {first} AND docid <= {last}"
+        if self._run(f"SELECT EXISTS (FROM r_docts WHERE {within} AND t0 >= {time})").fetchall() == [(True,)]:
+            return f"{within} AND docid IN (SELECT docid {old})"
+        return within
 
     def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
         used = pa.table([pa.array([edge[side] for edge in edges], pa.int32()) for side in (0, 1)], ["var1", "var2"])
