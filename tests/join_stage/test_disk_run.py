@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from join_stage.signature.disk import mapped_pages, merging, run_file
+from join_stage.signature.disk import merging, paged_records, run_file
 from join_stage.signature.disk.disk_run import DiskRun
-from join_stage.signature.disk.mapped_pages import MappedPages
 from join_stage.signature.disk.merging import Merge
+from join_stage.signature.disk.paged_records import PagedRecords, PagePool
 from join_stage.signature.disk.run_file import DamagedRun, RunFile, Shape
 from join_stage.signature.disk.write_run import write_run
 from join_stage.signature.path_classes import PathClass, PathClasses
@@ -62,7 +62,7 @@ def written(path: Path, run: PostingRun, values: Values, classes: PathClasses, l
 
 
 def opened(path: Path, classes: PathClasses, low: int | None = None) -> DiskRun:
-    file = RunFile(path, MappedPages())
+    file = RunFile(path, PagePool())
     numbers = [classes.number_of_edges(one.groups, one.same, one.stream) for one in file.head.classes]
     return DiskRun(file, np.array(numbers), low)
 
@@ -70,11 +70,12 @@ def opened(path: Path, classes: PathClasses, low: int | None = None) -> DiskRun:
 def flat(run: DiskRun) -> Flat:
     """The postings that are not evicted, in no order. Asserts that the file is sorted as it says."""
     file, found = run.file, []
-    starts = [*file.groups["start"].tolist(), len(file.postings)]
-    keys = [(int(g["high"]), int(g["low"]), int(g["path_class"])) for g in file.groups]
+    groups, all_postings = file.groups.range(0, len(file.groups)), file.postings.range(0, len(file.postings))
+    starts = [*groups["start"].tolist(), len(all_postings)]
+    keys = [(int(g["high"]), int(g["low"]), int(g["path_class"])) for g in groups]
     assert keys == sorted(set(keys))
     for (high, low, number), start, end in zip(keys, starts, starts[1:], strict=False):
-        postings = file.postings[start:end]
+        postings = all_postings[start:end]
         places = [(int(p["time"]), int(p["instance"])) for p in postings]
         assert places
         assert places == sorted(places)
@@ -107,7 +108,7 @@ def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeyp
     merged = opened(tmp_path / "merged.run", classes)
     assert flat(merged) == sorted((posting for run in runs for posting in flat(run)), key=repr)
     head = merged.file.head
-    times = merged.file.postings["time"]
+    times = merged.file.postings.range(0, head.postings)["time"]
     assert (head.first, head.last, head.postings) == (times.min(), times.max(), len(times))
 
 
@@ -196,30 +197,38 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path):
     for content in (b"", b"x" * 10, whole[:-1], whole + b"x", whole[:-30] + whole[-29:], whole[64:]):
         path.write_bytes(content)
         with pytest.raises(DamagedRun, match="is damaged"):
-            RunFile(path, MappedPages())
+            RunFile(path, PagePool())
     for _ in range(50):
         at = turned.randrange(len(whole) - 200, len(whole))
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << turned.randrange(8)]) + whole[at + 1 :])
         with pytest.raises(DamagedRun):
-            RunFile(path, MappedPages())
+            RunFile(path, PagePool())
     path.unlink()
     with pytest.raises(DamagedRun, match="is gone"):
-        RunFile(path, MappedPages())
+        RunFile(path, PagePool())
 
 
-def test_pages_are_let_go_of_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    mapped = 0
-    released = []
-    monkeypatch.setattr(mapped_pages, "_mapped_bytes", lambda: mapped)
-    pages = MappedPages()
-    monkeypatch.setattr(MappedPages, "release", lambda self: released.append(self))
-    pages.looked_up(mapped_pages.LOOKED_UP + 1)
-    assert not released
-    mapped = mapped_pages.LIMIT + 1
-    pages.looked_up(1)
-    assert not released, "they are not counted at every look-up"
-    pages.looked_up(mapped_pages.LOOKED_UP)
-    assert released == [pages]
+@pytest.mark.parametrize("seed", seeds(8, 50))
+def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(paged_records, "PAGE", int(rng.choice([8, 100, 1024])))
+    monkeypatch.setattr(paged_records, "LIMIT", int(rng.choice([4_000, 1 << 20])))
+    monkeypatch.setattr(paged_records, "AT_ONCE", 20)
+    kind = np.dtype([("one", "<u4"), ("two", "<i8")])
+    records = np.zeros(int(rng.choice([1, 5, 3_000])), kind)
+    records["one"], records["two"] = rng.integers(0, 1 << 32, len(records)), rng.integers(-9, 9, len(records))
+    path = tmp_path / "records"
+    path.write_bytes(b"before.." + records.tobytes() + bytes(range(3)) * (seed % 2))
+    pool = PagePool()
+    with path.open("rb") as file:
+        arrays = [PagedRecords(file.fileno(), 8, len(records), kind, pool) for _ in range(2)]
+        for _ in range(60):
+            array = arrays[int(rng.integers(0, 2))]
+            places = rng.integers(0, len(records), int(rng.integers(0, 70)))
+            assert (array.at(places) == records[places]).all()
+            assert (array.field("two", places) == records["two"][places]).all()
+        first, end = sorted(rng.integers(0, len(records) + 1, 2).tolist())
+        assert (arrays[0].range(first, end) == records[first:end]).all()
 
 
 def test_files_of_ours_are_read_on_any_machine(tmp_path: Path):

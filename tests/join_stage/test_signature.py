@@ -177,6 +177,7 @@ def test_what_is_kept_is_counted_and_goes():
         "groups": 0,
         "runs": 0,
         "run_bytes": 0,
+        "merges": 0,
     }
     joined.evict(250 * SECOND)
     assert joined.counters()["documents"] == 50

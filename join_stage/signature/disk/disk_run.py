@@ -1,4 +1,4 @@
-"""A run on disk as the join sees it: records are read from the mapped file where they are looked up."""
+"""A run on disk as the join sees it: records are read from the file where they are looked up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from join_stage.signature.arrays import Column, Composed, Ints, bisect_ranges, expand_ranges
-from join_stage.signature.disk.run_file import BLOCK, Records, RunFile
+from join_stage.signature.disk.paged_records import Field, PagedRecords, Records
+from join_stage.signature.disk.run_file import BLOCK, RunFile
 from join_stage.signature.path_classes import DROPPED
 from join_stage.signature.run import AskedValues, Span
 from join_stage.signature.values import Digests
@@ -20,33 +21,16 @@ _SAMPLE = 1_000
 _ONES, _SIGNS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 
-class Field:
-    """A field of the records of a file."""
-
-    def __init__(self, file: RunFile, records: Records, name: str) -> None:
-        self._pages, self._column = file.pages, records[name]
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def __getitem__(self, at: Ints) -> Ints:
-        found = self._column[at]
-        self._pages.looked_up(len(at))
-        return found if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
-
-
 class _WholeRecords:
-    """Records of a file. Of those that were looked up last, several fields are looked up at once: their pages may be
-    gone the next time."""
+    """Records of a file. Of those that were looked up last, several fields are looked up at once."""
 
-    def __init__(self, file: RunFile, records: Records) -> None:
-        self._pages, self._records = file.pages, records
+    def __init__(self, records: PagedRecords) -> None:
+        self._records = records
         self._last: tuple[Ints, Records] | None = None
 
     def __getitem__(self, at: Ints) -> Records:
         if self._last is None or self._last[0] is not at:
-            self._last = at, self._records[at]
-            self._pages.looked_up(len(at))
+            self._last = at, self._records.at(at)
         return self._last[1]
 
 
@@ -63,7 +47,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Starts:
+class Starts:
     """The first posting of each group, and at the end their number."""
 
     starts: Field
@@ -114,23 +98,23 @@ class DiskRun:
 
     @cached_property
     def path_class(self) -> Column:
-        return Composed(Field(self.file, self.file.groups, "path_class"), self.classes)
+        return Composed(Field(self.file.groups, "path_class"), self.classes)
 
     @cached_property
     def start(self) -> Column:
-        return _Starts(Field(self.file, self.file.groups, "start"), len(self))
+        return Starts(Field(self.file.groups, "start"), len(self))
 
     @cached_property
     def time(self) -> Column:
-        return Field(self.file, self.file.postings, "time")
+        return Field(self.file.postings, "time")
 
     @cached_property
     def instance(self) -> Column:
-        return Field(self.file, self.file.postings, "instance")
+        return Field(self.file.postings, "instance")
 
     @cached_property
     def _postings(self) -> _WholeRecords:
-        return _WholeRecords(self.file, self.file.postings)
+        return _WholeRecords(self.file.postings)
 
     @property
     def ends(self) -> Column:
@@ -159,7 +143,7 @@ class DiskRun:
         count = len(self.file.groups)
         first, last = np.zeros((2, len(order)), np.int64)
         place, block = self._possible(digests)
-        highs, lows = (Field(self.file, self.file.groups, name) for name in ("high", "low"))
+        highs, lows = (Field(self.file.groups, name) for name in ("high", "low"))
         start = bisect_ranges(highs, block, np.minimum(block + BLOCK, count), digests[place, 0])
         met = np.flatnonzero((start < count) & (highs[np.minimum(start, count - 1)] == digests[place, 0]))
         place, start = place[met], start[met]
@@ -202,7 +186,7 @@ class DiskRun:
         """Whether more than half of the postings are evicted, by a sample."""
         if self.low is None:
             return False
-        times = self.file.postings["time"][:: 1 + len(self) // _SAMPLE]
+        times = self.time[np.arange(0, len(self), 1 + len(self) // _SAMPLE)]
         return 2 * int((times < self.low).sum()) > len(times)
 
     def renumbered(self, numbers: Mapping[int, int]) -> DiskRun:

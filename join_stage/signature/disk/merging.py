@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from join_stage.signature.arrays import Ints, bisect_ranges, expand_ranges, group_starts
-from join_stage.signature.disk.disk_run import DiskRun, Field
-from join_stage.signature.disk.run_file import NARROW, EdgeClass, Records, RunWriter
+from join_stage.signature.disk.disk_run import DiskRun, Starts
+from join_stage.signature.disk.paged_records import Field, PagePool, Records
+from join_stage.signature.disk.run_file import NARROW, EdgeClass, RunWriter
 
 PIECE = 100_000
 """The number of postings, or of other records, that are moved at a time."""
@@ -48,7 +49,6 @@ class Merge:
     def work(self, postings: int) -> None:
         """Moves about as many postings."""
         for moved in self._steps:
-            self.runs[0].file.pages.looked_up(moved)
             postings -= moved
             if postings <= 0:
                 return
@@ -139,27 +139,30 @@ class _Input:
         self.run, self._before = run, np.uint32(before)
         self._low = None if run.low is None or run.low <= run.file.head.first else run.low
         file = run.file
+        # Others look into the run meanwhile.
+        self._postings, self._groups = file.arrays(PagePool())
         self._classes = np.array([classes.setdefault(one, len(classes)) for one in file.head.classes], np.uint32)
-        self.highs, self.starts, self.times = Field(file, file.groups, "high"), run.start, run.time
+        self.highs, self.times = Field(self._groups, "high"), Field(self._postings, "time")
+        self.starts = Starts(Field(self._groups, "start"), len(run))
 
     def counts(self) -> Iterator[int]:
         """The numbers of postings that stay."""
         if self._low is None:
             yield len(self.run)
             return
-        time = self.run.file.postings["time"]
-        for at in range(0, len(time), PIECE):
-            yield int((time[at : at + PIECE] >= self._low).sum())
+        for at in range(0, len(self.run), PIECE):
+            some = self._postings.range(at, min(at + PIECE, len(self.run)))
+            yield int((some["time"] >= self._low).sum())
 
     def moved_groups(self, first: int, end: int) -> Records:
         """A range of groups, with the new numbers of their classes."""
-        groups = self.run.file.groups[first:end].copy()
+        groups = self._groups.range(first, end).copy()
         groups["path_class"] = self._classes[groups["path_class"]]
         return groups
 
     def moved_postings(self, first: int, end: int, target: _Target) -> tuple[Records, NDArray[np.bool_]]:
         """A range of postings as they are in the merged run, and which of them stay."""
-        found = self.run.file.postings[first:end]
+        found = self._postings.range(first, end)
         if found.dtype == target.posting:
             records = found.copy()
         else:

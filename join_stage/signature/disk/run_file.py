@@ -1,4 +1,4 @@
-"""The file of a run: arrays of records, which are mapped into memory, and a description at its end.
+"""The file of a run: arrays of records, and a description at its end.
 
 Groups are sorted by the digest of their value and their path class; the postings of a group follow each other, by time
 and instance. So what a batch looks up lies together: a group in one record, its postings in one range. Apart from them
@@ -10,25 +10,21 @@ mean the same to every process and machine.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.private import open_like_directory
 from common.whole_file import sync_directory, sync_file
-from join_stage.signature.disk.mapped_pages import MappedPages
+from join_stage.signature.disk.paged_records import PagedRecords, PagePool, Records
 from join_stage.store.protocol import StoreError
 from templates.catalog import Edge
-
-Records = NDArray[Any]
-"""An array of records of one of the types below."""
 
 GROUP = np.dtype([("high", "<u8"), ("low", "<u8"), ("start", "<u4"), ("path_class", "<u4")])
 """A group: the halves of its digest, its first posting, and its class, by index in `RunHead.classes`."""
@@ -164,48 +160,50 @@ class DamagedRun(StoreError):
 
 
 class RunFile:
-    """A file of a run, mapped into memory. Raises DamagedRun and OSError.
+    """A file of a run, which is read where something is looked up. Raises DamagedRun and OSError.
 
-    `postings` and `groups` are its arrays of records; `fences` and `prints`, of shape
-    (blocks, BLOCK / 8), are those of parts of digests. Whoever looks numbers up tells `pages`.
+    `postings` and `groups` are its arrays of records, whose pages are counted in `pool`. `fences` and `prints`, of
+    shape (blocks, BLOCK / 8), are those of parts of digests, and in memory.
     """
 
-    def __init__(self, path: Path, pages: MappedPages) -> None:
-        self.path, self.pages = path, pages
+    def __init__(self, path: Path, pool: PagePool) -> None:
+        self.path = path
         try:
-            with path.open("rb") as file:
-                self.size = os.fstat(file.fileno()).st_size
-                if self.size < _END:
-                    raise DamagedRun(f"{path} is damaged")
-                self._mapped = pages.map(file.fileno())
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise DamagedRun(f"{path} is gone") from None
-        self.head = _head(path, self._mapped)
-        self.postings, self.groups, fences, prints = self._arrays()
-        self.fences, self.prints = fences["high"], prints["prints"]
-        pages.keep_from(self._mapped, self.head.starts[2])
+        finalize(self, os.close, self._handle)
+        self.size = os.fstat(self._handle).st_size
+        self.head = self._described()
+        self.postings, self.groups = self.arrays(pool)
+        *_, fences, prints = zip(self.head.types, self.head.counts, self.head.starts, strict=False)
+        self.fences = self._whole(*fences)["high"]
+        self.prints = self._whole(*prints)["prints"]
 
-    def _arrays(self) -> list[Records]:
+    def arrays(self, pool: PagePool) -> tuple[PagedRecords, PagedRecords]:
+        """The arrays of postings and of groups, with pages of their own."""
         head = self.head
-        return [
-            np.frombuffer(self._mapped, kind, count, start)
-            for kind, count, start in zip(head.types, head.counts, head.starts, strict=False)
-        ]
+        (one, other, *_), (count, groups, *_), (start, at, *_) = head.types, head.counts, head.starts
+        return PagedRecords(self._handle, start, count, one, pool), PagedRecords(self._handle, at, groups, other, pool)
 
+    def _whole(self, kind: np.dtype[Any], count: int, start: int) -> Records:
+        return np.frombuffer(os.pread(self._handle, count * kind.itemsize, start), kind)
 
-def _head(path: Path, content: mmap.mmap) -> RunHead:
-    end = content[-_END:]
-    size, checksum = int.from_bytes(end[:8], "little"), int.from_bytes(end[8:16], "little")
-    text = content[-_END - size : -_END] if size < len(content) else b""
-    try:
-        if end[16:] != _MAGIC or crc32(text) != checksum:
-            raise ValueError("no description")
-        head = RunHead.from_json(text)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedRun(f"{path} is damaged") from error
-    if head.starts[-1] + size + _END != len(content):
-        raise DamagedRun(f"{path} is damaged")
-    return head
+    def _described(self) -> RunHead:
+        """The description at the end."""
+        end = os.pread(self._handle, _END, max(0, self.size - _END))
+        size, checksum = int.from_bytes(end[:8], "little"), int.from_bytes(end[8:16], "little")
+        at = self.size - _END - size
+        text = os.pread(self._handle, size, at) if at >= 0 else b""
+        try:
+            if end[16:] != _MAGIC or crc32(text) != checksum:
+                raise ValueError("no description")
+            head = RunHead.from_json(text)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedRun(f"{self.path} is damaged") from error
+        if head.starts[-1] != at:
+            raise DamagedRun(f"{self.path} is damaged")
+        return head
 
 
 class RunWriter:

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from join_stage.signature.disk.disk_run import DiskRun
-from join_stage.signature.disk.mapped_pages import MappedPages
 from join_stage.signature.disk.merging import Merge
+from join_stage.signature.disk.paged_records import PagePool
 from join_stage.signature.disk.run_file import MOST, DamagedRun, EdgeClass, RunFile
 from join_stage.signature.disk.write_run import write_run
 from join_stage.signature.path_classes import PathClasses
@@ -71,7 +71,7 @@ class StoredRuns:
     """The runs in a directory, which is there. What changes them takes effect with the next commit of the store."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self._pages = directory, MappedPages()
+        self._directory, self._pool = directory, PagePool()
         self.now = Runs()
         """The runs, with the changes of the running batch."""
         self._merges: list[Merge] = []
@@ -115,8 +115,7 @@ class StoredRuns:
         return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs})
 
     def committed(self) -> None:
-        """Removes the files that the committed manifest no longer names, and lets go of mapped pages."""
-        self._pages.release()
+        """Removes the files that the committed manifest no longer names."""
         if self.is_changed or self._has_others:
             self._committed = _named(self.now)
             self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]
@@ -188,6 +187,11 @@ class StoredRuns:
             if not any(merge.is_done for merge in going):
                 return
 
+    @property
+    def merges(self) -> int:
+        """The number of merges that are due or under way."""
+        return sum(not self._is_adopted(merge) for merge in self._merges)
+
     def _go_on(self, going: Sequence[Merge]) -> None:
         """Has a thread work on the shortest of some merges. Raises what stopped one."""
         started = [merge for merge in going if merge.is_started]
@@ -253,7 +257,7 @@ class StoredRuns:
         return path
 
     def _opened(self, path: Path, number_of: Callable[[EdgeClass], int], low: int | None = None) -> DiskRun:
-        file = RunFile(path, self._pages)
+        file = RunFile(path, self._pool)
         return DiskRun(file, _numbers(file, number_of), low)
 
 
