@@ -3,8 +3,8 @@
     mmqjp bench state [--documents N,N] [--quick] [--json FILE] [--csv FILE] [--plot PREFIX]
 
 Documents have four joined values each, Zipf distributed, and the window is infinite. One process fills a store, and
-waits until nothing is left to merge; another one opens it, answers batches of 5,000 documents, and evicts a thirtieth of all. Before a time is reported, the rows of
-each batch are compared with those that follow from the values.
+waits until nothing is left to merge; another one opens it, answers batches of 5,000 documents, and evicts a thirtieth
+of all. Before a time is reported, the rows of each batch are compared with those that follow from the values.
 """
 
 from __future__ import annotations

@@ -178,8 +178,8 @@ class Session(Engine):
         the cache, and `evictions` of slices for want of room. `values` and `bytes` are the number of cached slices and
         their approximate size. The plan `signature` counts the `documents`, `postings` and `groups` of edges in its
         index; of the postings in memory the `values` and the bytes without indexes over them, `posting_bytes`; and the
-        `runs` on disk, their `run_bytes`, and the `merges` under way. Evicted documents count as long as their run is there. The plan `basic`
-        has no counters.
+        `runs` on disk, their `run_bytes`, and the `merges` under way. Evicted documents count as long as their run is
+        there. The plan `basic` has no counters.
         """
         return self._store.counters()
 

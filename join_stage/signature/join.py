@@ -184,7 +184,7 @@ class SignatureJoin:
     def counters(self) -> dict[str, int]:
         """The numbers of `documents` with postings, of `postings`, of their bytes in memory (`posting_bytes`), of
         distinct `values` in memory, and of known `groups` of edges; and the `runs` on disk, their bytes
-        (`run_bytes`), and the `merges` of them under way. Documents that are evicted count as long as their run is there."""
+        (`run_bytes`), and the `merges` of them under way. Evicted documents count as long as their run is there."""
         on_disk = () if self._stored is None else self._stored.now.runs
         return {
             "documents": sum(len(run.docid) for run in self._runs) + sum(run.file.head.documents for run in on_disk),
