@@ -124,5 +124,10 @@ def describe(error: Exception) -> str:
         place = f"{error.filename}: " if error.filename else ""
         advice = _ADVICE.get(error.errno or 0)
         return f"{place}{error.strerror or error}" + (f"; {advice}" if advice else "")
+    if type(error).__module__.startswith(("py4j.", "pyspark.")):
+        from join_stage.store.spark.loss import loss  # which needs Spark
+
+        if (lost := loss(error)) is not None:
+            return str(lost)
     lines = str(error).strip().splitlines() or ["no message"]
     return f"unexpected {type(error).__name__}: {lines[0]}; run again with --debug to see where"
