@@ -113,8 +113,8 @@ class DuckDBEngine(DuckDBStore):
         with written():
             return self._plan.join(Batch(batch, first_docid, self._older, scope))
 
-    def extend(self, witnesses: Witnesses) -> None:
-        self._plan.extend(witnesses)
+    def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
+        self._plan.extend(witnesses, whole=whole)
         self._forget_runs()
         self._add(witnesses)
         self._settle()

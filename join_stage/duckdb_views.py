@@ -146,7 +146,7 @@ WHERE e.value = cached_values.value""")
             self._deleted += gone + self._delete("cached_values", "n = 0")
             self._tidy()
 
-    def extend(self, witnesses: Witnesses) -> None:
+    def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         self.forget()
 
     def forget(self) -> None:

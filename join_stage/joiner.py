@@ -100,9 +100,9 @@ class Joiner(Protocol):
         read before the next call.
         """
 
-    def extend(self, witnesses: Witnesses) -> None:
+    def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
         """Adds witnesses of earlier documents that the join state lacks. Finds no matches. `r_docts` has only
-        documents that the state does not have."""
+        documents that the state does not have. If they are `whole`, the witnesses are all those of these documents."""
 
     def evict(self, before: int) -> None:
         """Drops the join state of documents that begin before a time, in microseconds, as far as it is practical."""

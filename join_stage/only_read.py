@@ -39,7 +39,7 @@ class OnlyRead:
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> NoReturn:
         self.begin()
 
-    def extend(self, witnesses: Witnesses) -> NoReturn:
+    def extend(self, witnesses: Witnesses, *, whole: bool = False) -> NoReturn:
         self.begin()
 
     def evict(self, before: int) -> NoReturn:

@@ -26,9 +26,9 @@ class Plan(Protocol):
     def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
         """Removes rows from the R_T of a template."""
 
-    def extend(self, witnesses: Witnesses) -> None:
-        """Is told that witnesses of earlier documents are about to be added to the join state. `r_docts` has those of
-        which it has nothing yet."""
+    def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
+        """Is told that witnesses of earlier documents are about to be added to the join state. If they are `whole`,
+        they are all those of documents of which it has nothing yet."""
 
     def forget(self) -> None:
         """Is told that the join state changes in other ways: what the plan keeps of it is to be read anew."""
@@ -66,7 +66,7 @@ class SQLPlan:
         self._templates: dict[int, TemplateTable] = {}
         self._costs = Costs()
 
-    def extend(self, witnesses: Witnesses) -> None:
+    def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         """Does nothing: the plan keeps nothing about documents."""
 
     def forget(self) -> None:

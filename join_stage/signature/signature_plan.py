@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import Batch, Matches
-from join_stage.signature.disk.stored_runs import StoredRuns
+from join_stage.signature.disk.stored_runs import StoredRuns, evicted
 from join_stage.signature.join import Mark, SignatureJoin
 from join_stage.store.protocol import StoreError
 from templates.catalog import Edge, Row
@@ -53,7 +53,6 @@ class SignaturePlan:
     def __init__(self, state: StoredState, directory: Path | None) -> None:
         self._state = state
         self._join = SignatureJoin(None if directory is None else StoredRuns(directory))
-        self._on_disk = directory is not None
         self._loaded = False
         self._before: Mark | None = None
         self._end = 0
@@ -77,35 +76,38 @@ class SignaturePlan:
         return self._join.join(batch.witnesses, batch.scope)
 
     def _load(self, end: int) -> None:
-        """Opens the runs on disk, and builds the postings of the other documents before docid `end`."""
-        first = self._join.restart(self._state.groups(), self._state.manifest())
-        for start in range(first, end, READ_DOCUMENTS):
-            self._join.load(self._state.between(start, min(start + READ_DOCUMENTS, end)))
-            self._settle(min(start + READ_DOCUMENTS, end))
+        """Opens the runs on disk, and builds the postings of the other documents before docid `end`. All rows of R_T
+        must be there: postings are made of what they ask for."""
+        try:
+            first = self._join.restart(self._state.groups(), self._state.manifest())
+            for start in range(first, end, READ_DOCUMENTS):
+                self._join.load(self._state.between(start, min(start + READ_DOCUMENTS, end)))
+                self._settle(min(start + READ_DOCUMENTS, end))
+        except BaseException:
+            self._join.close()
+            raise
         self._loaded, self._end = True, end
 
     def evict(self, before: int) -> None:
         """Drops the postings of documents that begin before a time, in microseconds."""
-        if not self._loaded and self._on_disk:
-            self._load(self._state.end())
-        self._note()
-        self._join.evict(before)
+        if self._loaded:
+            self._note()
+            self._join.evict(before)
+        elif (manifest := self._state.manifest()) is not None:
+            self._state.save_manifest(evicted(manifest, before))
 
-    def extend(self, witnesses: Witnesses) -> None:
-        """Takes in witnesses that are about to be added to the join state. If they are of documents that it has, the
-        postings are built anew for the next batch."""
-        fresh = witnesses.r_docts["docid"]
-        others = (table["docid"] for table in (witnesses.r_bin, witnesses.r_doc))
-        if not len(fresh) or not all(pc.all(pc.is_in(docids, fresh)).as_py() in (True, None) for docids in others):
+    def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
+        """Takes in witnesses that are about to be added to the join state. If they are not those of `whole` documents,
+        the postings are built anew for the next batch."""
+        if not whole:
             self.forget()
-            return
-        if not self._loaded:
-            if not self._on_disk:
-                return  # they are read with all others
-            self._load(self._state.end())
-        self._note()
-        self._join.load(witnesses)
-        self._write_all = True  # a restart would look for them among the documents that the runs do not have
+        elif len(docids := witnesses.r_docts["docid"]):
+            if not self._loaded:
+                self._load(self._state.end())
+            self._note()
+            self._join.load(witnesses)
+            self._end = max(self._end, pc.max(docids).as_py() + 1)
+            self._write_all = True  # a restart would look for them among the documents that the runs do not have
 
     def forget(self) -> None:
         """Has the postings built anew for the next batch: they are not those of the join state any more."""
@@ -126,7 +128,8 @@ class SignaturePlan:
 
     def settle(self) -> None:
         """Is told that the batch is about to be committed."""
-        self._settle(self._end, wholly=self._write_all)
+        if self._loaded:
+            self._settle(self._end, wholly=self._write_all)
 
     def _settle(self, end: int, *, wholly: bool = False) -> None:
         try:

@@ -186,8 +186,8 @@ class SparkEngine:
                 self._view(f"{name}_w", rows)
         return self._plan.join(Batch(batch, first_docid, older, scope), before)
 
-    def extend(self, witnesses: Witnesses) -> None:
-        self._plan.extend(witnesses)
+    def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
+        self._plan.extend(witnesses, whole=whole)
         self._forget_runs()
         self._store.append("groups", witnesses.r_group)
         for name, rows in self._state_rows(witnesses).items():

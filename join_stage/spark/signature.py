@@ -39,6 +39,8 @@ class _StoredState:
 
     def __init__(self, store: TableStore, files: ParquetStore) -> None:
         self._store, self._files = store, files
+        self._numbers: dict[int, int] = {}
+        """The numbers of edges as groups, by both their variables in one number. They stay the same."""
 
     def groups(self) -> pa.Table:
         return self._files.read("groups")
@@ -47,7 +49,8 @@ class _StoredState:
         return self._store.highest("r_docts", "docid") + 1
 
     def between(self, first: int, end: int) -> Witnesses:
-        return edge_by_edge(*(self._files.read_between(name, "docid", first, end) for name in STATE))
+        r_bin, r_doc, r_docts = (self._files.read_between(name, "docid", first, end) for name in STATE)
+        return edge_by_edge(r_bin, r_doc, r_docts, self._numbers)
 
     def manifest(self) -> str | None:
         return runs_manifest(self._store)
@@ -56,10 +59,11 @@ class _StoredState:
         save_runs_manifest(self._store, manifest)
 
 
-def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> Witnesses:
-    """The flat join state as witnesses in which each edge is a group of its own."""
+def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table, known: dict[int, int]) -> Witnesses:
+    """The flat join state as witnesses in which each edge is a group of its own. `known` has the numbers that edges
+    got before, and gets those of new ones."""
     code, edges = dictionary_encode((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
-    numbers = np.arange(len(edges), dtype=np.int64) + _EDGE
+    numbers = np.array([known.setdefault(edge, _EDGE + len(known)) for edge in edges.tolist()], np.int64)
     columns = (numbers, edges >> 32, edges & 0xFFFFFFFF)
     groups = pa.table([pa.array(column.astype(np.int32)) for column in columns], R_GROUP)
     bound = r_bin.select(["docid", "node1", "node2"]).add_column(1, "grp", pa.array(numbers[code].astype(np.int32)))

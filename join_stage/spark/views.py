@@ -124,7 +124,7 @@ class SparkViewsPlan(SparkBasicPlan):
             docids = [pq.ParquetFile(path).read(["docid"])["docid"] for path in dropped]
             self._cache.evict(pc.unique(pa.chunked_array([c for column in docids for c in column.chunks], pa.int64())))
 
-    def extend(self, witnesses: Witnesses) -> None:
+    def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         self.forget()
 
     def forget(self) -> None:

@@ -82,8 +82,9 @@ class JoinState:
         partial = documents_between(self._store, low, high)
         for docids in kept_documents(self._store, joined, starts=range(low, high)):
             whole = [docid for docid in docids if docid not in partial]
-            self._store.extend(self._evaluated(whole))
-            self._complete(self._evaluated([docid for docid in docids if docid in partial]))
+            self._store.extend(self._evaluated(whole), whole=True)
+            if len(whole) < len(docids):
+                self._complete(self._evaluated([docid for docid in docids if docid in partial]))
             self._records.release_trees()
         self.reach = replace(self.reach, evicted=with_recalled(self.reach.evicted, low))
         self.evicted_before = min(self.evicted_before, low)

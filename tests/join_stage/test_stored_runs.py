@@ -20,6 +20,7 @@ from join_stage.signature.disk.run_file import RunWriter
 from join_stage.signature.disk.stored_runs import StoredRuns
 from join_stage.state_tables import RUNS, runs_manifest
 from join_stage.store.protocol import StoreError
+from templates.witness import NO_WITNESSES
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, sorted_rows
 from tests.generate.seeds import seeds
 
@@ -89,7 +90,7 @@ def test_a_state_on_disk_is_the_state(seed: int, tmp_path: Path, monkeypatch: py
                 at += 1
     with opened(case, tmp_path, "signature") as engine:
         engine.begin()
-        engine.evict(-1)  # which opens the runs
+        engine.join(NO_WITNESSES, 10**6, case.scope)  # which opens the runs
         engine.commit()
         manifest = runs_manifest(engine)
         named = set() if manifest is None else {name for name, _ in json.loads(manifest)["runs"]}
@@ -124,6 +125,7 @@ def test_whatever_a_killed_process_leaves_is_opened(seed: int, tmp_path: Path, m
             done = (engine.highest("r_docts", "docid") + 1) // DOCUMENTS
             assert run(engine, case, done) == wanted[done:]
             engine.begin()
+            engine.join(NO_WITNESSES, 10**6, case.scope)  # which opens the runs, if no batch was left
             engine.evict(10**9 * SECOND)
             engine.commit()
             assert files(copy) == []

@@ -1,1 +1,1 @@
-"""Runs of postings on disk: files that are mapped into memory, merged as they become many, and named by a manifest."""
+"""Runs of postings on disk: files of which pages are read, merged as they become many, and named by a manifest."""

@@ -80,6 +80,8 @@ class StoredRuns:
         self._next = 0
         self._committed: _Named | None = None
         """What the store has. None if that has not been read and must not change."""
+        self._must_rest = False
+        """Whether merging has failed."""
         self._has_others = False
         """Whether there may be files that neither this nor the running batch names."""
 
@@ -92,17 +94,19 @@ class StoredRuns:
         """
         self._abandon(self._merges)
         self.now, self._committed = Runs(), _Named()
+        is_whole = False
         if manifest is not None:
             told = json.loads(manifest)
             self._next = told["next"]
             self._committed = _Named(told["upto"], tuple((name, low) for name, low in told["runs"]))
             with suppress(DamagedRun):
                 runs = [self._opened(self._directory / name, number_of, low) for name, low in self._committed.runs]
-                self.now = Runs(tuple(runs), told["upto"])
+                kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
+                self.now, is_whole = Runs(tuple(kept), told["upto"]), True
         self._files = set(self._directory.iterdir())
         self._next = max([self._next, *(int(file.stem) + 1 for file in self._files if file.stem.isdecimal())])
         self._has_others = True
-        return manifest is not None and len(self.now.runs) == len(self._committed.runs)
+        return is_whole
 
     @property
     def is_changed(self) -> bool:
@@ -148,6 +152,7 @@ class StoredRuns:
         if len(run):
             path = self._path()
             write_run(path, run, values, classes)
+            self._must_rest = False
             runs += (self._opened(path, lambda one: classes.number_of_edges(one.groups, one.same, one.stream)),)
         self.now = Runs(runs, upto)
 
@@ -170,8 +175,9 @@ class StoredRuns:
 
     def merge(self, postings: int, window: int, number_of: Callable[[EdgeClass], int]) -> None:
         """Goes on with merges after a batch that added so many postings, and begins those that are due. `window` is the
-        widest of a query, in microseconds. Raises OSError."""
-        while True:
+        widest of a query, in microseconds. Where there is no room for a merge, it is tried again after the next run was
+        written."""
+        while not self._must_rest:
             self._adopt(number_of)
             self._begin(window)
             going = [merge for merge in self._merges if not merge.is_done]
@@ -181,9 +187,12 @@ class StoredRuns:
                 else:
                     for merge in going:
                         merge.work(MERGED_PER_POSTING * postings)
-            except BaseException:
+            except BaseException as error:
                 self._abandon(going)
-                raise
+                if not isinstance(error, OSError):
+                    raise
+                self._must_rest = True
+                return
             if not any(merge.is_done for merge in going):
                 return
 
@@ -212,7 +221,7 @@ class StoredRuns:
             ours = self._inputs(merge)
             if self._is_adopted(merge):
                 continue
-            if len(ours) < len(merge.files):
+            if len(ours) < len(merge.files) or not _leaves_out_less(merge, ours):
                 self._abandon([merge])
             elif merge.is_done:
                 # If they differ by now, what is evicted from one run begins before all documents of the other.
@@ -258,11 +267,24 @@ class StoredRuns:
 
     def _opened(self, path: Path, number_of: Callable[[EdgeClass], int], low: int | None = None) -> DiskRun:
         file = RunFile(path, self._pool)
-        return DiskRun(file, _numbers(file, number_of), low)
+        return DiskRun(file, _numbers(file, number_of)).evicted(file.head.first if low is None else low)
+
+
+def evicted(manifest: str, before: int) -> str:
+    """A manifest after documents that begin before a time were evicted."""
+    told = json.loads(manifest)
+    told["runs"] = [(name, before if low is None else max(low, before)) for name, low in told["runs"]]
+    return json.dumps(told)
 
 
 def _numbers(file: RunFile, number_of: Callable[[EdgeClass], int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array([number_of(one) for one in file.head.classes], np.int64)
+
+
+def _leaves_out_less(merge: Merge, runs: Sequence[DiskRun]) -> bool:
+    """Whether a merge leaves out no document that its runs have by now: an eviction may have been rolled back."""
+    lows = {run.file: run.low for run in runs}
+    return all(old.low is None or old.low <= (lows[old.file] or old.file.head.first) for old in merge.runs)
 
 
 def _go_together(older: DiskRun, newer: DiskRun, window: int, newest: int) -> bool:
