@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import duckdb
 
 from join_stage.store.protocol import StoreError
+from join_stage.store.telling import telling
 
 ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
 """Advice about a store that cannot be opened."""
@@ -21,27 +20,15 @@ _WORDS = ("corrupt", "could not read", "cannot read", "failure while replaying w
 
 def telling_damage(kind: _Kind) -> _Kind:
     """A class decorator: public methods raise StoreError if DuckDB finds that its file is damaged."""
-    for name, method in list(vars(kind).items()):
-        if callable(method) and (name == "__init__" or not name.startswith("_")):
-            setattr(kind, name, _telling(method))
-    return kind
+    return telling(kind, duckdb.Error, _told)
 
 
-def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def call(*arguments: Any, **options: Any) -> Any:
-        try:
-            return method(*arguments, **options)
-        except duckdb.Error as error:
-            found = _damage(error)
-            if found is None:
-                raise
-            cause = str(found).partition("\n")[0]
-            raise StoreError(
-                f"the store is damaged, or its disk is: {cause}; take an older copy of the store"
-            ) from error
-
-    return call
+def _told(error: BaseException) -> StoreError | None:
+    found = _damage(error)
+    if found is None:
+        return None
+    cause = str(found).partition("\n")[0]
+    return StoreError(f"the store is damaged, or its disk is: {cause}; take an older copy of the store")
 
 
 def _damage(error: BaseException | None) -> duckdb.Error | None:

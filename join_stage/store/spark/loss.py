@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from join_stage.store.protocol import OutOfMemory, StoreError
+from join_stage.store.telling import telling
 
 _Kind = TypeVar("_Kind", bound=type)
 
@@ -28,24 +27,7 @@ _LOST = (
 
 def telling_loss(kind: _Kind) -> _Kind:
     """A class decorator: public methods raise StoreError if Spark fails for want of processes or memory."""
-    for name, method in list(vars(kind).items()):
-        if callable(method) and (name == "__init__" or not name.startswith("_")):
-            setattr(kind, name, _telling(method))
-    return kind
-
-
-def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def call(*arguments: Any, **options: Any) -> Any:
-        try:
-            return method(*arguments, **options)
-        except (Py4JError, PySparkException, ConnectionError) as error:
-            found = loss(error)
-            if found is None:
-                raise
-            raise found from error
-
-    return call
+    return telling(kind, (Py4JError, PySparkException, ConnectionError), loss)
 
 
 def loss(error: BaseException) -> StoreError | None:
