@@ -58,7 +58,7 @@ class SignatureJoin:
         self._values = Values()
         self._runs: tuple[PostingRun, ...] = ()
         self._stored = stored
-        self._window = self._added = 0
+        self._window = 0
 
     # ------------------------------------------------------------ rows
 
@@ -126,7 +126,7 @@ class SignatureJoin:
         names. Returns the first docid that they do not have."""
         self._classes = PathClasses(self.rows)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
-        self._runs, self._values, self._added = (), Values(), 0
+        self._runs, self._values = (), Values()
         self._classes.learn(groups_of(groups))
         if self._stored is None or not self._stored.open(manifest, self._number_of):
             return 0
@@ -150,8 +150,7 @@ class SignatureJoin:
             self._stored.add(_one(self._runs), self._values, self._classes, upto)
             self._runs, self._values = (), Values()
         if self._stored.now.runs:
-            self._stored.merge(self._added, self._window, self._number_of)
-        self._added = 0
+            self._stored.merge(self._window, self._number_of)
         return self._stored.manifest() if self._stored.is_changed else None
 
     def committed(self) -> None:
@@ -208,7 +207,6 @@ class SignatureJoin:
         shorter than SHORT_RUN. So a batch meets few runs, and a posting is moved few times."""
         if not len(run):
             return
-        self._added += len(run)
         runs = [*self._runs, run]
         while len(runs) > 1 and len(runs[-2]) < max(2 * len(runs[-1]), SHORT_RUN):
             runs[-2:] = [merged(runs[-2], runs[-1])]

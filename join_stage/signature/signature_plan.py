@@ -90,8 +90,8 @@ class SignaturePlan:
 
     def evict(self, before: int) -> None:
         """Drops the postings of documents that begin before a time, in microseconds."""
+        self._note()  # also if they are not loaded: this batch may do it, and be rolled back
         if self._loaded:
-            self._note()
             self._join.evict(before)
         elif (manifest := self._state.manifest()) is not None:
             self._state.save_manifest(evicted(manifest, before))

@@ -14,7 +14,7 @@ from join_stage.signature.disk import merging, paged_records, run_file
 from join_stage.signature.disk.disk_run import DiskRun
 from join_stage.signature.disk.merging import Merge
 from join_stage.signature.disk.paged_records import PagedRecords, PagePool
-from join_stage.signature.disk.run_file import DamagedRun, RunFile, Shape
+from join_stage.signature.disk.run_file import DamagedRun, Layout, RunFile
 from join_stage.signature.disk.write_run import write_run
 from join_stage.signature.path_classes import PathClass, PathClasses
 from join_stage.signature.postings import CODE_BITS, PostingRun, grouped
@@ -82,9 +82,9 @@ def flat(run: DiskRun) -> Flat:
         for posting in postings:
             if run.low is None or posting["time"] >= run.low:
                 inner = posting["inner"].tolist() if "inner" in (posting.dtype.names or ()) else []
-                span = int(posting["span"]) if file.head.shape.lasting else 0
+                duration = int(posting["duration"]) if file.head.layout.lasting else 0
                 told = [int(posting[name]) for name in ("time", "node", "top")]
-                told += [int(posting["docid"]) + file.head.base, span, *inner, *[0] * (2 - len(inner))]
+                told += [int(posting["docid"]) + file.head.base, duration, *inner, *[0] * (2 - len(inner))]
                 found.append((high, low, file.head.classes[number], *told))
     return sorted(found, key=repr)
 
@@ -103,13 +103,27 @@ def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeyp
     if not runs:
         return
     merge = Merge(runs, tmp_path / "merged.run")
-    while not merge.is_done:
-        merge.work(int(rng.integers(1, 300)))
+    merge.start()
+    merge.wait()
+    assert merge.is_done, merge.error
     merged = opened(tmp_path / "merged.run", classes)
     assert flat(merged) == sorted((posting for run in runs for posting in flat(run)), key=repr)
     head = merged.file.head
     times = merged.file.postings.range(0, head.postings)["time"]
     assert (head.first, head.last, head.postings) == (times.min(), times.max(), len(times))
+
+
+def test_a_merge_that_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(merging, "PIECE", 7)
+    rng = np.random.default_rng(2)
+    runs = [written(tmp_path / f"{i}.run", *random_run(rng, 100, i * 100, 50)) for i in range(2)]
+    merge = Merge(runs, tmp_path / "merged.run")
+    merge.start()
+    merge.abandon()
+    assert not (tmp_path / "merged.run").exists()
+    never = Merge(runs, tmp_path / "merged.run")
+    never.abandon()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.run", "1.run"]
 
 
 def found_in(run: PostingRun | DiskRun, asked: AskedValues) -> Iterator[Any]:
@@ -233,7 +247,7 @@ def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path,
 
 def test_files_of_ours_are_read_on_any_machine(tmp_path: Path):
     """The description names the sizes of all records, which are the same everywhere."""
-    sizes = [kind.itemsize for kind in (run_file.GROUP, run_file.FENCE, run_file.PRINTS)]
+    sizes = [kind.itemsize for kind in (run_file.GROUP, run_file.FENCE, run_file.FINGERPRINTS)]
     assert sizes == [24, 8, 16]
-    assert Shape(wide=False, longest=0, lasting=False).posting.itemsize == 24
-    assert Shape(wide=True, longest=2, lasting=True).posting.itemsize == 64
+    assert Layout(wide=False, longest=0, lasting=False).posting.itemsize == 24
+    assert Layout(wide=True, longest=2, lasting=True).posting.itemsize == 64

@@ -6,46 +6,66 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from join_stage.duckdb_engine import DuckDBEngine
 from join_stage.joiner import JoinEngine
 from join_stage.signature import join
-from join_stage.signature.disk import merging, stored_runs
+from join_stage.signature.disk import merging
 from join_stage.signature.disk.run_file import RunWriter
-from join_stage.signature.disk.stored_runs import StoredRuns
+from join_stage.signature.disk.stored_runs import MOST_RUNS, StoredRuns
+from join_stage.signature.signature_plan import SignaturePlan
 from join_stage.state_tables import RUNS, runs_manifest
 from join_stage.store.protocol import StoreError
 from templates.witness import NO_WITNESSES
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, sorted_rows
 from tests.generate.seeds import seeds
+from tests.join_stage.test_disk_run import random_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from join_stage.spark.engine import SparkEngine
 
 DOCUMENTS = 4
 """The number of documents of a batch."""
 
 
 @pytest.fixture(autouse=True)
-def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """All postings of a batch are written, and merged a few at a time."""
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
     monkeypatch.setattr(merging, "PIECE", 16)
-    # In every other case, merges go on when a batch is committed, and not whenever it happens.
-    monkeypatch.setattr(stored_runs, "IN_BACKGROUND", request.node.callspec.params.get("seed", 0) % 4 < 2)
 
 
 @contextmanager
-def opened(case: JoinCase, directory: Path | None, plan: str) -> Iterator[JoinEngine]:
-    engine: JoinEngine = DuckDBEngine(directory, plan)
+def opened(case: JoinCase, directory: Path | None, plan: str) -> Iterator[DuckDBEngine]:
+    engine = DuckDBEngine(directory, plan)
     for template, rows in case.templates:
         engine.put_rows(template, rows)
     try:
         yield engine
     finally:
         engine.close()
+
+
+def stored(engine: DuckDBEngine | SparkEngine) -> StoredRuns:
+    assert isinstance(engine._plan, SignaturePlan)
+    assert engine._plan._join._stored is not None
+    return engine._plan._join._stored
+
+
+def wait_for_merges(engine: DuckDBEngine) -> None:
+    """Has the next commit take over what is being merged."""
+    if isinstance(engine._plan, SignaturePlan):
+        for merge in stored(engine)._merges:
+            merge.wait()
 
 
 def files(directory: Path) -> list[str]:
@@ -86,7 +106,11 @@ def test_a_state_on_disk_is_the_state(seed: int, tmp_path: Path, monkeypatch: py
                         engine.evict(before * SECOND)
                     found = sorted_rows(engine.join(batch, first, case.scope))
                     assert found == wanted[at], (plan, at, again)
+                    if again and rng.random() < 0.5:
+                        engine._plan.settle()  # as if the commit had failed
                     engine.rollback() if again else engine.commit()
+                    if rng.random() < 0.5:
+                        wait_for_merges(engine)
                 at += 1
     with opened(case, tmp_path, "signature") as engine:
         engine.begin()
@@ -192,3 +216,53 @@ def test_damaged_runs_are_built_anew_from_the_tables(harm: str, tmp_path: Path):
             path.write_bytes(content[:-1] if harm == "short" else content[:-40] + b"?" + content[-39:])
     with opened(case, tmp_path, "signature") as engine:
         assert run(engine, case, 5) == wanted[5:]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_state_on_disk_is_the_state_on_spark(
+    seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The driver reads the state in small parts, in which edges come in another order."""
+    from join_stage.spark.engine import SparkEngine
+
+    monkeypatch.setattr("join_stage.signature.signature_plan.READ_DOCUMENTS", 3)
+    case = random_join_case(seed, batches=8, in_order=True)
+    wanted = expected(case, [None] * 8)
+    for at in (0, 3, 6):
+        if at == 3:  # then all is read from the tables
+            shutil.rmtree(tmp_path / RUNS)
+        engine = SparkEngine(spark, tmp_path, "signature")
+        for template, rows in case.templates:
+            engine.put_rows(template, rows)
+        for (first, batch), rows_of in list(zip(case.batches, wanted, strict=True))[at : at + 3]:
+            engine.begin()
+            assert sorted_rows(engine.join(batch, first, case.scope)) == rows_of
+            engine.commit()
+        assert stored(engine).now.runs
+        engine.close()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_what_is_evicted_leaves_the_disk(in_order: bool, tmp_path: Path):
+    """Documents of ten hours with a window of one; one of them is dated a century ahead."""
+    hour = 3_600_000_000
+    rng, runs, most = np.random.default_rng(3), StoredRuns(tmp_path), 0
+    runs.open(None, lambda one: 1)
+    for number in range(200):
+        run, values, classes = random_run(rng, 40, number * 40, 30)
+        begin = number * hour // 20 if in_order else int(rng.integers(max(0, number - 15), number + 1)) * hour // 20
+        if number == 5:
+            begin += 100 * 365 * 24 * hour
+        run = replace(run, time=run.time + begin, t0=run.t0 + begin, t1=run.t1 + begin)
+        runs.add(run, values, classes, number * 40 + 39)
+        runs.evict((number - 20) * hour // 20)
+        runs.merge(hour, lambda one: 1)
+        for merge in runs._merges:
+            merge.wait()
+        runs.committed()
+        most = max(most, len(runs.now.runs))
+    assert most <= MOST_RUNS
+    alive = sum(int((run.file.postings.range(0, len(run))["time"] >= 179 * hour // 20).sum()) for run in runs.now.runs)
+    assert sum(map(len, runs.now.runs)) < 3 * alive
+    named = {run.file.path.name for run in runs.now.runs} | {merge.path.name for merge in runs._merges}
+    assert {path.name for path in tmp_path.iterdir()} <= named

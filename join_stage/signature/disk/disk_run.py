@@ -118,9 +118,9 @@ class DiskRun:
 
     @property
     def ends(self) -> Column:
-        if not self.file.head.shape.lasting:
+        if not self.file.head.layout.lasting:
             return self.time
-        return _Sum(_Part(self._postings, "time"), _Part(self._postings, "span"))
+        return _Sum(_Part(self._postings, "time"), _Part(self._postings, "duration"))
 
     @property
     def docids(self) -> Column:
@@ -157,13 +157,13 @@ class DiskRun:
     def _possible(self, digests: Digests) -> tuple[Ints, Ints]:
         """The indices of the digests that the run may have, and the first group of the block where each begins: all
         digests that it has, and few others. They are sorted."""
-        fences, prints = self.file.fences, self.file.prints
+        fences, fingerprints = self.file.fences, self.file.fingerprints
         high, low = digests.T
         fence = fences.searchsorted(high)
         at_fence = fences[np.minimum(fence, len(fences) - 1)] == high
         block = np.maximum(fence - 1, 0)
         # A byte of a word is zero where it is that of the digest.
-        words = prints[block] ^ ((low & np.uint64(0xFF)) * _ONES)[:, None]
+        words = fingerprints[block] ^ ((low & np.uint64(0xFF)) * _ONES)[:, None]
         has_byte = ((words - _ONES) & ~words & _SIGNS).any(axis=1)
         place = np.flatnonzero(at_fence | has_byte)
         return place, block[place] * BLOCK

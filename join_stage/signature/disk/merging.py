@@ -5,7 +5,7 @@ A merge reads and writes each file from start to end, and has one piece in memor
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -24,17 +24,13 @@ from join_stage.signature.disk.run_file import NARROW, EdgeClass, RunWriter
 PIECE = 100_000
 """The number of postings, or of other records, that are moved at a time."""
 
-
 _CLASS = np.uint64(0xFFFF)
 """The bits in which the number of a class takes the place of those of a digest."""
 
 
 class Merge:
-    """The merge of some runs into the file of one. The file is whole when it `is_done`.
-
-    Either `start` does it in a thread, after which `error` may have what went wrong, or `work` does it step by step and
-    raises OSError.
-    """
+    """The merge of some runs into the file of one, in a thread. The file is whole when it `is_done`; `error` has what
+    went wrong."""
 
     def __init__(self, runs: Sequence[DiskRun], path: Path) -> None:
         self.runs, self.path = tuple(runs), path
@@ -44,35 +40,28 @@ class Merge:
         self._thread: Thread | None = None
         self._stopped = False
         self._writer: RunWriter | None = None
-        self._steps = self._work()
-
-    def work(self, postings: int) -> None:
-        """Moves about as many postings."""
-        for moved in self._steps:
-            postings -= moved
-            if postings <= 0:
-                return
-        self.is_done = True
 
     def start(self) -> None:
-        """Begins to do everything in a thread."""
+        """Begins."""
         self._thread = Thread(target=self._run, name="merge", daemon=True)
         self._thread.start()
 
     @property
     def is_started(self) -> bool:
-        """Whether a thread does it, or has done it."""
+        """Whether it was begun."""
         return self._thread is not None
 
     def wait(self) -> None:
-        """Waits until the thread has ended."""
+        """Waits until it has ended, if it was begun."""
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
         try:
-            while not (self.is_done or self._stopped):
-                self.work(PIECE)
+            for _ in self._work():
+                if self._stopped:
+                    return
+            self.is_done = True
         except BaseException as error:
             self.error = error
 
@@ -80,12 +69,11 @@ class Merge:
         """Ends the work, and removes what was written."""
         self._stopped = True
         self.wait()
-        self._steps.close()
         if self._writer is not None:
             self._writer.abandon()
 
-    def _work(self) -> Generator[int]:
-        """Does everything. Yields numbers of records as they are moved."""
+    def _work(self) -> Iterator[None]:
+        """Does everything. Yields between the pieces, where it may be stopped."""
         heads = [run.file.head for run in self.runs]
         classes: dict[EdgeClass, int] = {}
         inputs: list[_Input] = []
@@ -95,16 +83,16 @@ class Merge:
         for one in inputs:
             for kept in one.counts():
                 count += kept
-                yield PIECE // 4  # which takes less time than to move them
-        shape = reduce(or_, (head.shape for head in heads))
+                yield
+        layout = reduce(or_, (head.layout for head in heads))
         docids = range(min(head.base for head in heads), max(head.end for head in heads))
         if len(docids) > NARROW:
-            shape = replace(shape, wide=True)
-        writer = self._writer = RunWriter(self.path, shape, count, docids)
+            layout = replace(layout, wide=True)
+        writer = self._writer = RunWriter(self.path, layout, count, docids)
         written, first, last = 0, [], []
         for piece in _pieces(inputs):
             moved = 0
-            for postings, groups in piece.merged(_Target(shape.posting, docids.start)):
+            for postings, groups in piece.merged(_Target(layout.posting, docids.start)):
                 writer.put_postings(postings)
                 if groups is not None:
                     groups["start"] += np.uint32(written)
@@ -113,7 +101,7 @@ class Merge:
                     first.append(int(postings["time"].min()))
                     last.append(int(postings["time"].max()))
                 moved += len(postings)
-                yield len(postings)
+                yield
             written += moved
         writer.finish(
             documents=sum(head.documents for head in heads),

@@ -35,7 +35,7 @@ FENCE = np.dtype([("high", "<u8")])
 BLOCK = 16
 """The number of groups between two fences."""
 
-PRINTS = np.dtype([("prints", "<u8", (BLOCK // 8,))])
+FINGERPRINTS = np.dtype([("fingerprints", "<u8", (BLOCK // 8,))])
 """The lowest bytes of the digests of the groups of a block, in eights, each from the least significant byte on."""
 
 MOST = (1 << 32) - 1
@@ -49,7 +49,7 @@ _END = len(_MAGIC) + 16
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Layout:
     """What the postings of a file have. Their numbers take eight bytes if they are `wide`, and else four. The `longest`
     path has so many nodes between its first and its last. If they are `lasting`, some documents end after they
     begin."""
@@ -65,14 +65,14 @@ class Shape:
         the nodes inside the path. So whatever a match needs is in one record."""
         number = "<i8" if self.wide else "<u4"
         fields: list[Any] = [("time", "<i8"), ("docid", number), ("instance", "<u4"), ("node", number), ("top", number)]
-        fields += [("span", number)] * self.lasting
+        fields += [("duration", number)] * self.lasting
         fields += [("inner", number, (self.longest,))] * (self.longest > 0)
         return np.dtype(fields, align=True)
 
-    def __or__(self, other: Shape) -> Shape:
-        """The shape of the postings of both."""
+    def __or__(self, other: Layout) -> Layout:
+        """The layout for the postings of both."""
         longest = max(self.longest, other.longest)
-        return Shape(self.wide or other.wide, longest, self.lasting or other.lasting)
+        return Layout(self.wide or other.wide, longest, self.lasting or other.lasting)
 
 
 NARROW = 1 << 32
@@ -92,7 +92,7 @@ class EdgeClass:
 class RunHead:
     """What the file of a run says about it.
 
-    The numbers of its records, and of the documents and instances that they are about; the shape of its postings; the
+    The numbers of its records, and of the documents and instances that they are about; the layout of its postings; the
     docid `base` from which on these count docids, and the `end` after the greatest; when its `first` and its `last`
     document begin, and `until` when any lasts, in microseconds; and its path classes.
     """
@@ -101,7 +101,7 @@ class RunHead:
     groups: int
     documents: int
     instances: int
-    shape: Shape
+    layout: Layout
     base: int
     end: int
     first: int
@@ -112,7 +112,7 @@ class RunHead:
     @property
     def types(self) -> tuple[np.dtype[Any], ...]:
         """The types of the arrays, in their order in the file."""
-        return self.shape.posting, GROUP, FENCE, PRINTS
+        return self.layout.posting, GROUP, FENCE, FINGERPRINTS
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ class RunHead:
         sets = {edges: number for number, edges in enumerate({edges: None for c in self.classes for edges in c.groups})}
         told = {field.name: getattr(self, field.name) for field in fields(self)} | {
             "format": FORMAT,
-            "shape": asdict(self.shape),
+            "layout": asdict(self.layout),
             "sets": [sorted(edges) for edges in sets],
             "classes": [([sets[edges] for edges in c.groups], c.same, c.stream) for c in self.classes],
         }
@@ -152,7 +152,7 @@ class RunHead:
             EdgeClass(tuple(sets[number] for number in numbers), same, stream)
             for numbers, same, stream in told.pop("classes")
         )
-        return RunHead(**told | {"shape": Shape(**told["shape"]), "classes": tuple(classes)})
+        return RunHead(**told | {"layout": Layout(**told["layout"]), "classes": tuple(classes)})
 
 
 class DamagedRun(StoreError):
@@ -162,8 +162,8 @@ class DamagedRun(StoreError):
 class RunFile:
     """A file of a run, which is read where something is looked up. Raises DamagedRun and OSError.
 
-    `postings` and `groups` are its arrays of records, whose pages are counted in `pool`. `fences` and `prints`, of
-    shape (blocks, BLOCK / 8), are those of parts of digests, and in memory.
+    `postings` and `groups` are its arrays of records, whose pages are counted in `pool`. `fences` and `fingerprints`
+    are of parts of digests, and in memory: those of shape (blocks,), these of shape (blocks, BLOCK / 8).
     """
 
     def __init__(self, path: Path, pool: PagePool) -> None:
@@ -176,9 +176,9 @@ class RunFile:
         self.size = os.fstat(self._handle).st_size
         self.head = self._described()
         self.postings, self.groups = self.arrays(pool)
-        *_, fences, prints = zip(self.head.types, self.head.counts, self.head.starts, strict=False)
+        *_, fences, fingerprints = zip(self.head.types, self.head.counts, self.head.starts, strict=False)
         self.fences = self._whole(*fences)["high"]
-        self.prints = self._whole(*prints)["prints"]
+        self.fingerprints = self._whole(*fingerprints)["fingerprints"]
 
     def arrays(self, pool: PagePool) -> tuple[PagedRecords, PagedRecords]:
         """The arrays of postings and of groups, with pages of their own."""
@@ -212,13 +212,13 @@ class RunWriter:
     Until `finish`, the file is not one of a run. Raises OSError.
     """
 
-    def __init__(self, path: Path, shape: Shape, postings: int, docids: range) -> None:
+    def __init__(self, path: Path, layout: Layout, postings: int, docids: range) -> None:
         self.path = path
-        self._head = RunHead(postings, 0, 0, 0, shape, docids.start, docids.stop, 0, 0, 0, ())
+        self._head = RunHead(postings, 0, 0, 0, layout, docids.start, docids.stop, 0, 0, 0, ())
         self._next = list(self._head.starts[:2])
         self._groups = 0
         self._fences: list[Records] = []
-        self._prints: list[Records] = []
+        self._fingerprints: list[Records] = []
         self._file = open(path, "wb", opener=open_like_directory)  # noqa: SIM115, closed by `finish` or `abandon`
 
     def put_postings(self, records: Records) -> None:
@@ -226,7 +226,7 @@ class RunWriter:
 
     def put_groups(self, records: Records) -> None:
         self._fences.append(records["high"][-self._groups % BLOCK :: BLOCK].copy())
-        self._prints.append(records["low"].astype(np.uint8))
+        self._fingerprints.append(records["low"].astype(np.uint8))
         self._groups += len(records)
         self._put(1, records)
 
@@ -251,7 +251,7 @@ class RunWriter:
         head = replace(head, first=times[0], last=times[1], until=times[2], classes=tuple(classes))
         assert tuple(map(_aligned, self._next)) == head.starts[1:3], "as many records as were announced"
         self._write(b"".join(fences.tobytes() for fences in self._fences), head.starts[2])
-        self._write(b"".join(prints.tobytes() for prints in self._prints), head.starts[3])
+        self._write(b"".join(some.tobytes() for some in self._fingerprints), head.starts[3])
         text = head.to_json()
         end = len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC
         self._write(text + end, head.starts[-1])

@@ -24,16 +24,10 @@ from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.values import Values
 
-IN_BACKGROUND = True
-"""Whether merges are done in a thread, one at a time; otherwise each batch does a part of each merge."""
-
-MERGED_PER_POSTING = 2
-"""How many postings each merge moves for each that a batch adds. It has to end before the next one like it begins."""
-
 MOST_RUNS = 32
 """If there are more runs, a batch waits for a merge to end."""
 
-SPAN = 8
+PARTS_OF_WINDOW = 8
 """Runs are merged if they cover at most this part of the widest window. What is evicted goes a whole run at a time."""
 
 WIDER = 1.25
@@ -173,47 +167,33 @@ class StoredRuns:
 
     # ------------------------------------------------------------ merging
 
-    def merge(self, postings: int, window: int, number_of: Callable[[EdgeClass], int]) -> None:
-        """Goes on with merges after a batch that added so many postings, and begins those that are due. `window` is the
-        widest of a query, in microseconds. Where there is no room for a merge, it is tried again after the next run was
-        written."""
-        while not self._must_rest:
-            self._adopt(number_of)
-            self._begin(window)
-            going = [merge for merge in self._merges if not merge.is_done]
-            try:
-                if IN_BACKGROUND:
-                    self._go_on(going)
-                else:
-                    for merge in going:
-                        merge.work(MERGED_PER_POSTING * postings)
-            except BaseException as error:
+    def merge(self, window: int, number_of: Callable[[EdgeClass], int]) -> None:
+        """Takes over what was merged, and begins a merge that is due: one at a time, the shortest first. `window` is
+        the widest of a query, in microseconds. Where there is no room for a merge, it is tried again after the next run
+        was written."""
+        self._adopt(number_of)
+        if self._must_rest:
+            return
+        self._plan(window)
+        going = [merge for merge in self._merges if not merge.is_done]
+        started = [merge for merge in going if merge.is_started]
+        if going and not started:
+            shortest = min(going, key=lambda merge: sum(map(len, merge.runs)))
+            shortest.start()
+            started.append(shortest)
+        for merge in started:
+            if len(self.now.runs) > MOST_RUNS:
+                merge.wait()
+            if merge.error is not None:
                 self._abandon(going)
-                if not isinstance(error, OSError):
-                    raise
                 self._must_rest = True
-                return
-            if not any(merge.is_done for merge in going):
-                return
+                if not isinstance(merge.error, OSError):
+                    raise merge.error
 
     @property
     def merges(self) -> int:
         """The number of merges that are due or under way."""
         return sum(not self._is_adopted(merge) for merge in self._merges)
-
-    def _go_on(self, going: Sequence[Merge]) -> None:
-        """Has a thread work on the shortest of some merges. Raises what stopped one."""
-        started = [merge for merge in going if merge.is_started]
-        if not started and going:
-            shortest = min(going, key=lambda merge: sum(map(len, merge.runs)))
-            shortest.start()
-            started.append(shortest)
-        if len(self.now.runs) > MOST_RUNS:
-            for merge in started:
-                merge.wait()
-        for merge in started:
-            if merge.error is not None:
-                raise merge.error
 
     def _adopt(self, number_of: Callable[[EdgeClass], int]) -> None:
         """Replaces the runs that were merged, and abandons merges of runs that are gone."""
@@ -238,21 +218,18 @@ class StoredRuns:
     def _is_adopted(self, merge: Merge) -> bool:
         return any(run.file.path == merge.path for run in self.now.runs)
 
-    def _begin(self, window: int) -> None:
-        """Begins the merges that are due: of neighbours of about one length, and of runs most of which is evicted."""
+    def _plan(self, window: int) -> None:
+        """Plans the merges that are due: of neighbours of about one length, and of runs most of which is evicted."""
         busy = {file for merge in self._merges for file in merge.files}
         newest = max((run.file.head.last for run in self.now.runs), default=0)
         for run in self.now.runs:
             if run.file not in busy and run.is_mostly_evicted:
-                self._begin_of([run])
+                self._merges.append(Merge([run], self._path()))
                 busy.add(run.file)
         for older, newer in reversed([*pairwise(self.now.runs)]):
             if not busy.intersection((older.file, newer.file)) and _go_together(older, newer, window, newest):
-                self._begin_of([older, newer])
+                self._merges.append(Merge([older, newer], self._path()))
                 busy.update((older.file, newer.file))
-
-    def _begin_of(self, runs: list[DiskRun]) -> None:
-        self._merges.append(Merge(runs, self._path()))
 
     def _abandon(self, merges: Iterable[Merge]) -> None:
         for merge in [*merges]:
@@ -295,6 +272,6 @@ def _go_together(older: DiskRun, newer: DiskRun, window: int, newest: int) -> bo
     if max(one.postings + other.postings, one.instances + other.instances) > MOST:
         return False
     span = max(one.last, other.last) - min(one.first, other.first)
-    if span <= window // SPAN or span <= WIDER * max(one.last - one.first, other.last - other.first):
+    if span <= window // PARTS_OF_WINDOW or span <= WIDER * max(one.last - one.first, other.last - other.first):
         return True
     return max(one.last, other.last) < newest - 2 * window  # no document that comes in time meets them

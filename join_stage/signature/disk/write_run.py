@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from common.distinct import distinct
 from join_stage.signature.arrays import expand_ranges
-from join_stage.signature.disk.run_file import GROUP, NARROW, EdgeClass, RunWriter, Shape
+from join_stage.signature.disk.run_file import GROUP, NARROW, EdgeClass, Layout, RunWriter
 from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.values import Values
@@ -16,12 +17,15 @@ from join_stage.signature.values import Values
 def write_run(path: Path, run: PostingRun, values: Values, classes: PathClasses) -> None:
     """Writes a run with at least one posting, and makes it survive a power failure. Raises OSError."""
     base = int(run.docid.min())
-    span, docid = run.t1 - run.t0, run.docid - base
-    wide = any(len(many) and int(many.max()) >= NARROW for many in (span, docid, run.node, run.top, run.inner.ravel()))
-    shape = Shape(wide=wide, longest=run.inner.shape[1], lasting=bool(span.any()))
-    writer = RunWriter(path, shape, len(run), range(base, base + int(docid.max()) + 1))
+    duration, docid = run.t1 - run.t0, run.docid - base
+    wide = any(
+        len(many) and int(many.max()) >= NARROW for many in (duration, docid, run.node, run.top, run.inner.ravel())
+    )
+    layout = Layout(wide=wide, longest=run.inner.shape[1], lasting=bool(duration.any()))
+    writer = RunWriter(path, layout, len(run), range(base, base + int(docid.max()) + 1))
     try:
-        numbers, code = np.unique(run.path_class, return_inverse=True)
+        classes_of = distinct(run.path_class)
+        code = classes_of.searchsorted(run.path_class)
         digests = values.digests(run.value)
         order = np.lexsort((code, digests[:, 1], digests[:, 0]))
         counted = np.diff(run.start)[order]
@@ -30,12 +34,12 @@ def write_run(path: Path, run: PostingRun, values: Values, classes: PathClasses)
         if ((time[1:] <= time[:-1]) & (group[1:] == group[:-1])).any():
             at = at[np.lexsort((run.instance[at], time, group))]
         document = run.documents[at]
-        postings = np.zeros(len(run), shape.posting)
+        postings = np.zeros(len(run), layout.posting)
         postings["time"], postings["docid"] = run.time[at], docid[document]
         postings["instance"], postings["node"], postings["top"] = run.instance[at], run.node[at], run.tops[at]
-        if shape.lasting:
-            postings["span"] = span[document]
-        if shape.longest:
+        if layout.lasting:
+            postings["duration"] = duration[document]
+        if layout.longest:
             postings["inner"] = run.inner[at]
         writer.put_postings(postings)
         groups = np.zeros(len(order), GROUP)
@@ -46,7 +50,7 @@ def write_run(path: Path, run: PostingRun, values: Values, classes: PathClasses)
             documents=len(run.docid),
             instances=len(run.top),
             times=(int(run.time.min()), int(run.time.max()), int(run.t1.max())),
-            classes=[EdgeClass(*classes.edges_of(number)) for number in numbers.tolist()],
+            classes=[EdgeClass(*classes.edges_of(number)) for number in classes_of.tolist()],
         )
     except BaseException:
         writer.abandon()
