@@ -74,7 +74,7 @@ def fill(case: Case) -> Filled:
         become_state(store, [(first, witnesses(work, "S", leaves, first, groups=first == 0))])
     seconds = time.perf_counter() - begin
     while store.counters()["merges"]:  # documents come as fast as this only here
-        time.sleep(0.05)
+        time.sleep(0.05)  # the merge runs in a thread; a commit takes it over
         store.begin()
         store.commit()
     resident = _memory()["VmRSS"]
