@@ -14,6 +14,7 @@ from join_stage.costs import Costs
 from join_stage.joiner import RESULT, Scope
 from join_stage.signature.arrays import dictionary_encode
 from join_stage.signature.build_postings import groups_of, postings
+from join_stage.signature.disk.disk_run import DiskRun
 from join_stage.signature.disk.run_file import EdgeClass
 from join_stage.signature.disk.stored_runs import Runs, StoredRuns
 from join_stage.signature.matches import FactorisedMatches
@@ -44,6 +45,16 @@ class Mark:
     values_version: int
     classes: PathClasses
     on_disk: Runs
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBatch:
+    """A batch on disk: the run of its postings, None if it has none, and those of earlier documents. And its matches
+    of rows without a join, in batches of RESULT."""
+
+    run: DiskRun | None
+    others: tuple[DiskRun, ...]
+    filtered: Iterator[pa.RecordBatch]
 
 
 class SignatureJoin:
@@ -88,6 +99,26 @@ class SignatureJoin:
         self._keep(run)
         self._window = scope.window
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch))
+
+    def write(self, batch: Witnesses, scope: Scope, upto: int) -> WrittenBatch:
+        """Takes in a batch whose matches somebody else finds: writes its postings, and all that are in memory, to disk.
+        `upto` is the greatest docid by now. Raises OSError."""
+        assert self._stored is not None, "there is a place for runs"
+        self._classes.learn(groups_of(batch.r_group))
+        self._classes.renew()
+        self._window = scope.window
+        self._write_all(upto)
+        others = self._stored.now.runs
+        run = postings(batch, self._classes, self._values)
+        self._runs = (run,) if len(run) else ()
+        self._write_all(upto)
+        written = self._stored.now.runs[len(others) :]
+        return WrittenBatch(written[0] if written else None, others, self._filtered(batch))
+
+    @property
+    def on_disk(self) -> tuple[DiskRun, ...]:
+        """The runs on disk."""
+        return () if self._stored is None else self._stored.now.runs
 
     def evict(self, before: int) -> None:
         """Drops the documents that begin before a time, in microseconds."""
@@ -147,11 +178,16 @@ class SignatureJoin:
             return None
         kept = sum(map(len, self._runs))
         if kept > MOST_IN_MEMORY or wholly:
-            self._stored.add(_one(self._runs), self._values, self._classes, upto)
-            self._runs, self._values = (), Values()
+            self._write_all(upto)
         if self._stored.now.runs:
             self._stored.merge(self._window, self._number_of)
         return self._stored.manifest() if self._stored.is_changed else None
+
+    def _write_all(self, upto: int) -> None:
+        """Writes all postings in memory to disk."""
+        assert self._stored is not None, "there is a place for runs"
+        self._stored.add(_one(self._runs), self._values, self._classes, upto)
+        self._runs, self._values = (), Values()
 
     def committed(self) -> None:
         """The manifest is committed, if there was one."""
@@ -164,14 +200,12 @@ class SignatureJoin:
     def _others(self) -> Iterator[Run]:
         """All runs."""
         yield from self._runs
-        if self._stored is not None:
-            yield from self._stored.now.runs
+        yield from self.on_disk
 
     def keep_groups(self, kept: Collection[int], edges: Collection[Edge]) -> None:
         """Drops the groups that are neither in `kept` nor in postings, and those with none of `edges`, with their
         postings."""
-        on_disk = () if self._stored is None else self._stored.now.runs
-        classes = [*(run.path_class for run in self._runs), *(run.classes for run in on_disk)]
+        classes = [*(run.path_class for run in self._runs), *(run.classes for run in self.on_disk)]
         used = distinct(np.concatenate([np.zeros(0, np.int64), *classes]))
         self._classes, new = self._classes.only(used, kept, edges)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
@@ -184,7 +218,7 @@ class SignatureJoin:
         """The numbers of `documents` with postings, of `postings`, of their bytes in memory (`posting_bytes`), of
         distinct `values` in memory, and of known `groups` of edges; and the `runs` on disk, their bytes
         (`run_bytes`), and the `merges` of them under way. Evicted documents count as long as their run is there."""
-        on_disk = () if self._stored is None else self._stored.now.runs
+        on_disk = self.on_disk
         return {
             "documents": sum(len(run.docid) for run in self._runs) + sum(run.file.head.documents for run in on_disk),
             "postings": sum(map(len, self._runs)) + sum(map(len, on_disk)),

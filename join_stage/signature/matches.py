@@ -16,7 +16,8 @@ from common.distinct import distinct
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
 from join_stage.signature.arrays import Ints, equal_ranges, expand_ranges
-from join_stage.signature.pairing import PairedRuns, PostingPairs, PostingRanges
+from join_stage.signature.pairing import PairedRuns, PostingPairs, PostingRanges, have_documents_in_common
+from join_stage.signature.postings import PostingRun
 from join_stage.signature.row_index import RowIndex
 from join_stage.signature.run import Run
 from templates.template import Shape
@@ -127,8 +128,8 @@ def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.Reco
             chosen = PostingRanges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
             at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], at, chosen.kind[which]
-            if found.driving is found.other:
-                different = found.driving.documents[ours] != found.driving.documents[theirs]
+            if isinstance(found.other, PostingRun) and have_documents_in_common(found.driving, found.other):
+                different = found.driving.documents[ours] != found.other.documents[theirs]
                 ours, theirs, kind = ours[different], theirs[different], kind[different]
             at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
             near = _near(rows, found, ours[pair], theirs[pair], places[at])

@@ -196,8 +196,8 @@ class Pairing:
         driving, other = met.driving, met.other
         theirs, place = expand_ranges(ranges.start, ranges.end)
         ours = ranges.posting[place]
-        if driving is other:
-            different = driving.documents[ours] != driving.documents[theirs]
+        if isinstance(other, PostingRun) and have_documents_in_common(driving, other):
+            different = driving.documents[ours] != other.documents[theirs]
             ours, theirs = ours[different], theirs[different]
         code, instances = dictionary_encode(driving.instance[ours] << INDEX_BITS | other.instance[theirs])
         time = np.zeros(len(instances), np.int64)
@@ -234,6 +234,11 @@ class Pairing:
         kept = np.repeat(some, np.diff(start, append=len(key)))
         key = (np.cumsum(some) - 1)[key[kept]]
         return PostingPairs(ours[kept], theirs[kept], key, kind[kept], group_starts(key), found[some], within)
+
+
+def have_documents_in_common(one: PostingRun, other: PostingRun) -> bool:
+    """Whether two runs are of one batch: then they number its documents alike."""
+    return one.docid is other.docid
 
 
 def _is_before(one: Run, other: Run) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.joiner import Batch, Matches
+from join_stage.joiner import Batch, Matches, Scope
 from join_stage.signature.disk.stored_runs import StoredRuns, evicted
 from join_stage.signature.join import Mark, SignatureJoin
 from join_stage.store.protocol import StoreError
@@ -20,6 +21,15 @@ from templates.witness import Witnesses
 
 READ_DOCUMENTS = 50_000
 """The number of docids whose join state is read at a time."""
+
+
+@contextmanager
+def telling_no_room() -> Iterator[None]:
+    """Raises a StoreError for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
 class StoredState(Protocol):
@@ -73,7 +83,11 @@ class SignaturePlan:
         docids = batch.witnesses.r_docts["docid"]
         if len(docids):
             self._end = pc.max(docids).as_py() + 1
-        return self._join.join(batch.witnesses, batch.scope)
+        return self._matches(batch.witnesses, batch.scope)
+
+    def _matches(self, batch: Witnesses, scope: Scope) -> Matches:
+        """The matches of a batch, whose postings are then there."""
+        return self._join.join(batch, scope)
 
     def _load(self, end: int) -> None:
         """Opens the runs on disk, and builds the postings of the other documents before docid `end`. All rows of R_T
@@ -132,10 +146,8 @@ class SignaturePlan:
             self._settle(self._end, wholly=self._write_all)
 
     def _settle(self, end: int, *, wholly: bool = False) -> None:
-        try:
+        with telling_no_room():
             manifest = self._join.settle(end - 1, wholly=wholly)
-        except OSError as error:
-            raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
         if manifest is not None:
             self._state.save_manifest(manifest)
 

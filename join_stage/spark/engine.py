@@ -89,7 +89,8 @@ class SparkEngine:
         if name == "views":
             return SparkViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
-            return SparkSignaturePlan(self, self._store, make_inside(self._store.directory, RUNS))
+            runs = make_inside(self._store.directory, RUNS)
+            return SparkSignaturePlan(self, self._store, runs, self._session.sparkContext)
         raise UnknownPlan(name)
 
     # ------------------------------------------------------------ R_T

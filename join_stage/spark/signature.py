@@ -1,4 +1,4 @@
-"""The `signature` plan on Spark: builds the postings in the driver, from the stored files."""
+"""The `signature` plan on Spark: the driver keeps the postings, and joins small batches; tasks join large ones."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
-from join_stage.joiner import Batch, Matches
+from join_stage.joiner import Batch, Matches, Scope
 from join_stage.signature.arrays import dictionary_encode
-from join_stage.signature.signature_plan import SignaturePlan
+from join_stage.signature.signature_plan import SignaturePlan, telling_no_room
+from join_stage.spark.spread.spread import Spread
 from join_stage.state_tables import STATE, runs_manifest, save_runs_manifest
 from join_stage.store.protocol import TableStore
 from join_stage.store.spark.parquet_store import ParquetStore
+from join_stage.store.spark.start import is_local
 from templates.witness import R_GROUP, Witnesses
 
 _EDGE = 1 << 30
@@ -22,13 +25,30 @@ _EDGE = 1 << 30
 
 
 class SparkSignaturePlan(SignaturePlan):
-    """A `SparkPlan` over the engine's own tables, whose files `files` reads. Keeps runs in `directory`."""
+    """A `SparkPlan` over the engine's own tables, whose files `files` reads. Keeps runs in `directory`. Executors join
+    large batches if they see that directory."""
 
-    def __init__(self, store: TableStore, files: ParquetStore, directory: Path) -> None:
+    def __init__(self, store: TableStore, files: ParquetStore, directory: Path, context: SparkContext) -> None:
         super().__init__(_StoredState(store, files), directory)
+        self._spread = None
+        if is_local(str(context.master)) or not files.is_temporary:
+            self._spread = Spread(context, self._join.rows, self._join.costs)
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
         return self.answer(batch)
+
+    def _matches(self, batch: Witnesses, scope: Scope) -> Matches:
+        docids = batch.r_docts["docid"]
+        if self._spread is None or not self._spread.takes(len(docids), self._join.on_disk):
+            return super()._matches(batch, scope)
+        with telling_no_room():
+            written = self._join.write(batch, scope, self._end - 1)
+        return self._spread.matches(sorted(docids.to_pylist()), written.run, written.others, written.filtered, scope)
+
+    def close(self) -> None:
+        super().close()
+        if self._spread is not None:
+            self._spread.close()
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         self.evict(before)

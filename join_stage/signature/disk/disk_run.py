@@ -10,7 +10,7 @@ import numpy as np
 
 from join_stage.signature.arrays import Column, Composed, Ints, bisect_ranges, expand_ranges
 from join_stage.signature.disk.paged_records import Field, PagedRecords, Records
-from join_stage.signature.disk.run_file import BLOCK, RunFile
+from join_stage.signature.disk.run_file import BLOCK, RunFile, RunIndex
 from join_stage.signature.path_classes import DROPPED
 from join_stage.signature.run import AskedValues, Span
 from join_stage.signature.values import Digests
@@ -140,9 +140,17 @@ class DiskRun:
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
         order, digests = asked.by_digest
-        count = len(self.file.groups)
         first, last = np.zeros((2, len(order)), np.int64)
-        place, block = self._possible(digests)
+        place, start, end = self.groups_with(digests, self.file.index)
+        at = order[place]
+        first[at], last[at] = start, end
+        return first, last
+
+    def groups_with(self, digests: Digests, index: RunIndex) -> tuple[Ints, Ints, Ints]:
+        """The indices of the digests that the run has, and the ranges of the groups that have them: starts and ends.
+        `digests` are sorted, and in blocks of `index`."""
+        count = len(self.file.groups)
+        place, block = _possible(digests, index)
         highs, lows = (Field(self.file.groups, name) for name in ("high", "low"))
         start = bisect_ranges(highs, block, np.minimum(block + BLOCK, count), digests[place, 0])
         met = np.flatnonzero((start < count) & (highs[np.minimum(start, count - 1)] == digests[place, 0]))
@@ -150,23 +158,9 @@ class DiskRun:
         high, low = digests[place].T
         until = _end_of_equal(highs, start, high)
         start = bisect_ranges(lows, start, until, low)
-        at = order[place]
-        first[at], last[at] = start, bisect_ranges(lows, start, until, low, after=True)
-        return first, last
-
-    def _possible(self, digests: Digests) -> tuple[Ints, Ints]:
-        """The indices of the digests that the run may have, and the first group of the block where each begins: all
-        digests that it has, and few others. They are sorted."""
-        fences, fingerprints = self.file.fences, self.file.fingerprints
-        high, low = digests.T
-        fence = fences.searchsorted(high)
-        at_fence = fences[np.minimum(fence, len(fences) - 1)] == high
-        block = np.maximum(fence - 1, 0)
-        # A byte of a word is zero where it is that of the digest.
-        words = fingerprints[block] ^ ((low & np.uint64(0xFF)) * _ONES)[:, None]
-        has_byte = ((words - _ONES) & ~words & _SIGNS).any(axis=1)
-        place = np.flatnonzero(at_fence | has_byte)
-        return place, block[place] * BLOCK
+        end = bisect_ranges(lows, start, until, low, after=True)
+        some = np.flatnonzero(start < end)
+        return place[some], start[some], end[some]
 
     def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         # Postings of a group are sorted by time and instance.
@@ -199,6 +193,21 @@ class DiskRun:
         if before <= self.file.head.first:
             return self
         return DiskRun(self.file, self.classes, before if self.low is None else max(before, self.low))
+
+
+def _possible(digests: Digests, index: RunIndex) -> tuple[Ints, Ints]:
+    """The indices of the digests that a run may have, and the first group of the block where each begins: all digests
+    that it has, and few others. They are sorted."""
+    fences = index.fences
+    high, low = digests.T
+    fence = fences.searchsorted(high)
+    at_fence = fences[np.minimum(fence, len(fences) - 1)] == high
+    block = np.maximum(fence - 1, 0)
+    # A byte of a word is zero where it is that of the digest.
+    words = index.fingerprints[block] ^ ((low & np.uint64(0xFF)) * _ONES)[:, None]
+    has_byte = ((words - _ONES) & ~words & _SIGNS).any(axis=1)
+    place = np.flatnonzero(at_fence | has_byte)
+    return place, (block[place] + index.first) * BLOCK
 
 
 def _end_of_equal(ordered: Field, start: Ints, values: Ints) -> Ints:

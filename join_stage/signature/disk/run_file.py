@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -22,7 +23,8 @@ import numpy as np
 
 from common.private import open_like_directory
 from common.whole_file import sync_directory, sync_file
-from join_stage.signature.disk.paged_records import PagedRecords, PagePool, Records
+from join_stage.signature.arrays import bisect_ranges
+from join_stage.signature.disk.paged_records import Field, PagedRecords, PagePool, Records
 from join_stage.store.protocol import StoreError
 from templates.catalog import Edge
 
@@ -159,11 +161,20 @@ class DamagedRun(StoreError):
     """The file of a run is gone, or is not what was written."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunIndex:
+    """Parts of the digests of consecutive blocks, in memory: `fences` of shape (blocks,), and `fingerprints` of shape
+    (blocks, BLOCK / 8). `first` is the number of the first block."""
+
+    fences: Records
+    fingerprints: Records
+    first: int
+
+
 class RunFile:
     """A file of a run, which is read where something is looked up. Raises DamagedRun and OSError.
 
-    `postings` and `groups` are its arrays of records, whose pages are counted in `pool`. `fences` and `fingerprints`
-    are of parts of digests, and in memory: those of shape (blocks,), these of shape (blocks, BLOCK / 8).
+    `postings` and `groups` are its arrays of records, whose pages are counted in `pool`.
     """
 
     def __init__(self, path: Path, pool: PagePool) -> None:
@@ -176,9 +187,25 @@ class RunFile:
         self.size = os.fstat(self._handle).st_size
         self.head = self._described()
         self.postings, self.groups = self.arrays(pool)
-        *_, fences, fingerprints = zip(self.head.types, self.head.counts, self.head.starts, strict=False)
-        self.fences = self._whole(*fences)["high"]
-        self.fingerprints = self._whole(*fingerprints)["fingerprints"]
+
+    @cached_property
+    def index(self) -> RunIndex:
+        """That of all blocks. It is read when it is first asked for, and kept."""
+        return self._index(0, self.head.blocks)
+
+    def index_between(self, first: int, end: int) -> RunIndex:
+        """That of the blocks where digests may be whose high half is at least `first` and less than `end`."""
+        blocks = self.head.blocks
+        fences = Field(PagedRecords(self._handle, self.head.starts[2], blocks, FENCE, PagePool()), "high")
+        bounds = np.array([first, min(end, (1 << 64) - 1)], np.uint64)
+        low, high = bisect_ranges(fences, np.zeros(2, np.int64), np.full(2, blocks), bounds).tolist()
+        return self._index(max(low - 1, 0), min(high + 1, blocks) if end < 1 << 64 else blocks)
+
+    def _index(self, first: int, end: int) -> RunIndex:
+        *_, fences, fingerprints = zip(self.head.types, self.head.starts, strict=False)
+        return RunIndex(
+            self._whole(*fences, first, end)["high"], self._whole(*fingerprints, first, end)["fingerprints"], first
+        )
 
     def arrays(self, pool: PagePool) -> tuple[PagedRecords, PagedRecords]:
         """The arrays of postings and of groups, with pages of their own."""
@@ -186,8 +213,9 @@ class RunFile:
         (one, other, *_), (count, groups, *_), (start, at, *_) = head.types, head.counts, head.starts
         return PagedRecords(self._handle, start, count, one, pool), PagedRecords(self._handle, at, groups, other, pool)
 
-    def _whole(self, kind: np.dtype[Any], count: int, start: int) -> Records:
-        return np.frombuffer(os.pread(self._handle, count * kind.itemsize, start), kind)
+    def _whole(self, kind: np.dtype[Any], start: int, first: int, end: int) -> Records:
+        size = kind.itemsize
+        return np.frombuffer(os.pread(self._handle, (end - first) * size, start + first * size), kind)
 
     def _described(self) -> RunHead:
         """The description at the end."""

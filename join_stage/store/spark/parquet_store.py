@@ -97,6 +97,11 @@ class ParquetStore:
         self._remove_unnamed(manifest.files for manifest in kept.values())
         self._sweep()
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether `close` removes the directory."""
+        return self._temporary is not None
+
     def append(self, table: str, rows: pa.Table) -> None:
         """Appends rows to a table in the running batch."""
         if len(rows):

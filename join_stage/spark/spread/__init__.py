@@ -1,0 +1,1 @@
+"""The join of a large batch by many tasks, on the executors of Spark."""
