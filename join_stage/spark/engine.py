@@ -173,6 +173,9 @@ class SparkEngine:
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         return self._store.read(table, pa.schema([self.schema.tables[table].field(name) for name in columns]), key)
 
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        return self._store.find(table, column, numbers)
+
     def highest(self, table: str, column: str) -> int:
         found = self._store.highest(table, column)
         return -1 if found is None else found

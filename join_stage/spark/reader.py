@@ -12,6 +12,7 @@ from join_stage.only_read import OnlyRead
 from join_stage.state_tables import FLAT_STORE
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
+from join_stage.store.spark.data_files import find_rows
 from join_stage.store.spark.manifests import highest_number, newest_files, read_rows
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.snapshot import Snapshot
@@ -41,6 +42,10 @@ class SparkReader(OnlyRead):
         schema = pa.schema([self.schema.tables[table].field(name) for name in columns])
         kept = (read_rows(path, schema, key) for path in self._files.paths(table))
         return pa.concat_tables([schema.empty_table(), *kept])
+
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        schema = self.schema.tables[table]
+        return pa.concat_tables([schema.empty_table(), *find_rows(self._files.paths(table), schema, column, numbers)])
 
     def highest(self, table: str, column: str) -> int:
         found = [highest_number(path, column) for path in self._files.paths(table)]

@@ -52,6 +52,11 @@ class DuckDBTables:
             f"{sql} WHERE key = (SELECT w.key FROM wanted_key w)", {"wanted_key": pa.table({"key": [key]})}
         )
 
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        columns = ", ".join(f"t.{name}" for name in self.schema.tables[table].names)
+        sql = f"SELECT {columns} FROM {table} t JOIN wanted_rows w ON t.{column} = w.number"
+        return self.select(sql, {"wanted_rows": pa.table({"number": numbers})})
+
     def highest(self, table: str, column: str) -> int:
         (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()
         return int(number)

@@ -63,6 +63,10 @@ class TableStore(Protocol):
         """Some columns of a table: all rows, in no particular order, or those whose column `key` has this value. Rows
         of the running batch are included. It is faster than a query."""
 
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        """The rows of a table that have one of these numbers, which are distinct, in a column. Rows of the running
+        batch are included. It is faster than a query."""
+
     def highest(self, table: str, column: str) -> int:
         """The greatest number in a column, -1 if there is none. It is faster than a query."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,21 +68,34 @@ def newest_files(directory: Path, schema: StoreSchema) -> Files:
             return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json", schema).files
 
 
-def digests(content: bytes | memoryview) -> tuple[int, int]:
+def digests_of(path: Path) -> tuple[int, int]:
     """The digests of a Parquet file and of its footer. They detect damage, not malice."""
-    return zlib.crc32(content), zlib.crc32(content[_footer_start(content, len(content)) :])
+    with path.open("rb") as file:
+        return _digest_of_rest(file), zlib.crc32(_footer(file, path.stat().st_size))
+
+
+def _digest_of_rest(file: BinaryIO) -> int:
+    found = 0
+    while chunk := file.read(1 << 20):
+        found = zlib.crc32(chunk, found)
+    return found
+
+
+def _footer(file: BinaryIO, size: int) -> bytes:
+    """The footer of a file of this size; nothing if the file is none of Parquet."""
+    file.seek(max(size - _FOOTER_END, 0))
+    start = size - _FOOTER_END - int.from_bytes(file.read(_FOOTER_END)[:4], "little")
+    file.seek(max(start, 0))
+    return file.read() if start >= 0 else b""
 
 
 def check_whole(path: Path, file: DataFile) -> None:
     """Raises StoreError if a file is not what was written."""
     if file.digest is None:
         return
-    found = 0
     with path.open("rb") as opened:
-        while chunk := opened.read(1 << 20):
-            found = zlib.crc32(chunk, found)
-    if found != file.digest:
-        raise damaged(path)
+        if _digest_of_rest(opened) != file.digest:
+            raise damaged(path)
 
 
 def check_footer(path: Path, file: DataFile) -> None:
@@ -89,21 +103,13 @@ def check_footer(path: Path, file: DataFile) -> None:
     if file.footer_digest is None:
         return
     with path.open("rb") as opened:
-        opened.seek(max(file.size - _FOOTER_END, 0))
-        start = _footer_start(opened.read(_FOOTER_END), file.size)
-        opened.seek(max(start, 0))
-        if start < 0 or zlib.crc32(opened.read()) != file.footer_digest:
+        if zlib.crc32(_footer(opened, file.size)) != file.footer_digest:
             raise damaged(path)
 
 
 def damaged(path: Path) -> StoreError:
     """The error for a file that is not what was written."""
     return StoreError(f"the store is damaged: {path} is not what was written; take an older copy of the store")
-
-
-def _footer_start(end: bytes | memoryview, size: int) -> int:
-    """The offset of the footer in a file of this size, given the end of the file."""
-    return size - _FOOTER_END - int.from_bytes(bytes(end[-_FOOTER_END:-4]), "little")
 
 
 def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa.Table:

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.private import make_inside, make_state, open_like_directory
-from common.whole_file import drafts, sync_directory, sync_file
+from common.private import make_inside, make_state
+from common.whole_file import drafts
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.store.schema import StoreSchema
+from join_stage.store.spark.data_files import find_rows, write_rows
 from join_stage.store.spark.manifests import (
     DataFile,
     Files,
@@ -31,7 +32,6 @@ from join_stage.store.spark.manifests import (
     check_footer,
     check_whole,
     damaged,
-    digests,
     highest_number,
     read_manifest,
     read_rows,
@@ -141,6 +141,13 @@ class ParquetStore:
         fresh = self.fresh(table).filter(within)
         return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in kept), fresh])
 
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        """The rows of a table that have one of these numbers in a column. Rows of the running batch are included. Reads
+        only those parts of files that may have such rows."""
+        schema, fresh = self._tables[table], self.fresh(table)
+        kept = find_rows(self.paths(table), schema, column, numbers)
+        return pa.concat_tables([*kept, fresh.filter(pc.is_in(fresh[column], numbers))])
+
     def highest(self, table: str, column: str) -> int | None:
         """The greatest number in a column of a table, None if there is none. Reads only the footers of files."""
         found = [pc.max(self.fresh(table)[column]).as_py()]
@@ -205,7 +212,7 @@ class ParquetStore:
                 kept.append(file)
             elif count:
                 rows = read_rows(self._path(table, file), self._tables[table]).filter(stays)
-                kept.append(self._write(table, self._batch + 1, rows, file.level, file.first, file.last))
+                kept.append(self._write(table, self._batch + 1, [rows], file.level, file.first, file.last))
         self.files = {**self.files, table: tuple(kept)}
         if table in self._buffers:
             fresh = self.fresh(table)
@@ -250,7 +257,7 @@ class ParquetStore:
         times: list[int] = []
         if (dated := self.schema.dated) is not None and table in dated.tables:
             times = [*self.fresh(dated.times)[dated.start].to_pylist(), *self._covered]
-        return (self._write(table, batch, rows, 0, min(times, default=None), max(times, default=None)),)
+        return (self._write(table, batch, [rows], 0, min(times, default=None), max(times, default=None)),)
 
     def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
         """The files, with every MERGE small files of one level merged into one of the next."""
@@ -258,28 +265,22 @@ class ParquetStore:
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
             if len(members) >= MERGE:
-                rows = pa.concat_tables(read_rows(self._path(table, f), self._tables[table]) for f in members)
+                parts = (read_rows(self._path(table, f), self._tables[table]) for f in members)
                 first = min((f.first for f in members if f.first is not None), default=None)
                 last = max((f.last for f in members if f.last is not None), default=None)
-                merged = self._write(table, batch, rows, level + 1, first, last)
+                merged = self._write(table, batch, parts, level + 1, first, last)
                 rest = tuple(f for f in files if f not in members)
                 return self._merged(table, batch, (merged, *rest))
         return files
 
     def _write(
-        self, table: str, batch: int, rows: pa.Table, level: int, first: int | None, last: int | None
+        self, table: str, batch: int, parts: Iterable[pa.Table], level: int, first: int | None, last: int | None
     ) -> DataFile:
         path = self._place(table, f"{batch}-{next(self._numbers)}.parquet")
-        sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink)
-        content = memoryview(sink.getvalue())
         self._drafts.append(path)
-        with open(path, "wb", opener=open_like_directory) as file:
-            file.write(content)
-            sync_file(file.fileno())
-        sync_directory(path.parent)
+        file = write_rows(path, parts, self._tables[table], level, first, last)
         self._checked.add((table, path.name))
-        return DataFile(path.name, len(rows), len(content), level, first, last, *digests(content))
+        return file
 
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
         """Notes that a newer manifest supersedes the one of a batch, and which of its files it lacks."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from join_stage.store.protocol import StoreError
+from join_stage.store.spark import data_files
 from join_stage.store.spark import parquet_store as store_module
 from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
 from join_stage.store.spark.tables import local_frame
@@ -49,8 +52,10 @@ class Crash(Exception):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("step", ["write_manifest", "sync_directory"])
-def test_a_crash_before_the_manifest_leaves_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("module", "step"), [(store_module, "write_manifest"), (data_files, "sync_directory")])
+def test_a_crash_before_the_manifest_leaves_nothing(
+    module: ModuleType, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     store = parquet_store(tmp_path)
     store.append("settings", settings(1))
     store.commit()
@@ -60,7 +65,7 @@ def test_a_crash_before_the_manifest_leaves_nothing(step: str, tmp_path: Path, m
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, step, crash)
+        patch.setattr(module, step, crash)
         with pytest.raises(Crash):
             store.commit()
     before = on_disk(tmp_path)
@@ -80,7 +85,7 @@ def test_a_commit_that_failed_can_be_rolled_back_and_made_again(tmp_path: Path, 
     store = parquet_store(tmp_path)
     store.append("settings", settings(1))
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "sync_file", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(data_files, "sync_file", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             store.commit()
     store.rollback()
@@ -281,3 +286,40 @@ def test_chains_published_streams_and_filters_give_on_spark_what_they_give_on_du
         matches = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
         assert {row["query"] for row in matches} == {"q1", "pairs", "q3", "q4"}
         assert engine.sql("SELECT * FROM r_t_0").num_rows > 0
+
+
+# ------------------------------------------------------------ single rows
+
+
+def test_rows_are_found_in_parts_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of wide rows, a few are read with each one: what lies in other files and other parts is not looked at."""
+    monkeypatch.setattr(data_files, "GROUP_BYTES", 4_000)
+    monkeypatch.setattr(data_files, "LEAST_ROWS", 4)
+    store = parquet_store(tmp_path)
+
+    def documents(first: int, end: int) -> pa.Table:
+        rows = [{"docid": n, "id": str(n), "xml": "<a/>" * 100, "t0": n} for n in range(first, end)]
+        return pa.Table.from_pylist(rows, schema=TABLES["documents"])
+
+    for batch in range(2 * MERGE + 3):
+        store.append("documents", documents(10 * batch, 10 * batch + 10))
+        if batch < 2 * MERGE + 2:
+            store.commit()
+    sizes = [pq.read_metadata(path).row_group(0).num_rows for path in store.paths("documents")]
+    assert len(sizes) == 4 and max(sizes) < 20
+    wanted = [3, 4, 159, 160, 257, 340, 344, 9_999]
+    with monkeypatch.context() as patch:
+        read: list[int] = []
+        read_row_group = pq.ParquetFile.read_row_group
+
+        def counted(file: pq.ParquetFile, group: int, *arguments: object, **named: object) -> pa.Table:
+            read.append(group)
+            return read_row_group(file, group, *arguments, **named)
+
+        patch.setattr(pq.ParquetFile, "read_row_group", counted)
+        found = store.find("documents", "docid", pa.array(wanted, pa.int64()))
+    assert found.schema == TABLES["documents"]
+    assert sorted(zip(found["docid"].to_pylist(), found["id"].to_pylist(), strict=True)) == [
+        (n, str(n)) for n in wanted if n < 350
+    ]
+    assert 4 <= len(read) <= 5, "each part that has one of them, and no other"
