@@ -31,10 +31,10 @@ class PartTimes:
         components, store = engine._components, engine._store
         self._wrap(components.admission, "admission and parse", "admit")
         self._wrap(components.stage1, "stage 1", "evaluate", "finish_batch")
-        self._wrap(components.pipeline, "expansion", "_expand_chunk")
+        self._wrap_readers(components.pipeline)
         self._wrap(components.records, "store", "load", "flush")
         self._wrap(components.outbox, "store", "save_matches", "save_answers")
-        self._wrap(store, "store", "append", "select", "evict", "begin", "commit")
+        self._wrap(store, "store", "append", "select", "find", "evict", "begin", "commit")
         self._wrap_join(store)
 
     def reset(self) -> None:
@@ -65,6 +65,16 @@ class PartTimes:
     def _wrap(self, owner: object, part: str, *names: str) -> None:
         for name in names:
             setattr(owner, name, self._timed(getattr(owner, name), part))
+
+    def _wrap_readers(self, pipeline: Any) -> None:
+        make_reader = pipeline._reader
+
+        def made(*arguments: Any) -> Any:
+            reader = make_reader(*arguments)
+            self._wrap(reader, "expansion", "read_chunk")
+            return reader
+
+        pipeline._reader = made
 
     def _timed(self, method: Callable[..., Any], part: str) -> Callable[..., Any]:
         @wraps(method)

@@ -62,6 +62,16 @@ class Book:
         self.outputs += outputs
         self.work += work
 
+    def add(self, other: Book) -> None:
+        """Counts what another book of the same owner has of the step."""
+        for mine, theirs in ((self.step, other.step), (self.less, other.less)):
+            for key, (outputs, work) in theirs.items():
+                known = mine.setdefault(key, [0, 0])  # type: ignore[arg-type]  # the keys of both are those of one kind
+                known[0] += outputs
+                known[1] += work
+        self.outputs += other.outputs
+        self.work += other.work
+
 
 _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 

@@ -50,6 +50,11 @@ class Outbox:
     def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
         self._store, self._ledger = store, ledger
 
+    @property
+    def next_match(self) -> int:
+        """The number of the next match."""
+        return self._ledger.next_match
+
     def save_matches(self, rows: pa.Table) -> None:
         """Appends rows to the table `match_rows`."""
         self._store.append("match_rows", rows)

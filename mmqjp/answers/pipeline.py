@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from join_stage.joiner import JoinEngine, Matches
+from join_stage.joiner import JoinEngine
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.backfill import Backfill, known_tuples
 from mmqjp.answers.expand import Expansion
-from mmqjp.answers.match import match_rows, matches_in
+from mmqjp.answers.match_reader import MatchReader
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.quota import Quota
@@ -34,9 +34,6 @@ from xpath_stage.evaluator import XPathStage
 
 WitnessSource = Callable[[int], Witnesses]
 """Returns the witnesses of documents that get consecutive docids, given the first one."""
-
-MATCH_CHUNK = 2_000
-"""The number of matches expanded at a time. Their documents are in memory together."""
 
 
 class QuotaExceeded(Exception):
@@ -117,9 +114,9 @@ class Pipeline:
             else:  # the rollback has made groups new again, and they belong to the batch
                 witnesses = replace(witnesses, r_group=self._stage1.new_groups())
             context = StepContext(accounts)
-            expansion = self._expansion(context)
-            answers = self._rounds(expansion, records, witnesses)
-            answers += self._decided(context, expansion, greatest)
+            reader = self._reader(context)
+            answers = self._rounds(reader, records, witnesses)
+            answers += self._decided(context, reader, greatest)
             exceeded = accounts.exceeded()
             if not exceeded:
                 break
@@ -176,16 +173,16 @@ class Pipeline:
         first_new = min(query.qid for query in subscriptions)
         accounts = Accounts(self._registry, self._quota, cutoffs, Before(), self._usage.block, first_new)
         last = self._ledger.next_docid - 1
-        expansion = self._expansion(StepContext(accounts, owners, known))
+        self._arrivals = Arrivals(self._ledger.arrivals)
+        reader = self._reader(StepContext(accounts, owners, known))
         answers: list[Answer] = []
         records: list[Record] = []
-        self._arrivals = Arrivals(self._ledger.arrivals)
         for matches in Backfill(owners, self._registry, self._state, self._records).matches():
-            records += self._expand(expansion, matches, answers)
+            records += reader.read(matches, answers)
         records = fresh(records)
         if records:
             accounts.serve_all()
-            answers += self._rounds(self._expansion(StepContext(accounts)), records, self._published(records))
+            answers += self._rounds(self._reader(StepContext(accounts)), records, self._published(records))
         if exceeded := accounts.exceeded():
             raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
         new = {s.qid for s in subscriptions}
@@ -219,25 +216,26 @@ class Pipeline:
         times = {name: [getattr(record, name) for record in records] for name in R_DOCTS.names}
         return replace(found(records[0].docid), r_docts=pa.table(times, R_DOCTS))
 
-    def _expansion(self, context: StepContext) -> Expansion:
-        return Expansion(self._registry, self._records, self._operators, context)
+    def _reader(self, context: StepContext) -> MatchReader:
+        expansion = Expansion(self._registry, self._records, lambda part: self._operators.of(part.first.owner), context)
+        return MatchReader(expansion, self._records, self._arrivals, self._registry.template_of, self._outbox)
 
-    def _decided(self, context: StepContext, expansion: Expansion, greatest: Mapping[str, int]) -> list[Answer]:
+    def _decided(self, context: StepContext, reader: MatchReader, greatest: Mapping[str, int]) -> list[Answer]:
         """Returns what operators decide at these greatest times, and what follows from the documents they publish."""
         answers: list[Answer] = []
         while found := list(self._operators.on_watermark(context, greatest)):
             answers += _new_answers(found)
             records = [document for item in found for document in item.documents]
             if records:
-                answers += self._rounds(expansion, records, self._published(records))
+                answers += self._rounds(reader, records, self._published(records))
         return answers
 
-    def _rounds(self, expansion: Expansion, records: list[Record], witnesses: Witnesses) -> list[Answer]:
+    def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses) -> list[Answer]:
         """Returns the outputs that entered documents complete, and those of documents published on the way."""
         answers: list[Answer] = []
         while records:
             matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
-            records = self._expand(expansion, matches, answers)
+            records = reader.read(matches, answers)
             if records:
                 witnesses = self._published(records)
         return answers
@@ -247,41 +245,6 @@ class Pipeline:
         self._state.recall(records)
         self._enter(records)
         return self._witnesses(records, None)
-
-    def _expand(self, expansion: Expansion, matches: Matches, answers: list[Answer]) -> list[Record]:
-        """Expands matches: appends to `answers`, writes the matches, returns the published documents."""
-        published: list[Record] = []
-        for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
-            closed = expansion.closed(chunk["qid"].unique().to_pylist())
-            open_ones = self._arrivals.before(chunk, closed) if closed else chunk
-            if open_ones.num_rows:
-                published += self._expand_chunk(expansion, open_ones, answers)
-        return published
-
-    def _expand_chunk(self, expansion: Expansion, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
-        """Does the same for one chunk of matches."""
-        matches = matches_in(chunk)
-        self._records.load(docid for match in matches for docid in match.docids)
-        published: list[Record] = []
-        answered: list[int] = []
-        times: list[tuple[int, int]] = []
-        for place, (inputs, found) in enumerate(expansion.expand(matches)):
-            number = self._ledger.next_match + len(answered)
-            is_answered = False
-            for item in found:
-                published += item.documents
-                if item.answer is not None:
-                    is_answered = True
-                    item.answer.matches.append(number)
-                    if not item.duplicate:
-                        answers.append(item.answer)
-            if is_answered:
-                answered.append(place)
-                times.append((inputs.t0, inputs.t1))
-        if answered:
-            rows = chunk.take(pa.array(answered))
-            self._outbox.save_matches(match_rows(rows, times, self._ledger.next_match, self._registry.template_of))
-        return published
 
 
 def _new_answers(found: Iterable[Expanded]) -> list[Answer]:

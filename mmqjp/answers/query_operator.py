@@ -17,8 +17,8 @@ from mmqjp.documents.record import Inputs, Record, published_record
 from mmqjp.documents.records import Records
 from mmqjp.queries.forms import Form
 from mmqjp.queries.identity import choice_of
+from mmqjp.queries.known_queries import KnownQueries
 from mmqjp.queries.model import Subscription
-from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import DirectSelection, DirectTerm, LiteralGroup, RowPart, TargetGroup
 
 
@@ -26,7 +26,7 @@ class QueryOperator(StatelessOperator):
     """Queries: each distinct choice of documents and SELECT nodes is one answer to the members of a form. Each of them
     PUBLISHes it to its readers."""
 
-    def __init__(self, registry: Registry, records: Records, quota: Quota) -> None:
+    def __init__(self, registry: KnownQueries, records: Records, quota: Quota) -> None:
         self._registry, self._records, self._quota = registry, records, quota
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:

@@ -12,10 +12,10 @@ from mmqjp.answers.stored_usage import Before
 from mmqjp.documents.record import Record
 from mmqjp.queries.audience import QuerySet
 from mmqjp.queries.forms import Form
+from mmqjp.queries.known_queries import KnownQueries
 from mmqjp.queries.lineage import publishers_behind
 from mmqjp.queries.members import Members
 from mmqjp.queries.model import HiddenStream, Subscription
-from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import LiteralGroup
 from mmqjp.tables.spent import NO_FORM, UsageKey
 
@@ -66,7 +66,7 @@ class Accounts:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: KnownQueries,
         quota: Quota,
         cutoffs: Cutoffs,
         before: Before,
@@ -128,6 +128,23 @@ class Accounts:
         out."""
         found = {id: self._registry.form(id) for id in forms}
         return {id: self.of(form).members(batch) for id, form in found.items() if form is not None}
+
+    def charges(self) -> Iterator[tuple[str, Book]]:
+        """Yields the books that were charged, with the ids of their owners: of forms, or groups of literals."""
+        return ((id, book) for id, book in self._books.items() if book.step)
+
+    def charged_literals(self) -> Iterator[LiteralGroup]:
+        """Yields the groups of literals that have accounts."""
+        return iter(self._literals)
+
+    def add_charges(self, charged: Iterable[tuple[str, Book]], literals: Iterable[LiteralGroup]) -> None:
+        """Adds what was charged elsewhere: to forms, and to these groups of literals."""
+        for group in literals:
+            self.of_literals(group)
+        for id, book in charged:
+            if (form := self._registry.form(id)) is not None:
+                self.of(form)
+            self._book(id).add(book)
 
     def readers(self, stream: HiddenStream) -> list[ReaderGroup]:
         """Returns the groups that read a hidden stream, directly or through other hidden streams."""

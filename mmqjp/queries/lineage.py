@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from mmqjp.queries.known_queries import KnownQueries
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
 
@@ -24,7 +25,7 @@ def cycle_of(registry: Registry, name: str, without: Container[Subscription] = f
     return []
 
 
-def publishers_behind(registry: Registry, query: Subscription) -> set[Subscription]:
+def publishers_behind(registry: KnownQueries, query: Subscription) -> set[Subscription]:
     """Returns the queries whose outputs a query reads, directly or through others."""
     found: set[Subscription] = set()
     waiting: list[Owner] = [query]

@@ -145,6 +145,11 @@ class Registry:
         """Yields the targets of a row of R_T."""
         yield from self._by_row.get(row, ())
 
+    @property
+    def rows(self) -> Collection[int]:
+        """The rows of R_T that have targets."""
+        return self._by_row.keys()
+
     def parts_of_row(self, row: int) -> Collection[RowPart]:
         """Returns the targets of a row of R_T in groups, and groups of groups, that are answered together."""
         return self._by_row[row].parts if row in self._by_row else ()

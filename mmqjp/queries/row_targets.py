@@ -121,9 +121,13 @@ class LiteralGroup:
         """One of the targets."""
         return next(iter(next(iter(self._by_literal.values())))).first
 
+    def groups(self) -> Iterator[TargetGroup]:
+        """Yields its groups."""
+        return (group for groups in self._by_literal.values() for group in groups)
+
     def forms(self) -> Iterator[Form]:
         """Yields the forms of its groups, some of them more than once."""
-        return (group.form_of_queries for groups in self._by_literal.values() for group in groups)
+        return (group.form_of_queries for group in self.groups())
 
     def groups_for(self, text: str) -> list[TargetGroup]:
         """Returns the groups whose literals a text has, in the order in which they came."""

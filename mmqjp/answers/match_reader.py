@@ -1,0 +1,85 @@
+"""Reads matches, some at a time: expands them to answers, numbers those that have any, and keeps their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pyarrow as pa
+
+from join_stage.joiner import Matches
+from mmqjp.answers.answer import Answer
+from mmqjp.answers.arrivals import Arrivals
+from mmqjp.answers.expand import Expansion
+from mmqjp.answers.match import match_rows, matches_in
+from mmqjp.documents.record import Record
+from mmqjp.documents.records import Records
+
+MATCH_CHUNK = 2_000
+"""The number of matches expanded at a time. Their documents are in memory together."""
+
+
+class MatchLog(Protocol):
+    """Where the rows of matches with answers go."""
+
+    @property
+    def next_match(self) -> int:
+        """The number of the next match."""
+
+    def save_matches(self, rows: pa.Table) -> None:
+        """Keeps rows of the table `match_rows`, which are numbered from `next_match` on."""
+
+
+class MatchReader:
+    """Reads the matches of one step."""
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        records: Records,
+        arrivals: Arrivals,
+        template_of: Callable[[int], int],
+        log: MatchLog,
+    ) -> None:
+        """`arrivals` has the documents of the step, and `template_of` returns the template of a row of R_T."""
+        self._expansion, self._records, self._arrivals = expansion, records, arrivals
+        self._template_of, self._log = template_of, log
+
+    def read(self, matches: Matches, answers: list[Answer]) -> list[Record]:
+        """Expands matches: appends to `answers`, keeps the matches, returns the published documents."""
+        published: list[Record] = []
+        for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
+            published += self.read_chunk(chunk, answers)
+        return published
+
+    def read_chunk(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
+        """Does the same for at most MATCH_CHUNK matches."""
+        closed = self._expansion.closed(chunk["qid"].unique().to_pylist())
+        open_ones = self._arrivals.before(chunk, closed) if closed else chunk
+        if not open_ones.num_rows:
+            return []
+        return self._read_open(open_ones, answers)
+
+    def _read_open(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
+        matches = matches_in(chunk)
+        self._records.load(docid for match in matches for docid in match.docids)
+        published: list[Record] = []
+        answered: list[int] = []
+        times: list[tuple[int, int]] = []
+        for place, (inputs, found) in enumerate(self._expansion.expand(matches)):
+            number = self._log.next_match + len(answered)
+            is_answered = False
+            for item in found:
+                published += item.documents
+                if item.answer is not None:
+                    is_answered = True
+                    item.answer.matches.append(number)
+                    if not item.duplicate:
+                        answers.append(item.answer)
+            if is_answered:
+                answered.append(place)
+                times.append((inputs.t0, inputs.t1))
+        if answered:
+            rows = chunk.take(pa.array(answered))
+            self._log.save_matches(match_rows(rows, times, self._log.next_match, self._template_of))
+        return published

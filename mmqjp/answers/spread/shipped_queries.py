@@ -1,0 +1,142 @@
+"""What executors need of the queries: those parts of rows of R_T whose matches they can answer by themselves."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Collection, Iterator, Sequence
+from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mmqjp.queries.audience import QuerySet
+from mmqjp.queries.few import Few
+from mmqjp.queries.forms import Form
+from mmqjp.queries.members import Ints, Members
+from mmqjp.queries.model import HiddenStream, Subscription, Target
+from mmqjp.queries.registry import Registry
+from mmqjp.queries.row_targets import LiteralGroup, RowPart, TargetGroup
+
+
+class ShippedQueries:
+    """The queries of those rows whose matches concern nothing but queries over external streams that nobody reads:
+    nothing else in the step depends on their answers. Implements `mmqjp.queries.known_queries.KnownQueries`."""
+
+    def __init__(self, registry: Registry, rows: Collection[int]) -> None:
+        """Takes those of some rows of R_T that can be answered apart."""
+        is_external = cache(lambda stream: not registry.made_of(stream))
+        self._parts: dict[int, Sequence[RowPart]] = {}
+        self._templates: dict[int, int] = {}
+        for row in rows:
+            parts = tuple(registry.parts_of_row(row))
+            if all(
+                group.form is not None
+                and not registry.read_of(group.form.id)
+                and all(is_external(stream) for target in group.targets for stream in target.streams)
+                for part in parts
+                for group in _groups(part)
+            ):
+                self._parts[row], self._templates[row] = parts, registry.template_of(row)
+        self._forms = {
+            group.form_of_queries.id: group.form_of_queries
+            for parts in self._parts.values()
+            for part in parts
+            for group in _groups(part)
+        }
+        self.rows: Ints = np.array(sorted(self._parts), np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickled = io.BytesIO()
+        _Pickler(pickled, pickle.HIGHEST_PROTOCOL).dump((self._parts, self._templates, self._forms, self.rows))
+        return _unpickled, (pickled.getvalue(),)
+
+    @property
+    def subscriptions(self) -> dict[int, Subscription]:
+        return {query.qid: query for form in self._forms.values() for query in form.audience.queries}
+
+    def form(self, id: str) -> Form | None:
+        return self._forms.get(id)
+
+    def parts_of_row(self, row: int) -> Collection[RowPart]:
+        return self._parts.get(row, ())
+
+    def template_of(self, row: int) -> int:
+        return self._templates[row]
+
+    def literal_groups(self) -> Iterator[tuple[int, LiteralGroup]]:
+        """Yields the groups of literals, each with its row."""
+        return ((row, part) for row, parts in self._parts.items() for part in parts if isinstance(part, LiteralGroup))
+
+    # Of what concerns streams of queries there is nothing.
+
+    def read_of(self, form_id: str) -> list[Subscription]:
+        return []
+
+    def readers(self, stream: str) -> list[Subscription]:
+        return []
+
+    def named(self, name: str) -> list[Subscription]:
+        return []
+
+    def inner(self, target: Target) -> Iterator[HiddenStream]:
+        return iter(())
+
+
+def _groups(part: RowPart) -> Sequence[TargetGroup]:
+    return tuple(part.groups()) if isinstance(part, LiteralGroup) else (part,)
+
+
+class _NoNormalForm:
+    """Stands for the normal form of a query, which is that of its form."""
+
+    form_id = ""
+
+    @property
+    def normal(self) -> Any:
+        raise AssertionError("executors ask forms for normal forms")
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out what executors do not need: texts of queries, the catalog, and whatever is made of it."""
+
+    def reducer_override(self, one: Any) -> Any:
+        if isinstance(one, Subscription):
+            return _query, (one.qid, one.name, one.since, one.window, one.form_id, one.begun, one.gaps)
+        if isinstance(one, QuerySet):
+            return __newobj__, (type(one),), _state_of(one)
+        if isinstance(one, TargetGroup):
+            known: dict[str, Any] = {
+                "number": one.number,
+                "form": one.form,
+                "forms": None,
+                "targets": Few(),
+                "placed": None,
+            }
+            made = {name: getattr(one, name) for name in ("op", "residual", "sides", "derived", "direct")}
+            return __newobj__, (TargetGroup,), {**known, "targets": Few(), **made}
+        if isinstance(one, Members) and one.identities:
+            return one.__class__.__reduce_ex__(replace(one, identities=()), pickle.HIGHEST_PROTOCOL)
+        return NotImplemented
+
+
+def _state_of(queries: QuerySet) -> dict[str, Any]:
+    state = {"id": queries.id, "_queries": Few(), "_audience": queries.audience, "_members": set(), "_changed": set()}
+    if isinstance(queries, Form):
+        made = {name: getattr(queries, name) for name in ("selection", "literal_tests", "shared")}
+        return state | {"_beside": None} | made
+    return state
+
+
+def _query(
+    qid: int, name: str, since: int, window: int | None, form_id: str, begun: int, gaps: list[tuple[int, int | None]]
+) -> Subscription:
+    return Subscription(qid, name, "", 0, since, window, form_id, begun, _NoNormalForm(), gaps=gaps)
+
+
+def _unpickled(pickled: bytes) -> ShippedQueries:
+    made: ShippedQueries = object.__new__(ShippedQueries)
+    made._parts, made._templates, made._forms, made.rows = pickle.loads(pickled)
+    return made
