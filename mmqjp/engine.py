@@ -132,7 +132,16 @@ class Engine:
             timing = Timing(lateness, idle_after, max_ahead)
             quota = Quota(max_matches, max_outputs, max_work)
             self._components = assemble(
-                self._store, ledger, stage1, timing, quota, max_document, max_nodes, self._make_operators, now
+                self._store,
+                ledger,
+                stage1,
+                timing,
+                quota,
+                max_document,
+                max_nodes,
+                self._make_operators,
+                now,
+                has_executors=session is not None and not read_only,
             )
         except BaseException:
             self._store.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -88,6 +88,10 @@ class FactorisedMatches:
         for batch in self._batches():
             for start in range(0, batch.num_rows, max_chunksize):
                 yield batch.slice(start, max_chunksize)
+
+    def costs(self) -> Collection[Cost]:
+        """The costs of the templates that were read so far."""
+        return self._costs.of_templates().values()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         yield from self._filtered

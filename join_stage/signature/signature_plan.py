@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import Batch, Matches, Scope
+from join_stage.signature.disk.merging import Merger
 from join_stage.signature.disk.stored_runs import StoredRuns, evicted
 from join_stage.signature.join import Mark, SignatureJoin
 from join_stage.store.protocol import StoreError
@@ -55,14 +56,15 @@ class StoredState(Protocol):
 class SignaturePlan:
     """Joins with postings. The tables of the store are what lasts; postings follow from them.
 
-    `directory` is where runs are kept on disk; without one, all postings are in memory.
+    `directory` is where runs are kept on disk; without one, all postings are in memory. `merger` merges runs; by
+    default this process does.
     """
 
     in_sql: ClassVar[bool] = False
 
-    def __init__(self, state: StoredState, directory: Path | None) -> None:
+    def __init__(self, state: StoredState, directory: Path | None, merger: Merger | None = None) -> None:
         self._state = state
-        self._join = SignatureJoin(None if directory is None else StoredRuns(directory))
+        self._join = SignatureJoin(None if directory is None else StoredRuns(directory, merger))
         self._loaded = False
         self._before: Mark | None = None
         self._end = 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from common.private import make_inside
@@ -21,6 +22,7 @@ from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, RUNS, STATE, drop_
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
 from join_stage.store.spark.loss import telling_loss
+from join_stage.store.spark.manifests import DataFile
 from join_stage.store.spark.parquet_store import ParquetStore
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.tables import TableViews, local_frame
@@ -46,6 +48,10 @@ _SETTINGS = {
 
 VIEW_CACHE = "view_cache"
 """The folder of a store in which the plan `views` keeps its cache while the store is open."""
+
+
+SCRATCH = "scratch"
+"""The folder of a store for files that executors write for the driver."""
 
 
 @telling_loss
@@ -81,7 +87,8 @@ class SparkEngine:
     def _make_plan(self, name: str, cache_bytes: int) -> SparkPlan:
         """The plan of a name. Raises UnknownPlan if there is none."""
         cache = self._store.directory / VIEW_CACHE
-        shutil.rmtree(cache, ignore_errors=True)  # of a killed run
+        for left in (cache, self._store.directory / SCRATCH):  # by a killed run
+            shutil.rmtree(left, ignore_errors=True)
         if name in PLANS and name != "signature" and runs_manifest(self) is None:
             shutil.rmtree(self._store.directory / RUNS, ignore_errors=True)
         if name == "basic":
@@ -90,7 +97,7 @@ class SparkEngine:
             return SparkViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
             runs = make_inside(self._store.directory, RUNS)
-            return SparkSignaturePlan(self, self._store, runs, self._session.sparkContext)
+            return SparkSignaturePlan(self, self._store, runs, self.context)
         raise UnknownPlan(name)
 
     # ------------------------------------------------------------ R_T
@@ -117,6 +124,43 @@ class SparkEngine:
 
     def append(self, table: str, rows: pa.Table) -> None:
         self._store.append(table, rows)
+
+    # ------------------------------------------------------------ what executors write
+
+    @property
+    def context(self) -> SparkContext:
+        """The context of the session."""
+        return self._session.sparkContext
+
+    @property
+    def parallelism(self) -> int:
+        """The number of tasks that run at the same time."""
+        return self.context.defaultParallelism
+
+    def write_out(self, table: str) -> list[str]:
+        """Writes to a file what was appended to a table in the running batch. Returns the paths of all its files, for
+        `find_rows`."""
+        self._store.write_out(table)
+        return self._store.paths_to_look_up(table)
+
+    def prefix_for_others(self, tables: Iterable[str]) -> str:
+        """What the names of files begin with that executors write for these tables in the running batch."""
+        return self._store.prefix_for_others(tables)
+
+    def emptied_scratch(self) -> Path:
+        """The folder of files of a batch that no table has, emptied of those of earlier batches."""
+        shutil.rmtree(self._store.directory / SCRATCH, ignore_errors=True)
+        return make_inside(self._store.directory, SCRATCH)
+
+    def folder(self, table: str) -> Path:
+        """Where the files of a table are."""
+        return self._store.folder(table)
+
+    def adopt(self, table: str, file: DataFile) -> None:
+        """Adds a file that an executor has written to a table."""
+        self._store.adopt(table, file)
+
+    # ------------------------------------------------------------ the rest of a batch
 
     def evict(self, before: int) -> None:
         self._plan.evicted(self._store.evict(before), before)
@@ -153,6 +197,7 @@ class SparkEngine:
         try:
             self._plan.close()
         finally:
+            shutil.rmtree(self._store.directory / SCRATCH, ignore_errors=True)
             self._store.close()
 
     # ------------------------------------------------------------ queries and joins

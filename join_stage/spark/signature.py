@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ from pyspark.sql import DataFrame
 from join_stage.joiner import Batch, Matches, Scope
 from join_stage.signature.arrays import dictionary_encode
 from join_stage.signature.signature_plan import SignaturePlan, telling_no_room
+from join_stage.spark.spread.merger import SparkMerger, merge_on_executor
 from join_stage.spark.spread.spread import Spread
 from join_stage.state_tables import STATE, runs_manifest, save_runs_manifest
 from join_stage.store.protocol import TableStore
 from join_stage.store.spark.parquet_store import ParquetStore
-from join_stage.store.spark.start import is_local
 from templates.witness import R_GROUP, Witnesses
 
 _EDGE = 1 << 30
@@ -26,13 +27,15 @@ _EDGE = 1 << 30
 
 class SparkSignaturePlan(SignaturePlan):
     """A `SparkPlan` over the engine's own tables, whose files `files` reads. Keeps runs in `directory`. Executors join
-    large batches if they see that directory."""
+    large batches, unless the store is temporary: who has outputs may read them when it is gone."""
 
     def __init__(self, store: TableStore, files: ParquetStore, directory: Path, context: SparkContext) -> None:
-        super().__init__(_StoredState(store, files), directory)
-        self._spread = None
-        if is_local(str(context.master)) or not files.is_temporary:
-            self._spread = Spread(context, self._join.rows, self._join.costs)
+        # With one core of this machine, a batch would have to wait for a merge.
+        merger = SparkMerger(context) if not files.is_temporary and context.defaultParallelism > 1 else None
+        if merger is not None:
+            files.merge_elsewhere = partial(merge_on_executor, context)
+        super().__init__(_StoredState(store, files), directory, merger)
+        self._spread = None if files.is_temporary else Spread(context, self._join.rows, self._join.costs)
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
         return self.answer(batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from feeds.times import Now
 from join_stage.joiner import JoinEngine
@@ -30,6 +31,9 @@ from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage
+
+if TYPE_CHECKING:
+    from mmqjp.answers.spread.spread import SpreadAnswers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,13 @@ def assemble(
     max_nodes: int | None,
     make_operators: MakeOperators,
     now: Now,
+    *,
+    has_executors: bool,
 ) -> Components:
     """Opens the components over a store and registers its queries. A store of an older format is migrated.
 
     A document may have at most `max_document` bytes, and at most `max_nodes` elements and attributes; None means
-    unlimited. Raises StoreError if the store cannot be read.
+    unlimited. `has_executors` says whether the store is one on Spark. Raises StoreError if the store cannot be read.
     """
     with gc_paused(lasting=True):
         stored_queries, compiler = StoredQueries(store), Compiler()
@@ -87,10 +93,20 @@ def assemble(
     state = JoinState(store, ledger, registry, stage1, records)
     admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
-    outbox = Outbox(store, ledger)
+    spread = _spread_answers(store, ledger, registry, records, quota) if has_executors else None
+    outbox = Outbox(store, ledger, spread)
     operators = make_operators(registry, records, ledger, watermarks, quota)
-    pipeline = Pipeline(stage1, store, ledger, registry, records, state, outbox, operators, quota)
+    pipeline = Pipeline(stage1, store, ledger, registry, records, state, outbox, operators, quota, spread)
     return Components(
         store, ledger, watermarks, records, stage1, stored_queries, registry, changes, state, eviction, admission,
         outbox, pipeline, now,
     )  # fmt: skip
+
+
+def _spread_answers(
+    store: JoinEngine, ledger: Ledger, registry: Registry, records: Records, quota: Quota
+) -> SpreadAnswers:
+    from join_stage.spark.engine import SparkEngine
+    from mmqjp.answers.spread.spread import SpreadAnswers
+
+    return SpreadAnswers(cast(SparkEngine, store), ledger, registry, records, quota)

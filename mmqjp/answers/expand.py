@@ -8,7 +8,7 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operator, StepContext
 from mmqjp.answers.quota import NEVER
 from mmqjp.documents.record import Inputs
-from mmqjp.documents.records import Records
+from mmqjp.documents.records import StoredRecords
 from mmqjp.queries.known_queries import KnownQueries
 from mmqjp.queries.row_targets import RowPart
 
@@ -17,7 +17,11 @@ class Expansion:
     """Expands the matches of one step to the plan nodes that subscribe to their rows."""
 
     def __init__(
-        self, queries: KnownQueries, records: Records, operator_of: Callable[[RowPart], Operator], context: StepContext
+        self,
+        queries: KnownQueries,
+        records: StoredRecords,
+        operator_of: Callable[[RowPart], Operator],
+        context: StepContext,
     ) -> None:
         """`operator_of` returns the operator of the plan nodes of a part of a row."""
         self._queries, self._records, self._operator_of, self._context = queries, records, operator_of, context

@@ -251,6 +251,11 @@ class OutputChunk:
         later = self._seq > seq
         return OutputChunk(self._fan_out, self._answer[later], self._member[later], self._seq[later])
 
+    def until(self, seq: int) -> OutputChunk:
+        """Returns those with a lesser number."""
+        earlier = self._seq < seq
+        return OutputChunk(self._fan_out, self._answer[earlier], self._member[earlier], self._seq[earlier])
+
     def _rows(self) -> Iterator[tuple[int, int, int]]:
         return zip(self._answer.tolist(), self._member.tolist(), self._seq.tolist(), strict=True)
 

@@ -13,7 +13,7 @@ from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.expand import Expansion
 from mmqjp.answers.match import match_rows, matches_in
 from mmqjp.documents.record import Record
-from mmqjp.documents.records import Records
+from mmqjp.documents.records import StoredRecords
 
 MATCH_CHUNK = 2_000
 """The number of matches expanded at a time. Their documents are in memory together."""
@@ -36,7 +36,7 @@ class MatchReader:
     def __init__(
         self,
         expansion: Expansion,
-        records: Records,
+        records: StoredRecords,
         arrivals: Arrivals,
         template_of: Callable[[int], int],
         log: MatchLog,

@@ -13,7 +13,7 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.usage import Accounts
 from mmqjp.documents.record import Inputs, Record
-from mmqjp.documents.records import Records
+from mmqjp.documents.records import Records, StoredRecords
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry
@@ -106,7 +106,7 @@ def in_order(part: RowPart, inputs: Inputs) -> bool:
     return part.op != "FOLLOWED BY" or len(inputs) == 1 or inputs[0].t1 < inputs[1].t0
 
 
-def value_of(records: Records, binding: JointBinding, term: Term) -> Value:
+def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> Value:
     """Returns the value of a term. A variable of a tuple stands for a node of an earlier document."""
     record, node = binding[term.var]
     if record.kind == "hidden":

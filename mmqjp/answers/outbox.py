@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.answer_rows import answer_rows, by_answer
+from mmqjp.answers.fan_out import FanOut
 from mmqjp.answers.output import Output, json_nodes
-from mmqjp.answers.outputs import Outputs, OutputStream
+from mmqjp.answers.outputs import Chunk, Outputs, OutputStream
+from mmqjp.answers.spread.written_outputs import WrittenOutputs
 from mmqjp.answers.stored_outputs import stored_chunks, stored_chunks_by_time
 from mmqjp.queries.members import Members
 from mmqjp.tables.answers import documents_behind
 from mmqjp.tables.ledger import Ledger
+
+if TYPE_CHECKING:
+    from mmqjp.answers.spread.spread import SpreadAnswers
 
 SINK_PREFIX = "sink:"
 """The prefix of the settings with positions of sinks. The name of the sink follows."""
@@ -47,8 +53,9 @@ class Position:
 class Outbox:
     """Appends matches and answers, and reads outputs. The caller begins and commits batches."""
 
-    def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
-        self._store, self._ledger = store, ledger
+    def __init__(self, store: JoinEngine, ledger: Ledger, spread: SpreadAnswers | None = None) -> None:
+        """`spread` has the answers that executors have found."""
+        self._store, self._ledger, self._spread = store, ledger, spread
 
     @property
     def next_match(self) -> int:
@@ -63,16 +70,22 @@ class Outbox:
     def save_answers(self, answers: Sequence[Answer], members: Mapping[str, Members]) -> Outputs:
         """Numbers answers and their outputs, and appends them, with the matches behind them. Returns the outputs in the
         order of their numbers, which is the order of output lines. `members` has those of each form."""
+        ledger, first_seq = self._ledger, self._ledger.next_seq
+        if self._spread is not None and (files := self._spread.write(answers, members)) is not None:
+            return WrittenOutputs(files, members, range(first_seq, ledger.next_seq), self._stored)
         if not answers:
             return Outputs()
-        ledger = self._ledger
         rows = answer_rows(answers, members, ledger.batch, ledger.next_answer, ledger.next_seq)
         self._store.append("answers", rows.answers)
         self._store.append("withheld", rows.withheld)
         self._store.append("answer_matches", rows.matches)
         ledger.next_answer += len(rows.answers)
         ledger.next_seq += rows.outputs
-        return Outputs(rows.answers, members, by_answer(rows.withheld), rows.outputs)
+        fan_out = cache(lambda: FanOut(rows.answers, members, by_answer(rows.withheld)))
+        return Outputs(lambda: fan_out().chunks(), rows.outputs)
+
+    def _stored(self, after: int) -> Iterator[Chunk]:
+        return stored_chunks(self._store, after)
 
     def outputs(self, after: int) -> OutputStream:
         """Returns the stored outputs with numbers greater than `after`, in the order of their numbers."""

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from types import MappingProxyType
 from typing import Protocol, overload
 
-import pyarrow as pa
-
-from mmqjp.answers.fan_out import FanOut, OutputChunk, OutputLines
+from mmqjp.answers.fan_out import OutputChunk, OutputLines
 from mmqjp.answers.output import Output
-from mmqjp.queries.members import Members
 
 SHOWN = 20
 """The most outputs that `repr` shows: there may be more than fit in memory."""
@@ -49,23 +44,10 @@ class OutputStream(Iterable[Output]):
 class Outputs(OutputStream, Sequence[Output]):
     """The outputs of a batch, in the order of output lines."""
 
-    def __init__(
-        self,
-        answers: pa.Table | None = None,
-        members: Mapping[str, Members] = MappingProxyType({}),
-        withheld: Mapping[int, frozenset[int]] = MappingProxyType({}),
-        count: int = 0,
-    ) -> None:
-        """See `mmqjp.answers.fan_out.FanOut`. `count` is the number of outputs."""
-        super().__init__(self._made)
-        self._answers, self._members, self._withheld, self._count = answers, members, withheld, count
-
-    @cached_property
-    def _fan_out(self) -> FanOut | None:
-        return None if self._answers is None else FanOut(self._answers, self._members, self._withheld)
-
-    def _made(self) -> Iterator[OutputChunk]:
-        return iter(()) if self._fan_out is None else self._fan_out.chunks()
+    def __init__(self, chunks: Callable[[], Iterator[OutputChunk]] = lambda: iter(()), count: int = 0) -> None:
+        """`chunks` makes the outputs, and `count` is their number."""
+        super().__init__(chunks)
+        self._made, self._count = chunks, count
 
     def __len__(self) -> int:
         return self._count

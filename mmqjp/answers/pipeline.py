@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -31,6 +32,9 @@ from mmqjp.state.join_state import JoinState
 from mmqjp.tables.ledger import Ledger
 from templates.witness import R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
+
+if TYPE_CHECKING:
+    from mmqjp.answers.spread.spread import SpreadAnswers
 
 WitnessSource = Callable[[int], Witnesses]
 """Returns the witnesses of documents that get consecutive docids, given the first one."""
@@ -79,10 +83,12 @@ class Pipeline:
         outbox: Outbox,
         operators: Operators,
         quota: Quota,
+        spread: SpreadAnswers | None = None,
     ) -> None:
+        """`spread` answers large batches on executors, if there are any."""
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records, self._outbox, self._operators = registry, records, outbox, operators
-        self._quota = quota
+        self._quota, self._spread = quota, spread
         self._usage = StoredUsage(store, ledger.next_arrival)
         self._arrivals = Arrivals()
 
@@ -115,7 +121,7 @@ class Pipeline:
                 witnesses = replace(witnesses, r_group=self._stage1.new_groups())
             context = StepContext(accounts)
             reader = self._reader(context)
-            answers = self._rounds(reader, records, witnesses)
+            answers, spread = self._first_round(reader, records, witnesses, accounts, cutoffs)
             answers += self._decided(context, reader, greatest)
             exceeded = accounts.exceeded()
             if not exceeded:
@@ -132,10 +138,11 @@ class Pipeline:
             pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
         self._save(accounts)
-        return Answered(answers, self._members(accounts, answers), pauses)
+        return Answered(answers, self._members(accounts, answers, spread), pauses)
 
-    def _members(self, accounts: Accounts, answers: Iterable[Answer]) -> dict[str, Members]:
-        return accounts.members({answer.form for answer in answers}, self._ledger.batch)
+    def _members(self, accounts: Accounts, answers: Iterable[Answer], others: Iterable[str] = ()) -> dict[str, Members]:
+        """Returns the members of the forms that have answers, and of other forms."""
+        return accounts.members({answer.form for answer in answers}.union(others), self._ledger.batch)
 
     def _save(self, accounts: Accounts) -> None:
         """Writes, within the batch, the state of operators and what queries have used of their quotas up to the last
@@ -151,6 +158,8 @@ class Pipeline:
     def finish_batch(self, *, committed: bool) -> None:
         """Ends the batch. If it was not committed, discards what the step wrote."""
         self._operators.finish_batch(committed=committed)
+        if self._spread is not None:
+            self._spread.discard()
         if committed:
             self._usage.committed()
         else:
@@ -229,6 +238,20 @@ class Pipeline:
             if records:
                 answers += self._rounds(reader, records, self._published(records))
         return answers
+
+    def _first_round(
+        self, reader: MatchReader, records: list[Record], witnesses: Witnesses, accounts: Accounts, cutoffs: Cutoffs
+    ) -> tuple[list[Answer], Iterable[str]]:
+        """Returns the outputs that entered documents complete, as `_rounds` does, but for those that executors find;
+        and the forms that have outputs there."""
+        if self._spread is None or not records:
+            return self._rounds(reader, records, witnesses), ()
+        matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
+        rest, forms = self._spread.answer(matches, records, accounts, self._usage.block, cutoffs)
+        answers: list[Answer] = []
+        if published := reader.read(rest, answers):
+            answers += self._rounds(reader, published, self._published(published))
+        return answers, forms
 
     def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses) -> list[Answer]:
         """Returns the outputs that entered documents complete, and those of documents published on the way."""

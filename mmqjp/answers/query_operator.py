@@ -14,7 +14,7 @@ from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, OutOfSteps, Quota, Steps
 from mmqjp.answers.shared_account import Share, SharedAccount
 from mmqjp.documents.record import Inputs, Record, published_record
-from mmqjp.documents.records import Records
+from mmqjp.documents.records import StoredRecords
 from mmqjp.queries.forms import Form
 from mmqjp.queries.identity import choice_of
 from mmqjp.queries.known_queries import KnownQueries
@@ -26,7 +26,7 @@ class QueryOperator(StatelessOperator):
     """Queries: each distinct choice of documents and SELECT nodes is one answer to the members of a form. Each of them
     PUBLISHes it to its readers."""
 
-    def __init__(self, registry: KnownQueries, records: Records, quota: Quota) -> None:
+    def __init__(self, registry: KnownQueries, records: StoredRecords, quota: Quota) -> None:
         self._registry, self._records, self._quota = registry, records, quota
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:

@@ -21,6 +21,9 @@ class Identity:
         """Returns the identity of a query."""
         return cls(f"[{encode_basestring(name)}, {encode_basestring(text)}, {occurrence}")
 
+    def __reduce__(self) -> tuple[type[Identity], tuple[str]]:
+        return Identity, (self.text,)
+
     def id(self, choice: bytes) -> str:
         """Returns an output's id: 32 hexadecimal digits of a digest. `choice` is what `choice_of` returns, encoded."""
         if self._begun is None:  # very many queries have no output

@@ -27,11 +27,11 @@ class Registry:
         self.catalog = catalog
         self.stage1, self._stage2 = stage1, stage2
         self.subscriptions: dict[int, Subscription] = {}
+        self.version = 0  # changes with every change of the queries
         self._by_name, self._by_text = ByKey(), ByKey()
         self._by_row, self._forms = dict[int, RowTargets](), Forms()
         self._active_targets: Counter[int] = Counter()
-        self._hidden: dict[str, HiddenStream] = {}
-        self._hidden_readers: dict[str, Counter[Owner]] = {}
+        self._hidden, self._hidden_readers = dict[str, HiddenStream](), dict[str, Counter[Owner]]()
         self._windows: Counter[int] = Counter()
         self._joined: Counter[tuple[str, str]] = Counter()
         self._readers: Counter[str] = Counter()
@@ -85,6 +85,7 @@ class Registry:
         return found
 
     def _forget_sources(self) -> None:
+        self.version += 1
         self._sources.clear()
         self._joined_streams = self._outside = self._read = None
 
@@ -144,11 +145,6 @@ class Registry:
     def of_row(self, row: int) -> Iterator[Target]:
         """Yields the targets of a row of R_T."""
         yield from self._by_row.get(row, ())
-
-    @property
-    def rows(self) -> Collection[int]:
-        """The rows of R_T that have targets."""
-        return self._by_row.keys()
 
     def parts_of_row(self, row: int) -> Collection[RowPart]:
         """Returns the targets of a row of R_T in groups, and groups of groups, that are answered together."""
@@ -265,6 +261,7 @@ class Registry:
     def deactivate(self, owner: Owner) -> None:
         """Drops from stage 2 the rows of R_T that no other active plan node needs. Stage 1 still evaluates the
         patterns, and their witnesses are stored."""
+        self.version += 1
         self._forms.note(owner)
         for target in owner.targets:
             self._active_targets[target.row] -= 1
@@ -278,6 +275,7 @@ class Registry:
 
     def activate(self, owner: Owner) -> None:
         """Undoes `deactivate`."""
+        self.version += 1
         self._forms.note(owner)
         for target in owner.targets:
             self._active_targets[target.row] += 1

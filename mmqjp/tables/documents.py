@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -50,7 +51,13 @@ BEFORE_ARRIVALS = 1 << 40
 _ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
 
 
-def document_rows(store: TableStore, docids: Sequence[int]) -> pa.Table:
+class HasDocuments(Protocol):
+    """A store, as far as `document_rows` asks."""
+
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table: ...
+
+
+def document_rows(store: HasDocuments, docids: Sequence[int]) -> pa.Table:
     """Returns the rows of some documents, each given once, in no particular order."""
     return store.find("documents", "docid", pa.array(docids, pa.int64()))
 

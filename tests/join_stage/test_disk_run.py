@@ -12,7 +12,7 @@ import pytest
 
 from join_stage.signature.disk import merging, paged_records, run_file
 from join_stage.signature.disk.disk_run import DiskRun
-from join_stage.signature.disk.merging import Merge
+from join_stage.signature.disk.merging import Merge, MergerHere
 from join_stage.signature.disk.paged_records import PagedRecords, PagePool
 from join_stage.signature.disk.run_file import DamagedRun, Layout, RunFile
 from join_stage.signature.disk.write_run import write_run
@@ -102,7 +102,7 @@ def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeyp
             runs.append(one)
     if not runs:
         return
-    merge = Merge(runs, tmp_path / "merged.run")
+    merge = Merge(runs, tmp_path / "merged.run", MergerHere())
     merge.start()
     merge.wait()
     assert merge.is_done, merge.error
@@ -117,11 +117,11 @@ def test_a_merge_that_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(merging, "PIECE", 7)
     rng = np.random.default_rng(2)
     runs = [written(tmp_path / f"{i}.run", *random_run(rng, 100, i * 100, 50)) for i in range(2)]
-    merge = Merge(runs, tmp_path / "merged.run")
+    merge = Merge(runs, tmp_path / "merged.run", MergerHere())
     merge.start()
     merge.abandon()
     assert not (tmp_path / "merged.run").exists()
-    never = Merge(runs, tmp_path / "merged.run")
+    never = Merge(runs, tmp_path / "merged.run", MergerHere())
     never.abandon()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.run", "1.run"]
 

@@ -5,13 +5,13 @@ A merge reads and writes each file from start to end, and has one piece in memor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,22 +24,48 @@ from join_stage.signature.disk.run_file import NARROW, EdgeClass, RunWriter
 PIECE = 100_000
 """The number of postings, or of other records, that are moved at a time."""
 
+STOPPED_AGAIN_AFTER = 0.5
+"""Seconds after which a merger is told again that it is stopped: it may have begun only then."""
+
 _CLASS = np.uint64(0xFFFF)
 """The bits in which the number of a class takes the place of those of a digest."""
+
+
+class Merger(Protocol):
+    """Does merges, each in a thread that waits for it."""
+
+    def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
+        """Merges runs into a new file. Removes what it wrote if it fails, or is stopped."""
+
+    def stop(self, path: Path) -> None:
+        """Is told that a merge, by the path of its new file, is stopped by now."""
+
+
+class MergerHere:
+    """Does merges in this process."""
+
+    def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
+        steps = merged(runs, path)
+        for _ in steps:
+            if is_stopped():
+                steps.close()
+                return
+
+    def stop(self, path: Path) -> None:
+        """Does nothing: the merge looks whether it is stopped."""
 
 
 class Merge:
     """The merge of some runs into the file of one, in a thread. The file is whole when it `is_done`; `error` has what
     went wrong."""
 
-    def __init__(self, runs: Sequence[DiskRun], path: Path) -> None:
-        self.runs, self.path = tuple(runs), path
+    def __init__(self, runs: Sequence[DiskRun], path: Path, merger: Merger) -> None:
+        self.runs, self.path, self._merger = tuple(runs), path, merger
         self.files = frozenset(run.file for run in runs)
         self.is_done = False
         self.error: BaseException | None = None
         self._thread: Thread | None = None
         self._stopped = False
-        self._writer: RunWriter | None = None
 
     def start(self) -> None:
         """Begins."""
@@ -58,57 +84,69 @@ class Merge:
 
     def _run(self) -> None:
         try:
-            for _ in self._work():
-                if self._stopped:
-                    return
-            self.is_done = True
+            self._merger.merge(self.runs, self.path, lambda: self._stopped)
+            self.is_done = not self._stopped
         except BaseException as error:
-            self.error = error
+            if not self._stopped:
+                self.error = error
 
     def abandon(self) -> None:
         """Ends the work, and removes what was written."""
         self._stopped = True
-        self.wait()
-        if self._writer is not None:
-            self._writer.abandon()
+        while self._thread is not None and self._thread.is_alive():
+            self._merger.stop(self.path)
+            self._thread.join(STOPPED_AGAIN_AFTER)
+        for left in self.path.parent.glob(f"{self.path.stem}.*"):
+            left.unlink(missing_ok=True)
 
-    def _work(self) -> Iterator[None]:
-        """Does everything. Yields between the pieces, where it may be stopped."""
-        heads = [run.file.head for run in self.runs]
-        classes: dict[EdgeClass, int] = {}
-        inputs: list[_Input] = []
-        for run in self.runs:
-            inputs.append(_Input(run, sum(head.instances for head in heads[: len(inputs)]), classes))
-        count = 0
-        for one in inputs:
-            for kept in one.counts():
-                count += kept
-                yield
-        layout = reduce(or_, (head.layout for head in heads))
-        docids = range(min(head.base for head in heads), max(head.end for head in heads))
-        if len(docids) > NARROW:
-            layout = replace(layout, wide=True)
-        writer = self._writer = RunWriter(self.path, layout, count, docids)
-        written, first, last = 0, [], []
-        for piece in _pieces(inputs):
-            moved = 0
-            for postings, groups in piece.merged(_Target(layout.posting, docids.start)):
-                writer.put_postings(postings)
-                if groups is not None:
-                    groups["start"] += np.uint32(written)
-                    writer.put_groups(groups)
-                if len(postings):
-                    first.append(int(postings["time"].min()))
-                    last.append(int(postings["time"].max()))
-                moved += len(postings)
-                yield
-            written += moved
+
+def merged(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
+    """Merges runs into a new file. Yields between the pieces: if it is closed there, or fails, nothing is left."""
+    heads = [run.file.head for run in runs]
+    classes: dict[EdgeClass, int] = {}
+    inputs: list[_Input] = []
+    for run in runs:
+        inputs.append(_Input(run, sum(head.instances for head in heads[: len(inputs)]), classes))
+    count = 0
+    for one in inputs:
+        for kept in one.counts():
+            count += kept
+            yield
+    layout = reduce(or_, (head.layout for head in heads))
+    docids = range(min(head.base for head in heads), max(head.end for head in heads))
+    if len(docids) > NARROW:
+        layout = replace(layout, wide=True)
+    writer = RunWriter(path, layout, count, docids)
+    try:
+        times = yield from _moved(inputs, writer, _Target(layout.posting, docids.start))
         writer.finish(
             documents=sum(head.documents for head in heads),
             instances=sum(head.instances for head in heads),
-            times=(min(first), max(last), max(head.until for head in heads)),
+            times=(*times, max(head.until for head in heads)),
             classes=list(classes),
         )
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _moved(inputs: Sequence[_Input], writer: RunWriter, target: _Target) -> Generator[None, None, tuple[int, int]]:
+    """Writes all postings and groups. Returns when the first and the last document begin."""
+    written, first, last = 0, [], []
+    for piece in _pieces(inputs):
+        moved = 0
+        for postings, groups in piece.merged(target):
+            writer.put_postings(postings)
+            if groups is not None:
+                groups["start"] += np.uint32(written)
+                writer.put_groups(groups)
+            if len(postings):
+                first.append(int(postings["time"].min()))
+                last.append(int(postings["time"].max()))
+            moved += len(postings)
+            yield
+        written += moved
+    return min(first), max(last)
 
 
 @dataclass(frozen=True, slots=True)

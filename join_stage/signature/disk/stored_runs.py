@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from secrets import token_hex
 
 import numpy as np
 
 from join_stage.signature.disk.disk_run import DiskRun
-from join_stage.signature.disk.merging import Merge
+from join_stage.signature.disk.merging import Merge, Merger, MergerHere
 from join_stage.signature.disk.paged_records import PagePool
 from join_stage.signature.disk.run_file import MOST, DamagedRun, EdgeClass, RunFile
 from join_stage.signature.disk.write_run import write_run
@@ -34,7 +35,9 @@ WIDER = 1.25
 """Runs that overlap in time are merged however much they cover, if together they cover at most so many times what one
 of them does."""
 
-_NAME = "{}.run"
+_NAME = "{}-{}.run"
+"""The name of a file: a number, and what no other store and no other process has. So there are never two files of one
+name, and whoever has read one need not look again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,10 @@ def _named(runs: Runs) -> _Named:
 class StoredRuns:
     """The runs in a directory, which is there. What changes them takes effect with the next commit of the store."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory, self._pool = directory, PagePool()
+    def __init__(self, directory: Path, merger: Merger | None = None) -> None:
+        """`merger` does the merges; by default this process does."""
+        self._merger = merger or MergerHere()
+        self._directory, self._pool, self._own = directory, PagePool(), token_hex(4)
         self.now = Runs()
         """The runs, with the changes of the running batch."""
         self._merges: list[Merge] = []
@@ -98,7 +103,7 @@ class StoredRuns:
                 kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
                 self.now, is_whole = Runs(tuple(kept), told["upto"]), True
         self._files = set(self._directory.iterdir())
-        self._next = max([self._next, *(int(file.stem) + 1 for file in self._files if file.stem.isdecimal())])
+        self._next = max([self._next, *(number + 1 for number in map(_number, self._files))])
         self._has_others = True
         return is_whole
 
@@ -224,20 +229,21 @@ class StoredRuns:
         newest = max((run.file.head.last for run in self.now.runs), default=0)
         for run in self.now.runs:
             if run.file not in busy and run.is_mostly_evicted:
-                self._merges.append(Merge([run], self._path()))
+                self._merges.append(Merge([run], self._path(), self._merger))
                 busy.add(run.file)
         for older, newer in reversed([*pairwise(self.now.runs)]):
             if not busy.intersection((older.file, newer.file)) and _go_together(older, newer, window, newest):
-                self._merges.append(Merge([older, newer], self._path()))
+                self._merges.append(Merge([older, newer], self._path(), self._merger))
                 busy.update((older.file, newer.file))
 
     def _abandon(self, merges: Iterable[Merge]) -> None:
         for merge in [*merges]:
             self._merges.remove(merge)
-            merge.abandon()
+            if not self._is_adopted(merge):  # else the store may name its file by now
+                merge.abandon()
 
     def _path(self) -> Path:
-        path = self._directory / _NAME.format(self._next)
+        path = self._directory / _NAME.format(self._next, self._own)
         self._next += 1
         self._files.add(path)
         return path
@@ -252,6 +258,12 @@ def evicted(manifest: str, before: int) -> str:
     told = json.loads(manifest)
     told["runs"] = [(name, before if low is None else max(low, before)) for name, low in told["runs"]]
     return json.dumps(told)
+
+
+def _number(file: Path) -> int:
+    """The number in the name of a file, -1 if it has none."""
+    number = file.stem.partition("-")[0]
+    return int(number) if number.isdecimal() else -1
 
 
 def _numbers(file: RunFile, number_of: Callable[[EdgeClass], int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -1,8 +1,9 @@
-"""What a worker process keeps from task to task: open files, and what follows from the rows of R_T."""
+"""What tasks look into: files that a process keeps open from task to task, and the rows of R_T."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,6 @@ from join_stage.store.protocol import StoreError
 
 MOST_FILES = 64
 """The files that are kept open."""
-
-MOST_CLASSES = 100_000
-"""With more path classes, all are forgotten: those of documents that are gone are among them."""
 
 
 class KeptFiles:
@@ -45,32 +43,23 @@ class KeptFiles:
         self._files.move_to_end(path)
         return file
 
+    def keep(self, paths: Container[Path]) -> None:
+        """Lets go of all files but these: the space of those that were removed is free only then."""
+        for path in [path for path in self._files if path not in paths]:
+            del self._files[path]
+
 
 FILES = KeptFiles()
 """The files of this process."""
 
 
-class ShippedRows:
-    """The rows of R_T as executors have them. What a process works out about them stays with them."""
+class RowMeanings:
+    """The rows of R_T, and what one task works out about them. It starts anew with each task, so that a task that is
+    repeated elsewhere finds the same in the same order."""
 
     def __init__(self, rows: RowIndex) -> None:
-        self.rows = rows
-        self._begin()
-
-    def _begin(self) -> None:
-        self.classes = PathClasses(self.rows)
-        self.sets = SatisfiedRowsCache(self.rows, self.classes)
-
-    def __getstate__(self) -> RowIndex:
-        return self.rows
-
-    def __setstate__(self, rows: RowIndex) -> None:
-        self.__init__(rows)  # type: ignore[misc]  # which is all that there is to restore
-
-    def renew(self) -> None:
-        """Forgets path classes if they have become many. No run that has their numbers may be in use."""
-        if len(self.classes) > MOST_CLASSES:
-            self._begin()
+        self.rows, self.classes = rows, PathClasses(rows)
+        self.sets = SatisfiedRowsCache(rows, self.classes)
 
     def number_of(self, one: EdgeClass) -> int:
         """The number of a path class."""

@@ -12,7 +12,7 @@ from pyspark import RDD, Broadcast, SparkContext
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
 from join_stage.signature.matches import CHUNK, FactorisedMatches
-from join_stage.spark.spread.kept import ShippedRows
+from join_stage.signature.row_index import RowIndex
 from join_stage.spark.spread.tasks import Shuffled, SpreadBatch, locate, pair
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class SpreadMatches:
         self,
         context: SparkContext,
         told: SpreadBatch,
-        rows: Broadcast[ShippedRows],
+        rows: Broadcast[RowIndex],
         filtered: Sequence[Shuffled],
         costs: Costs,
     ) -> None:
@@ -82,7 +82,7 @@ def _same(number: int) -> int:
 
 
 def _answered(
-    told: SpreadBatch, rows: Broadcast[ShippedRows], answer: Answer[T], number: int, shuffled: Iterator[Shuffled]
+    told: SpreadBatch, rows: Broadcast[RowIndex], answer: Answer[T], number: int, shuffled: Iterator[Shuffled]
 ) -> Iterator[T]:
     return answer(number, pair(told, rows.value, number, shuffled))
 

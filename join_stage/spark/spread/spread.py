@@ -12,7 +12,6 @@ from join_stage.joiner import Scope
 from join_stage.signature.disk.disk_run import DiskRun
 from join_stage.signature.disk.run_file import BLOCK, FENCE, FINGERPRINTS
 from join_stage.signature.row_index import RowIndex
-from join_stage.spark.spread.kept import ShippedRows
 from join_stage.spark.spread.matches import SpreadMatches
 from join_stage.spark.spread.tasks import SpreadBatch, StoredRun, by_slice, slices_of
 
@@ -28,7 +27,7 @@ class Spread:
 
     def __init__(self, context: SparkContext, rows: RowIndex, costs: Costs) -> None:
         self._context, self._rows, self._costs = context, rows, costs
-        self._told: tuple[int, Broadcast[ShippedRows]] | None = None
+        self._told: tuple[int, Broadcast[RowIndex]] | None = None
 
     def takes(self, documents: int, others: Iterable[DiskRun]) -> bool:
         """Whether a batch of so many documents is joined with runs on disk by tasks."""
@@ -57,16 +56,16 @@ class Spread:
         )
         return SpreadMatches(self._context, told, self._shipped(), list(by_slice(filtered, slices)), self._costs)
 
-    def _shipped(self) -> Broadcast[ShippedRows]:
+    def _shipped(self) -> Broadcast[RowIndex]:
         if self._told is None or self._told[0] != self._rows.version:
             self.close()
-            self._told = self._rows.version, self._context.broadcast(ShippedRows(self._rows))
+            self._told = self._rows.version, self._context.broadcast(self._rows)
         return self._told[1]
 
     def close(self) -> None:
         """Has the executors forget the rows."""
         if self._told is not None:
-            self._told[1].unpersist()
+            self._told[1].destroy()
             self._told = None
 
 

@@ -17,11 +17,12 @@ from join_stage.signature.disk.paged_records import Field
 from join_stage.signature.disk.run_file import RunFile
 from join_stage.signature.matches import FactorisedMatches
 from join_stage.signature.pairing import PairedRuns, Pairing
+from join_stage.signature.row_index import RowIndex
 from join_stage.signature.run import AskedValues
 from join_stage.signature.satisfied_rows import Streams
 from join_stage.signature.values import Values
 from join_stage.spark.spread.batch_run import part_of, whole_run
-from join_stage.spark.spread.kept import FILES, ShippedRows
+from join_stage.spark.spread.kept import FILES, RowMeanings
 from join_stage.spark.spread.located_run import Located, LocatedRun
 
 _DIGESTS = 1 << 64
@@ -57,6 +58,7 @@ def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
     them, for each slice with documents that ask."""
     if told.batch is None:
         return
+    FILES.keep({told.batch, *(stored.path for stored in told.others)})
     first, end = bucket * _DIGESTS // told.buckets, (bucket + 1) * _DIGESTS // told.buckets
     batch = FILES.open(told.batch)
     low, high = _between(batch, first, end)
@@ -98,11 +100,10 @@ def _slices_of(
     return found
 
 
-def pair(told: SpreadBatch, shipped: ShippedRows, number: int, shuffled: Iterable[Shuffled]) -> FactorisedMatches:
+def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuffled]) -> FactorisedMatches:
     """The matches between the documents of a slice and all others: those of the batch, and earlier ones. Of two
     documents of the batch, the slice of the right one has the matches."""
-    shipped.renew()
-    shipped.classes.renew()
+    meanings = RowMeanings(rows)
     located: dict[int, list[Located]] = {}
     filtered: list[pa.RecordBatch] = []
     for _, one in shuffled:
@@ -110,25 +111,25 @@ def pair(told: SpreadBatch, shipped: ShippedRows, number: int, shuffled: Iterabl
             located.setdefault(one.run, []).append(one)
         else:
             filtered += pa.ipc.open_stream(one)
-    found = [] if told.batch is None else list(_paired(told, told.batch, shipped, number, located))
-    return FactorisedMatches(shipped.rows, Costs(), found, filtered)
+    found = [] if told.batch is None else list(_paired(told, told.batch, meanings, number, located))
+    return FactorisedMatches(rows, Costs(), found, filtered)
 
 
 def _paired(
-    told: SpreadBatch, batch: Path, shipped: ShippedRows, number: int, located: dict[int, list[Located]]
+    told: SpreadBatch, batch: Path, meanings: RowMeanings, number: int, located: dict[int, list[Located]]
 ) -> Iterator[PairedRuns]:
-    whole = whole_run(FILES.open(batch), shipped.number_of)
+    whole = whole_run(FILES.open(batch), meanings.number_of)
     ends = [*told.slices[1:], int(whole.docid[-1]) + 1]
     run, groups = part_of(whole, told.slices[number], ends[number])
     if not len(run):
         return
     asked = AskedValues(run.value, Values())
-    pairing = Pairing(shipped.rows, shipped.classes, shipped.sets, told.streams)
+    pairing = Pairing(meanings.rows, meanings.classes, meanings.sets, told.streams)
     yield from pairing.paired(run, asked, whole, [False])
     for place in sorted(located):
         stored = told.others[place]
         file = FILES.open(stored.path)
-        other = LocatedRun(file, shipped.numbers(file), stored.low, located[place], groups)
+        other = LocatedRun(file, meanings.numbers(file), stored.low, located[place], groups)
         yield from pairing.paired(run, asked, other, [False, True])
 
 

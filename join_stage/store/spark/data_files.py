@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from common.batches import in_batches
 from common.distinct import Ints
 from common.private import open_like_directory
 from common.whole_file import sync_directory, sync_file
-from join_stage.store.spark.manifests import DataFile, digests_of
+from join_stage.store.spark.manifests import DataFile, damaged, digests_of, read_rows
 
 GROUP_BYTES = 256 << 10
 """About the bytes of a row group of wide rows, in memory: to look up a row, its row group is read."""
@@ -41,7 +42,8 @@ def write_rows(
     """Writes a file of a table, some rows at a time, and makes it survive a power failure. Raises OSError."""
     rows = 0
     with open(path, "wb", opener=open_like_directory) as file:
-        with pq.ParquetWriter(file, schema) as writer:
+        # With checksums of its pages, a part of the file can be read without a look at the rest.
+        with pq.ParquetWriter(file, schema, write_page_checksum=True) as writer:
             for some in in_batches(parts, 1 << 30, AT_ONCE, lambda part: int(part.nbytes)):
                 table = pa.concat_tables(some)
                 writer.write_table(table, _rows_of_group(table))
@@ -52,6 +54,23 @@ def write_rows(
     return DataFile(path.name, rows, path.stat().st_size, level, first, last, *digests_of(path))
 
 
+class Merging(NamedTuple):
+    """Files of a table that become one, `path`. The rest is what `DataFile` says of it."""
+
+    path: Path
+    inputs: tuple[Path | str, ...]
+    schema: pa.Schema
+    level: int
+    first: int | None
+    last: int | None
+
+
+def merge_files(merging: Merging) -> DataFile:
+    """Merges files, some rows at a time. Raises OSError."""
+    path, inputs, schema, level, first, last = merging
+    return write_rows(path, (read_rows(one, schema) for one in inputs), schema, level, first, last)
+
+
 def _rows_of_group(rows: pa.Table) -> int | None:
     """The number of rows of a row group; None for Parquet's own, which is far more."""
     size = rows.nbytes // max(len(rows), 1)
@@ -60,13 +79,19 @@ def _rows_of_group(rows: pa.Table) -> int | None:
 
 def find_rows(paths: Sequence[Path | str], schema: pa.Schema, column: str, numbers: pa.Array) -> Iterator[pa.Table]:
     """The rows of some files that have one of these numbers in a column. Reads only those parts of files that may have
-    such rows, one part at a time. Files never change."""
+    such rows, one part at a time. A path must always name the same file. Raises StoreError if what is read is not what
+    was written."""
     wanted = np.sort(numbers.to_numpy())
     for path in paths:
-        footer, low, high = _footer(str(path), _version(path), column)
+        low, high = _bounds(str(path), column)
         groups = np.flatnonzero(wanted.searchsorted(high, "right") > wanted.searchsorted(low))
         if len(groups):
-            yield from _rows_in(path, footer, groups.tolist(), schema, lambda found: pc.is_in(found[column], numbers))
+            test = partial(_has_one_of, column, numbers)
+            yield from _rows_in(path, _footer(str(path)), groups.tolist(), schema, test)
+
+
+def _has_one_of(column: str, numbers: pa.Array, rows: pa.Table) -> pa.ChunkedArray:
+    return pc.is_in(rows[column], numbers)
 
 
 def _rows_in(
@@ -76,29 +101,46 @@ def _rows_in(
     schema: pa.Schema,
     test: Callable[[pa.Table], pa.ChunkedArray],
 ) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path, metadata=footer) as file:
+    with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
         names = [name for name in file.schema_arrow.names if name in schema.names]
         for group in groups:
-            found = file.read_row_group(group, names, use_threads=False)
+            found = _row_group(path, file, group, names)
             rows = found.filter(test(found))
             if len(rows):
                 columns = [rows[f.name] if f.name in names else pa.nulls(len(rows), f.type) for f in schema]
                 yield pa.table(columns, schema=schema)
 
 
-def _version(path: Path | str) -> tuple[int, int, int]:
-    """Tells a file from a later one of its name."""
-    found = Path(path).stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+def _row_group(path: Path | str, file: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Table:
+    try:
+        return file.read_row_group(group, names, use_threads=False)
+    except OSError as error:
+        if error.errno is None:  # of Arrow, and not of the system
+            raise damaged(path) from error
+        raise
 
 
-@lru_cache(256)
-def _footer(path: str, version: tuple[int, int, int], column: str) -> tuple[pq.FileMetaData, Ints, Ints]:
-    """The footer of a file, and the least and the greatest number of each row group in a column; an empty range where
-    there is none."""
-    footer = pq.read_metadata(path)
+@lru_cache(64)
+def _footer(path: str) -> pq.FileMetaData:
+    return pq.read_metadata(path)
+
+
+_LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+
+@lru_cache(1 << 16)
+def _bounds(path: str, column: str) -> tuple[Ints, Ints]:
+    """The least and the greatest number of each row group in a column; an empty range if there is none."""
+    footer = _footer(path)
     place = footer.schema.names.index(column)
-    found = [footer.row_group(number).column(place).statistics for number in range(footer.num_row_groups)]
-    ranges = [(one.min, one.max) if one is not None and one.has_min_max else (0, -1) for one in found]
+    ranges = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        told = group.column(place).statistics
+        if told is not None and told.has_min_max:
+            ranges.append((told.min, told.max))
+        else:
+            is_empty = told is not None and told.has_null_count and told.null_count == group.num_rows
+            ranges.append((0, -1) if is_empty else (_LEAST, _GREATEST))
     low, high = np.array(ranges, np.int64).reshape(-1, 2).T
-    return footer, low, high
+    return low, high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -25,6 +26,10 @@ _LOST = (
 )
 
 
+_OURS = re.compile(r"^\s*join_stage\.[\w.]+\.(?:StoreError|DamagedRun): (.+)$", re.MULTILINE)
+"""An error of ours, as the traceback of a task ends."""
+
+
 def telling_loss(kind: _Kind) -> _Kind:
     """A class decorator: public methods raise StoreError if Spark fails for want of processes or memory."""
     return telling(kind, (Py4JError, PySparkException, ConnectionError), loss)
@@ -45,6 +50,8 @@ def loss(error: BaseException) -> StoreError | None:
         )
     if any(word in text for word in _STOPPED):
         return StoreError(ENDED)
+    if told := _OURS.search(text):
+        return StoreError(told[1].strip())
     for word in _LOST:
         if word in text:
             line = next(line for line in text.splitlines() if word in line)

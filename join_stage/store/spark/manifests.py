@@ -107,7 +107,7 @@ def check_footer(path: Path, file: DataFile) -> None:
             raise damaged(path)
 
 
-def damaged(path: Path) -> StoreError:
+def damaged(path: Path | str) -> StoreError:
     """The error for a file that is not what was written."""
     return StoreError(f"the store is damaged: {path} is not what was written; take an older copy of the store")
 

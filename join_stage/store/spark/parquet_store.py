@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import count, groupby, pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +23,8 @@ from common.private import make_inside, make_state
 from common.whole_file import drafts
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
 from join_stage.store.schema import StoreSchema
-from join_stage.store.spark.data_files import find_rows, write_rows
+from join_stage.store.spark.data_files import Merging, find_rows, merge_files, write_rows
+from join_stage.store.spark.drafts import Drafts, Superseded
 from join_stage.store.spark.manifests import (
     DataFile,
     Files,
@@ -46,8 +46,15 @@ MERGED_BYTES = 64 << 20
 """The largest size of a merged file, in bytes."""
 
 
+MERGED_HERE = 2 << 20
+"""Files of so many bytes in all take less time to merge than it takes to have it done elsewhere."""
+
 GRACE = 600 * 1_000_000
 """How long superseded files are kept, in microseconds: a query that was planned before may run that long."""
+
+
+def _size(files: Iterable[DataFile]) -> int:
+    return sum(file.size for file in files)
 
 
 class ParquetStore:
@@ -61,17 +68,17 @@ class ParquetStore:
         self, schema: StoreSchema, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000
     ) -> None:
         self.schema, self._tables = schema, schema.tables
-        self._now, self._grace = now, GRACE if directory else 0
+        self._now = now
+        self._superseded = Superseded(GRACE if directory else 0)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="mmqjp-")
             directory = Path(self._temporary.name)
         self.directory = directory.absolute()
-        self._numbers = count()
         self._buffers: dict[str, list[pa.Table]] = {}
         self._covered: list[int] = []
-        self._checked: set[tuple[str, str]] = set()
-        """Files whose digest was checked, by table and name."""
+        self._checked, self._footers = set[tuple[str, str]](), set[tuple[str, str]]()
+        """Files whose digest was checked, by table and name, and those of which the footer was."""
         try:
             if (self.directory / DUCKDB_FILE).exists():
                 raise StoreError(
@@ -86,8 +93,9 @@ class ParquetStore:
         self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
         self.files: Files = self._committed
         """The files of each table as the running batch sees them."""
-        self._superseded: deque[tuple[int, list[Path]]] = deque()
-        self._drafts: list[Path] = []
+        self.merge_elsewhere: Callable[[Merging], DataFile] = merge_files
+        """Merges files that are not small."""
+        self._drafts = Drafts()
         for name in self._tables:
             make_inside(self.directory, schema.folder(name))
             for file in self.files[name]:
@@ -95,7 +103,7 @@ class ParquetStore:
         for older, newer in pairwise(kept):
             self._supersede(older, kept[older].files, kept[newer])
         self._remove_unnamed(manifest.files for manifest in kept.values())
-        self._sweep()
+        self._superseded.sweep(self._now())
 
     @property
     def is_temporary(self) -> bool:
@@ -106,6 +114,25 @@ class ParquetStore:
         """Appends rows to a table in the running batch."""
         if len(rows):
             self._buffers.setdefault(table, []).append(rows.cast(self._tables[table]))
+
+    def write_out(self, table: str) -> None:
+        """Writes to a file what was appended to a table, so that others can read it before the batch is committed."""
+        self.files = {**self.files, table: self.files[table] + self._written(table, self._batch + 1)}
+        self._buffers.pop(table, None)
+
+    def prefix_for_others(self, tables: Iterable[str]) -> str:
+        """What the names of files begin with that others write for these tables in the running batch. What is not
+        adopted of them is removed at its end."""
+        return self._drafts.prefix(map(self.folder, tables), self._batch + 1)
+
+    def folder(self, table: str) -> Path:
+        """Where the files of a table are."""
+        return self.directory / self.schema.folder(table)
+
+    def adopt(self, table: str, file: DataFile) -> None:
+        """Adds a file that somebody else has written to a table."""
+        self._checked.add((table, file.name))
+        self.files = {**self.files, table: (*self.files[table], file)}
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
         """The rows of a table that are not in files yet, by `append`."""
@@ -145,21 +172,18 @@ class ParquetStore:
         """The rows of a table that have one of these numbers in a column. Rows of the running batch are included. Reads
         only those parts of files that may have such rows."""
         schema, fresh = self._tables[table], self.fresh(table)
-        kept = find_rows(self.paths(table), schema, column, numbers)
+        kept = find_rows(self.paths_to_look_up(table), schema, column, numbers)
         return pa.concat_tables([*kept, fresh.filter(pc.is_in(fresh[column], numbers))])
 
     def highest(self, table: str, column: str) -> int | None:
         """The greatest number in a column of a table, None if there is none. Reads only the footers of files."""
         found = [pc.max(self.fresh(table)[column]).as_py()]
         for file in self.files[table]:
-            path = self._place(table, file.name)
-            if (table, file.name) not in self._checked:
-                check_footer(path, file)
-            found.append(highest_number(path, column))
+            found.append(highest_number(self._path_with_footer(table, file), column))
         return max((number for number in found if number is not None), default=None)
 
     def _place(self, table: str, name: str) -> Path:
-        return self.directory / self.schema.folder(table) / name
+        return self.folder(table) / name
 
     def _path(self, table: str, file: DataFile) -> Path:
         """The path of a file that is about to be read. It is checked the first time."""
@@ -167,6 +191,19 @@ class ParquetStore:
         if (table, file.name) not in self._checked:
             check_whole(path, file)
             self._checked.add((table, file.name))
+        return path
+
+    def paths_to_look_up(self, table: str) -> list[str]:
+        """The paths of the files of a table, for `find_rows`. Raises StoreError if the footer of one is not what was
+        written; of the rest, each part is checked when it is read."""
+        return [str(self._path_with_footer(table, file)) for file in self.files[table]]
+
+    def _path_with_footer(self, table: str, file: DataFile) -> Path:
+        """The path of a file whose footer is about to be read. It is checked the first time."""
+        path = self._place(table, file.name)
+        if (table, file.name) not in self._checked and (table, file.name) not in self._footers:
+            check_footer(path, file)
+            self._footers.add((table, file.name))
         return path
 
     def _find(self, path: Path, file: DataFile) -> None:
@@ -240,10 +277,12 @@ class ParquetStore:
             self._batch = batch
             self._buffers.clear()
             self._covered.clear()
-            self._checked &= {(name, file.name) for name in self._tables for file in files[name]}
+            there = {(name, file.name) for name in self._tables for file in files[name]}
+            self._checked &= there
+            self._footers &= there
             self._remove_drafts()
             with suppress(OSError):  # the batch is committed; what cannot be removed now is removed later
-                self._sweep()
+                self._superseded.sweep(self._now())
 
     def close(self) -> None:
         """Removes a temporary directory."""
@@ -265,10 +304,13 @@ class ParquetStore:
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
             if len(members) >= MERGE:
-                parts = (read_rows(self._path(table, f), self._tables[table]) for f in members)
+                inputs = tuple(self._path(table, f) for f in members)
                 first = min((f.first for f in members if f.first is not None), default=None)
                 last = max((f.last for f in members if f.last is not None), default=None)
-                merged = self._write(table, batch, parts, level + 1, first, last)
+                path = self._drafts.new(self.folder(table), batch)
+                merging = Merging(path, inputs, self._tables[table], level + 1, first, last)
+                merged = self.merge_elsewhere(merging) if _size(members) > MERGED_HERE else merge_files(merging)
+                self._checked.add((table, path.name))
                 rest = tuple(f for f in files if f not in members)
                 return self._merged(table, batch, (merged, *rest))
         return files
@@ -276,8 +318,7 @@ class ParquetStore:
     def _write(
         self, table: str, batch: int, parts: Iterable[pa.Table], level: int, first: int | None, last: int | None
     ) -> DataFile:
-        path = self._place(table, f"{batch}-{next(self._numbers)}.parquet")
-        self._drafts.append(path)
+        path = self._drafts.new(self.folder(table), batch)
         file = write_rows(path, parts, self._tables[table], level, first, last)
         self._checked.add((table, path.name))
         return file
@@ -285,24 +326,11 @@ class ParquetStore:
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
         """Notes that a newer manifest supersedes the one of a batch, and which of its files it lacks."""
         gone = [self._place(name, f.name) for name in self._tables for f in set(older[name]) - set(newer.files[name])]
-        self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))
-
-    def _sweep(self) -> None:
-        """Removes what has been superseded for GRACE. A manifest goes after its files, which it names."""
-        before = self._now() - self._grace
-        while len(self._superseded) > 1 and self._superseded[0][0] <= before:
-            for path in self._superseded[0][1]:
-                path.unlink(missing_ok=True)
-            self._superseded.popleft()
+        self._superseded.add(newer.written_at, [*gone, self._manifest(batch)])  # which names them
 
     def _remove_drafts(self) -> None:
         """Removes the files of a batch that did not become part of it."""
-        named = {self._place(name, file.name) for name in self._tables for file in self._committed[name]}
-        for path in self._drafts:
-            if path not in named:
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
-        self._drafts.clear()
+        self._drafts.end({self._place(name, file.name) for name in self._tables for file in self._committed[name]})
 
     def _remove_unnamed(self, kept: Iterable[Files]) -> None:
         """Removes the files that killed runs left."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from mmqjp.queries.audience import QuerySet
 from mmqjp.queries.few import Few
 from mmqjp.queries.forms import Form
-from mmqjp.queries.members import Ints, Members
+from mmqjp.queries.members import Ints
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import LiteralGroup, RowPart, TargetGroup
@@ -28,18 +27,21 @@ class ShippedQueries:
     def __init__(self, registry: Registry, rows: Collection[int]) -> None:
         """Takes those of some rows of R_T that can be answered apart."""
         is_external = cache(lambda stream: not registry.made_of(stream))
-        self._parts: dict[int, Sequence[RowPart]] = {}
-        self._templates: dict[int, int] = {}
-        for row in rows:
-            parts = tuple(registry.parts_of_row(row))
+        parts = {row: tuple(registry.parts_of_row(row)) for row in rows}
+        groups = {row: [group for part in of for group in _groups(part)] for row, of in parts.items()}
+        apart = {
+            row
+            for row, of in groups.items()
             if all(
                 group.form is not None
                 and not registry.read_of(group.form.id)
                 and all(is_external(stream) for target in group.targets for stream in target.streams)
-                for part in parts
-                for group in _groups(part)
-            ):
-                self._parts[row], self._templates[row] = parts, registry.template_of(row)
+                for group in of
+            )
+        }
+        apart = _closed(apart, {row: {group.form for group in of} for row, of in groups.items()})
+        self._parts: dict[int, Sequence[RowPart]] = {row: parts[row] for row in parts if row in apart}
+        self._templates = {row: registry.template_of(row) for row in self._parts}
         self._forms = {
             group.form_of_queries.id: group.form_of_queries
             for parts in self._parts.values()
@@ -85,6 +87,22 @@ class ShippedQueries:
         return iter(())
 
 
+def _closed(rows: set[int], forms: Mapping[int, Set[Form | None]]) -> set[int]:
+    """Returns those rows all of whose forms have no other row: several rows may give a form one answer, which must not
+    be found in two places. `forms` has those of each row that there is."""
+    of_form: dict[Form | None, list[int]] = {}
+    for row, of in forms.items():
+        for form in of:
+            of_form.setdefault(form, []).append(row)
+    kept, waiting = set(rows), [row for row in forms if row not in rows]
+    while waiting:
+        for form in forms[waiting.pop()]:
+            gone = kept.intersection(of_form[form])
+            kept -= gone
+            waiting += gone
+    return kept
+
+
 def _groups(part: RowPart) -> Sequence[TargetGroup]:
     return tuple(part.groups()) if isinstance(part, LiteralGroup) else (part,)
 
@@ -100,7 +118,7 @@ class _NoNormalForm:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out what executors do not need: texts of queries, the catalog, and whatever is made of it."""
+    """Leaves out what executors do not need: normal forms, the catalog, and whatever is made of it."""
 
     def reducer_override(self, one: Any) -> Any:
         if isinstance(one, Subscription):
@@ -117,8 +135,6 @@ class _Pickler(pickle.Pickler):
             }
             made = {name: getattr(one, name) for name in ("op", "residual", "sides", "derived", "direct")}
             return __newobj__, (TargetGroup,), {**known, "targets": Few(), **made}
-        if isinstance(one, Members) and one.identities:
-            return one.__class__.__reduce_ex__(replace(one, identities=()), pickle.HIGHEST_PROTOCOL)
         return NotImplemented
 
 

@@ -323,3 +323,23 @@ def test_rows_are_found_in_parts_of_files(tmp_path: Path, monkeypatch: pytest.Mo
         (n, str(n)) for n in wanted if n < 350
     ]
     assert 4 <= len(read) <= 5, "each part that has one of them, and no other"
+
+
+def test_a_changed_byte_is_noticed_in_the_part_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(data_files, "GROUP_BYTES", 4_000)
+    monkeypatch.setattr(data_files, "LEAST_ROWS", 4)
+    store = parquet_store(tmp_path)
+    rows = [{"docid": n, "id": str(n), "xml": f"<a>{n:0200}</a>", "t0": n} for n in range(100)]
+    store.append("documents", pa.Table.from_pylist(rows, schema=TABLES["documents"]))
+    store.commit()
+    store.close()
+    (path,) = (tmp_path / "documents").iterdir()
+    group = pq.read_metadata(path).row_group(2)
+    at = group.column(group.num_columns - 1).data_page_offset - 20
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    store = parquet_store(tmp_path)
+    assert len(store.find("documents", "docid", pa.array([0, 99]))) == 2, "which are elsewhere"
+    with pytest.raises(StoreError, match=r"the store is damaged: .*take an older copy"):
+        store.find("documents", "docid", pa.array(range(100)))

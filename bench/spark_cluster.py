@@ -1,4 +1,4 @@
-"""A Spark cluster on this machine: a standalone master and two workers, applications, and what these ran where."""
+"""A Spark cluster on this machine: a standalone master and workers, applications, and what these ran where."""
 
 from __future__ import annotations
 
@@ -19,23 +19,43 @@ from urllib.request import urlopen
 import pyspark
 
 from join_stage.store.spark.java import java_home
-from tests.support.places import ROOT
 
 HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parents[1]
+"""Where our packages are."""
 SPARK = Path(pyspark.__file__).parent
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of JVMs that end before what is compiled with more care pays."""
+
+SETTINGS = {
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    "spark.driver.memory": "480m",  # Spark refuses less than 450
+    "spark.driver.defaultJavaOptions": SHORT_LIVED,
+    "spark.executor.memory": "512m",
+    "spark.executor.defaultJavaOptions": SHORT_LIVED,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.enabled": "false",
+}
+"""The settings of an application."""
 
 PATIENCE = 300.0
 """Seconds after which what has not come is taken for lost."""
 
 
+class NotInTime(RuntimeError):
+    """What was waited for did not happen."""
+
+
 def wait_until(happened: Callable[[], bool], what: str, alive: Callable[[], bool] = lambda: True) -> None:
-    """Looks again and again. Fails where it takes too long, or where what must be `alive` for it is not."""
+    """Looks again and again. Raises NotInTime if it takes too long, or if what must be `alive` for it is not."""
     deadline = time.monotonic() + PATIENCE
     while not happened():
-        assert alive(), f"ended before {what}"
-        assert time.monotonic() < deadline, f"no sign of {what} within {PATIENCE:g} s"
+        if not alive():
+            raise NotInTime(f"ended before {what}")
+        if time.monotonic() > deadline:
+            raise NotInTime(f"no sign of {what} within {PATIENCE:g} s")
         time.sleep(0.02)
 
 
@@ -67,9 +87,9 @@ def processes_below(pid: int) -> dict[int, str]:
 
 
 class Cluster:
-    """A master and two workers of a core each, whose processes log into `directory`."""
+    """A master and workers of a core each, whose processes log into `directory`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, workers: int = 2) -> None:
         self.directory = directory
         (directory / "events").mkdir(parents=True)
         self._environment = {
@@ -82,7 +102,7 @@ class Cluster:
             "PYTHONPATH": str(ROOT),
             "PYSPARK_PYTHON": sys.executable,
         }
-        port, ui, *self._worker_uis = free_ports(4)
+        port, ui, *worker_uis = free_ports(2 + workers)
         self.url = f"spark://{HOST}:{port}"
         self._ui = f"http://{HOST}:{ui}/json/"
         deploy = "org.apache.spark.deploy"
@@ -91,11 +111,11 @@ class Cluster:
         )
         self.workers: list[subprocess.Popen[bytes]] = []
         try:
-            for number, worker_ui in enumerate(self._worker_uis):
+            for number, worker_ui in enumerate(worker_uis):
                 options = ["--host", HOST, "--cores", "1", "--memory", "1g", "--webui-port", str(worker_ui)]
                 options += ["--work-dir", str(directory / f"work{number}"), self.url]
                 self.workers.append(self._start(f"worker{number}", f"{deploy}.worker.Worker", *options))
-            wait_until(lambda: self._alive_workers() == 2, "two workers")
+            wait_until(lambda: self._alive_workers() == workers, "the workers")
         except BaseException:
             self.stop()
             raise
@@ -117,15 +137,7 @@ class Cluster:
     def submit(self, name: str, application: Path, arguments: Sequence[str | Path]) -> Application:
         """Starts an application with spark-submit."""
         settings = {
-            "spark.driver.host": HOST,
-            "spark.driver.bindAddress": HOST,
-            "spark.driver.memory": "1g",
-            "spark.driver.defaultJavaOptions": SHORT_LIVED,
-            "spark.executor.memory": "512m",
-            "spark.executor.defaultJavaOptions": SHORT_LIVED,
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.adaptive.enabled": "false",
-            "spark.ui.enabled": "false",
+            **SETTINGS,
             "spark.log.level": "WARN",
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": f"file://{self.directory / 'events'}",
@@ -193,8 +205,9 @@ def kill(pid: int) -> None:
 
 
 @contextmanager
-def running_cluster(directory: Path) -> Iterator[Cluster]:
-    cluster = Cluster(directory)
+def running_cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
+    """A cluster that ends with the block."""
+    cluster = Cluster(directory, workers)
     try:
         yield cluster
     finally:
