@@ -28,6 +28,7 @@ bench: bench-stage1
 		$(BIN)/mmqjp bench $$name --engine spark --quick $(call kept,$$name-spark) || exit 1; \
 	done
 	$(BIN)/mmqjp bench state $(call kept,state)
+	$(BIN)/mmqjp bench cluster $(call kept,cluster)
 	$(BIN)/mmqjp bench adversarial --json bench-results/adversarial.json
 	$(BIN)/mmqjp bench whole-path --json bench-results/whole-path.json
 	$(BIN)/mmqjp bench expert --csv bench-results/expert.csv --json bench-results/expert.json

@@ -150,6 +150,24 @@ def draw_state(lines: Sequence[Line], prefix: Path) -> None:
     _finish(figure, times, prefix)
 
 
+def draw_cluster(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: the time of a micro-batch by workers, and the driver's memory, by documents
+    that are kept."""
+    figure = _figure(8, 3.4)
+    times, sizes = figure.subplots(1, 2)
+    for workers in sorted({int(str(line.case["workers"])) for line in lines}):
+        some = [line for line in lines if line.case["workers"] == workers]
+        kept = [float(str(line.case["documents"])) for line in some]
+        label = "one worker" if workers == 1 else f"{workers} workers"
+        times.plot(kept, [line.seconds for line in some], "D-", label=label)
+        for name, shown in (("python", "Python"), ("jvm", "JVM")):
+            sizes.plot(kept, [_number(line.details, name) / 1e6 for line in some], "o-", label=f"{shown}, {label}")
+    times.set(xlabel="documents", ylabel="seconds", xscale="log", ylim=(0, None))
+    sizes.set(xlabel="documents", ylabel="MB of the driver at its peak", xscale="log", ylim=(0, None))
+    sizes.legend(frameon=False)
+    _finish(figure, times, prefix)
+
+
 def draw_parts(lines: Sequence[Line], parts: Sequence[str], prefix: Path) -> None:
     """Writes PREFIX.svg and PREFIX.png: where the time of the whole path goes, beside that of its floor."""
     figure = _figure(8, 1.6 + 0.6 * len(lines))

@@ -17,6 +17,7 @@ MODULES = {
     "technical": "bench.technical",
     "rss": "bench.rss",
     "state": "bench.state",
+    "cluster": "bench.cluster",
     "realistic": "bench.realistic",
     "expert": "bench.expert",
     "peers": "bench.peers",

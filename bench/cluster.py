@@ -1,0 +1,220 @@
+"""The benchmark of joins on a Spark cluster: where the work is done, and what the driver needs, beside a large state.
+
+    mmqjp bench cluster [--documents N,N] [--quick] [--json FILE] [--csv FILE] [--plot PREFIX]
+
+A standalone cluster of one worker and of two, a core each, runs `mmqjp stream`. Files fill the store; then come files
+of 5,000 documents, and of 100. Before anything is reported, the output lines are compared with those that follow from
+the values. Needs Java.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from bench.cluster_driver import Case, Driven, drive
+from bench.cluster_workload import CHUNK, Ints, Row, expected, kept, measured, rows_in, script, write_drop
+from bench.command import with_progress
+from bench.fresh import in_fresh_process
+from bench.latency_service import Place, ServiceFailed
+from bench.spark_cluster import running_cluster, wait_until
+from bench.stage2_report import Column, Line, keep, numbers, parsed, plain_parser, show
+from common.private import make_inside
+from mmqjp.state.open_store import directory_bytes
+
+T = TypeVar("T")
+
+NUMBERS, QUICK_NUMBERS = [100_000, 2_000_000], [20_000]
+WORKERS = (2, 1)
+LARGE, SMALL = 5_000, 100
+SIZES = (LARGE, LARGE, LARGE, LARGE, SMALL, SMALL, SMALL)
+WARM = 1
+"""So many batches of each size and cluster are not counted."""
+
+SHARE = 0.5
+"""The share of the documents of measured batches that repeat values."""
+
+QUIET = 12.0
+"""Seconds without documents: Spark tells of triggers without any every ten seconds."""
+
+PATIENCE = 600.0
+"""Seconds that a file may take."""
+
+
+@dataclass(frozen=True)
+class Feeder:
+    """Puts documents into the directory of a service, a file each time, as soon as all earlier ones were processed.
+    They are numbered from `first` on."""
+
+    place: Place
+    files: Iterable[Ints]
+    first: int
+
+    def feed(self, pid: Path) -> float:
+        """Returns how many documents a second were processed. At its end, the driver, whose process the file `pid` is
+        going to tell, is asked to end. Raises ServiceFailed."""
+        wait_until(pid.exists, "the driver")
+        try:
+            started = self._events("started")
+            wait_until(lambda: self._events("started") > started, "the service")
+            begin, first = time.perf_counter(), self.first
+            for values in self.files:
+                write_drop(self.place.drops / f"{first:012}.jsonl", first, values)
+                first += len(values)
+                self._wait(first)
+            rate = (first - self.first) / (time.perf_counter() - begin)
+            time.sleep(QUIET)
+            return rate
+        finally:
+            os.kill(int(pid.read_text()), signal.SIGTERM)
+
+    def _wait(self, documents: int) -> None:
+        until = time.monotonic() + PATIENCE
+        while (now := self._events("batch", "documents")) < documents:
+            if time.monotonic() > until or self._events("batch", "dead_letters"):
+                raise ServiceFailed(f"the service has processed {now:,} of {documents:,} documents: {self._end()}")
+            time.sleep(0.05)
+
+    def _events(self, name: str, field: str | None = None) -> int:
+        """The number of events of a name, or the sum of a field of theirs."""
+        if not self.place.log.exists():
+            return 0
+        lines = self.place.log.read_text("utf-8").splitlines()
+        events = [json.loads(line) for line in lines if line.endswith("}")]
+        return sum(event[field] if field else 1 for event in events if event["event"] == name)
+
+    def _end(self) -> str:
+        return self.place.log.read_text("utf-8")[-2_000:]
+
+
+def measure(documents: int, workers: Sequence[int] = WORKERS, sizes: Sequence[int] = SIZES) -> list[Line]:
+    """The lines for a number of documents: for each number of workers, one after the other, over the same store. Raises
+    AssertionError if an output is wrong."""
+    lines: list[Line] = []
+    with tempfile.TemporaryDirectory(prefix="mmqjp-bench-") as name:
+        place = Place(Path(name))
+        make_inside(place.directory, "drops")
+        place.queries.write_text(script())
+        chunks = (kept(documents, start, min(start + CHUNK, documents)) for start in range(0, documents, CHUNK))
+        _, rate = _driven(Feeder(place, chunks, 0), workers[0], CHUNK, "filling")
+        every: list[Ints] = []
+        for count in workers:
+            batches = [measured(documents, len(every) + n, size, SHARE) for n, size in enumerate(sizes)]
+            feeder = Feeder(place, batches, documents + sum(map(len, every)))
+            driven, _ = _driven(feeder, count, max(sizes), f"workers{count}")
+            lines.append(_line(documents, count, sizes, driven, rate, place.directory / "state"))
+            every += batches
+        outputs = _check(documents, every, place.lines)
+    return [replace(line, rows=outputs // len(workers)) for line in lines]
+
+
+def _driven(feeder: Feeder, workers: int, batch_size: int, name: str) -> tuple[Driven, float]:
+    """What a driver measured on a cluster of its own, and how many documents a second it processed."""
+    directory = feeder.place.directory
+    with running_cluster(directory / f"cluster-{name}", workers) as cluster, ThreadPoolExecutor(1) as beside:
+        case = Case(cluster.url, tuple(worker.pid for worker in cluster.workers), directory, batch_size, name)
+        rate = beside.submit(feeder.feed, case.pid)
+        driven = in_fresh_process(drive, case)
+        return driven, rate.result()
+
+
+def _check(documents: int, batches: list[Ints], lines: Path) -> int:
+    """Returns the number of outputs of measured batches. Raises AssertionError if the lines are not those that follow
+    from the values."""
+    wanted = expected(documents, batches)
+    found: set[Row] = set()
+    later = 0
+    for row in rows_in(lines):
+        if int(row[2][1:]) >= documents:
+            later += 1
+            found.add(row)
+    assert found == wanted and later == len(wanted), f"{later:,} outputs instead of {len(wanted):,}"
+    return later
+
+
+def _line(documents: int, workers: int, sizes: Sequence[int], driven: Driven, rate: float, state: Path) -> Line:
+    of_batches = list(zip(sizes, driven.batches[-len(sizes) :], driven.seconds[-len(sizes) :], strict=True))
+    large, small = (_counted([one for one in of_batches if one[0] == size]) for size in (max(sizes), min(sizes)))
+    executors, driver = (sum(one[name] for _, one, _ in large) for name in ("executors", "driver"))
+    return Line(
+        bench="cluster",
+        case={"documents": documents, "workers": workers, "batch": max(sizes)},
+        engine="spark",
+        plan="signature",
+        seconds=median(seconds for *_, seconds in large),
+        rows=0,
+        baseline=None,
+        speedup=None,
+        details={
+            "share": executors / (executors + driver),
+            "executors": executors / len(large),
+            "driver": driver / len(large),
+            "small": median(seconds for *_, seconds in small),
+            "empty": median(driven.empty) if driven.empty else None,
+            "python": driven.python,
+            "jvm": driven.jvm,
+            "filled_a_second": rate,
+            "disk": directory_bytes(state),
+        },
+    )
+
+
+def _counted(batches: Sequence[T]) -> Sequence[T]:
+    """Without those that are not counted, if there are others."""
+    return batches[WARM:] or batches
+
+
+def _detail(name: str, factor: float = 1.0) -> Column:
+    def cell(line: Line) -> float | None:
+        value = line.details[name]
+        return None if value is None else float(str(value)) * factor
+
+    return name, cell
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("documents", lambda line: line.case["documents"]),
+    ("workers", lambda line: line.case["workers"]),
+    ("outputs", lambda line: line.rows),
+    ("s", lambda line: line.seconds),
+    ("s of 100", _detail("small")[1]),
+    ("s of none", _detail("empty")[1]),
+    ("executors, s", _detail("executors")[1]),
+    ("driver, s", _detail("driver")[1]),
+    ("share, %", _detail("share", 100)[1]),
+    ("Python, MB", _detail("python", 1e-6)[1]),
+    ("JVM, MB", _detail("jvm", 1e-6)[1]),
+    ("disk, MB", _detail("disk", 1e-6)[1]),
+    ("filled, documents/s", _detail("filled_a_second")[1]),
+)
+
+
+def lines_of(cases: Sequence[int]) -> list[Line]:
+    """The lines for numbers of documents."""
+    return [line for documents in with_progress(cases, "{:,} documents".format) for line in measure(documents)]
+
+
+def main() -> None:
+    made = plain_parser("cluster", "joins on a Spark cluster")
+    made.add_argument("--documents", type=numbers, metavar="N,N", help="numbers of documents that are kept")
+    options = parsed(made)
+    lines = lines_of(options.documents or (QUICK_NUMBERS if options.quick else NUMBERS))
+    show(lines, f"micro-batches of {LARGE:,} documents beside those that are kept, spark", COLUMNS)
+    keep(lines, options)
+    if options.plot:
+        from bench.stage2_plot import draw_cluster
+
+        draw_cluster(lines, options.plot)
+
+
+if __name__ == "__main__":
+    main()
