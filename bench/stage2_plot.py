@@ -161,7 +161,8 @@ def draw_cluster(lines: Sequence[Line], prefix: Path) -> None:
         label = "one worker" if workers == 1 else f"{workers} workers"
         times.plot(kept, [line.seconds for line in some], "D-", label=label)
         for name, shown in (("python", "Python"), ("jvm", "JVM")):
-            sizes.plot(kept, [_number(line.details, name) / 1e6 for line in some], "o-", label=f"{shown}, {label}")
+            used = [int(str(line.details[name])) / 1e6 for line in some]
+            sizes.plot(kept, used, "o-", label=f"{shown}, {label}")
     times.set(xlabel="documents", ylabel="seconds", xscale="log", ylim=(0, None))
     sizes.set(xlabel="documents", ylabel="MB of the driver at its peak", xscale="log", ylim=(0, None))
     sizes.legend(frameon=False)
