@@ -3,30 +3,28 @@
     mmqjp bench cluster [--documents N,N] [--quick] [--json FILE] [--csv FILE] [--plot PREFIX]
 
 A standalone cluster of one worker and of two, a core each, runs `mmqjp stream`. Files fill the store; then come files
-of 5,000 documents, and of 100. Before anything is reported, the output lines are compared with those that follow from
-the values. Needs Java.
+of 5,000 documents, and of 100. At last, an executor and the driver are killed amid files. Before anything is reported,
+the output lines are compared with those that follow from the values. Needs Java.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
 from bench.cluster_driver import Case, Driven, drive
-from bench.cluster_workload import CHUNK, Ints, Row, expected, kept, measured, rows_in, script, write_drop
+from bench.cluster_feeder import Feeder
+from bench.cluster_workload import CHUNK, Ints, Row, expected, kept, measured, rows_in, script
 from bench.command import with_progress
 from bench.fresh import in_fresh_process
-from bench.latency_service import Place, ServiceFailed
-from bench.spark_cluster import running_cluster, wait_until
+from bench.latency_service import Place
+from bench.spark_cluster import running_cluster
 from bench.stage2_report import Column, Line, keep, numbers, parsed, plain_parser, show
 from common.private import make_inside
 from mmqjp.state.open_store import directory_bytes
@@ -43,62 +41,12 @@ WARM = 1
 SHARE = 0.5
 """The share of the documents of measured batches that repeat values."""
 
-QUIET = 12.0
-"""Seconds without documents: Spark tells of triggers without any every ten seconds."""
 
-PATIENCE = 600.0
-"""Seconds that a file may take."""
-
-
-@dataclass(frozen=True)
-class Feeder:
-    """Puts documents into the directory of a service, a file each time, as soon as all earlier ones were processed.
-    They are numbered from `first` on."""
-
-    place: Place
-    files: Iterable[Ints]
-    first: int
-
-    def feed(self, pid: Path) -> float:
-        """Returns how many documents a second were processed. At its end, the driver, whose process the file `pid` is
-        going to tell, is asked to end. Raises ServiceFailed."""
-        wait_until(pid.exists, "the driver")
-        try:
-            started = self._events("started")
-            wait_until(lambda: self._events("started") > started, "the service")
-            begin, first = time.perf_counter(), self.first
-            for values in self.files:
-                write_drop(self.place.drops / f"{first:012}.jsonl", first, values)
-                first += len(values)
-                self._wait(first)
-            rate = (first - self.first) / (time.perf_counter() - begin)
-            time.sleep(QUIET)
-            return rate
-        finally:
-            os.kill(int(pid.read_text()), signal.SIGTERM)
-
-    def _wait(self, documents: int) -> None:
-        until = time.monotonic() + PATIENCE
-        while (now := self._events("batch", "documents")) < documents:
-            if time.monotonic() > until or self._events("batch", "dead_letters"):
-                raise ServiceFailed(f"the service has processed {now:,} of {documents:,} documents: {self._end()}")
-            time.sleep(0.05)
-
-    def _events(self, name: str, field: str | None = None) -> int:
-        """The number of events of a name, or the sum of a field of theirs."""
-        if not self.place.log.exists():
-            return 0
-        lines = self.place.log.read_text("utf-8").splitlines()
-        events = [json.loads(line) for line in lines if line.endswith("}")]
-        return sum(event[field] if field else 1 for event in events if event["event"] == name)
-
-    def _end(self) -> str:
-        return self.place.log.read_text("utf-8")[-2_000:]
-
-
-def measure(documents: int, workers: Sequence[int] = WORKERS, sizes: Sequence[int] = SIZES) -> list[Line]:
-    """The lines for a number of documents: for each number of workers, one after the other, over the same store. Raises
-    AssertionError if an output is wrong."""
+def measure(
+    documents: int, workers: Sequence[int] = WORKERS, sizes: Sequence[int] = SIZES, *, kills: bool = True
+) -> list[Line]:
+    """The lines for a number of documents: for each number of workers, one after the other, over the same store. With
+    `kills`, processes are killed after that. Raises AssertionError if an output is wrong."""
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="mmqjp-bench-") as name:
         place = Place(Path(name))
@@ -113,8 +61,28 @@ def measure(documents: int, workers: Sequence[int] = WORKERS, sizes: Sequence[in
             driven, _ = _driven(feeder, count, max(sizes), f"workers{count}")
             lines.append(_line(documents, count, sizes, driven, rate, place.directory / "state"))
             every += batches
+        if kills:
+            every += _killed(place, documents, every, workers[0], max(sizes))
         outputs = _check(documents, every, place.lines)
-    return [replace(line, rows=outputs // len(workers)) for line in lines]
+    of_a_file = outputs * max(sizes) // sum(map(len, every))
+    return [replace(line, rows=of_a_file) for line in lines]
+
+
+def _killed(place: Place, documents: int, before: Sequence[Ints], workers: int, size: int) -> list[Ints]:
+    """The batches amid which an executor, and the driver, were killed, and one after that."""
+    batches = [measured(documents, len(before) + n, size, SHARE) for n in range(3)]
+    first = documents + sum(map(len, before))
+    with (
+        running_cluster(place.directory / "cluster-killed", workers) as cluster,
+        ThreadPoolExecutor(1) as beside,
+        suppress(RuntimeError),  # the driver's process ends without an answer
+    ):
+        case = Case(cluster.url, tuple(one.pid for one in cluster.workers), place.directory, size, "killed")
+        fed = beside.submit(Feeder(place, batches[:2], first).feed_and_kill, case.pid, cluster.executors)
+        in_fresh_process(drive, case)
+    fed.result()
+    _driven(Feeder(place, batches[2:], first + 2 * size, after_a_kill=True), workers, size, "restarted")
+    return batches
 
 
 def _driven(feeder: Feeder, workers: int, batch_size: int, name: str) -> tuple[Driven, float]:
@@ -184,7 +152,7 @@ def _detail(name: str, factor: float = 1.0) -> Column:
 COLUMNS: tuple[Column, ...] = (
     ("documents", lambda line: line.case["documents"]),
     ("workers", lambda line: line.case["workers"]),
-    ("outputs", lambda line: line.rows),
+    ("outputs of a file", lambda line: line.rows),
     ("s", lambda line: line.seconds),
     ("s of 100", _detail("small")[1]),
     ("s of none", _detail("empty")[1]),
