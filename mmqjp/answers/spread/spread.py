@@ -51,11 +51,12 @@ TABLES_OF_ANSWERS = ("answers", "withheld", "answer_matches", "match_rows")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What executors have found in the running step and keep until it is written: in each range of times so much, with
-    matches from these numbers on."""
+    """What executors have found in the running step, with the queries that they were sent, and keep until it is
+    written: in each range of times so much, with matches from these numbers on."""
 
     told: RDD[Told]
     step: SpreadStep
+    queries: Broadcast[ShippedQueries]
     counts: list[Counts]
     matches: list[int]
 
@@ -105,7 +106,7 @@ class SpreadAnswers:
         matches.note(cost for summary in summaries for cost in summary.costs)
         ends = list(accumulate((one.matches for one in counts), initial=self._ledger.next_match))
         self._ledger.next_match = ends[-1]
-        self._found = _Found(told, step, counts, ends[:-1])
+        self._found = _Found(told, step, shipped, counts, ends[:-1])
         return _rest(summaries), frozenset(form for summary in summaries for form in summary.forms)
 
     def _groups(self, charged: Iterable[tuple[int, str]]) -> Iterator[LiteralGroup]:
@@ -160,7 +161,7 @@ class SpreadAnswers:
             found.told.filter(_is_range)
             .union(self._store.context.parallelize(ours, 1))
             .partitionBy(step.ranges, _same)
-            .mapPartitionsWithIndex(partial(_write, step, self._queries(), writing))
+            .mapPartitionsWithIndex(partial(_write, step, found.queries, writing))
             .collect()
         )
         self.discard()
