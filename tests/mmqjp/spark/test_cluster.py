@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import mmqjp.spark_job
-from bench.spark_cluster import PATIENCE, Application, NotInTime, kill, running_cluster, wait_until
+from bench.spark_cluster import PATIENCE, Application, Cluster, NotInTime, kill, running_cluster, wait_until
 from mmqjp.session import Session
 from tests.support.cli import mmqjp as mmqjp_command
 from tests.support.service import Directory, stream
@@ -58,6 +58,18 @@ def amid(place: Directory, number: int) -> bool:
     return any(one >= number for one in begun - done)
 
 
+def kill_amid(cluster: Cluster, driver: Application, place: Directory) -> None:
+    """Kills an executor in the first micro-batch, and the driver in the second."""
+    try:
+        wait_until(lambda: amid(place, 0), "the first micro-batch", driver.runs)
+        kill(cluster.executors()[0])
+        wait_until(lambda: amid(place, 1), "the second micro-batch", driver.runs)
+    except NotInTime as error:
+        raise AssertionError(driver.said()[-3000:]) from error
+    finally:
+        driver.kill()
+
+
 def test_killed_executors_and_drivers_lose_nothing_and_repeat_nothing(spark: SparkSession, tmp_path: Path):
     local, place = (Directory(path) for path in (tmp_path / "local", tmp_path / "cluster"))
     for one in (local, place):
@@ -74,14 +86,7 @@ def test_killed_executors_and_drivers_lose_nothing_and_repeat_nothing(spark: Spa
             return cluster.submit(name, job, [*map(str, options), "--trigger", trigger])
 
         driver = started("first", "1s")
-        try:
-            wait_until(lambda: amid(place, 0), "the first micro-batch", driver.runs)
-            kill(cluster.executors()[0])
-            wait_until(lambda: amid(place, 1), "the second micro-batch", driver.runs)
-        except NotInTime as error:
-            raise AssertionError(driver.said()[-3000:]) from error
-        finally:
-            driver.kill()
+        kill_amid(cluster, driver, place)
         last = started("second", "available-now")
         assert last.process.wait(PATIENCE) == 0, last.said()
         ran = cluster.workers_by_stage()
@@ -131,14 +136,7 @@ def test_what_executors_join_and_write_is_what_the_embedded_engine_finds(tmp_pat
     job = Path(mmqjp.spark_job.__file__)
     with running_cluster(tmp_path / "spark") as cluster:
         driver = cluster.submit("first", job, [*options, "--trigger", "1s"])
-        try:
-            wait_until(lambda: amid(place, 0), "the first micro-batch", driver.runs)
-            kill(cluster.executors()[0])
-            wait_until(lambda: amid(place, 1), "the second micro-batch", driver.runs)
-        except NotInTime as error:
-            raise AssertionError(driver.said()[-3000:]) from error
-        finally:
-            driver.kill()
+        kill_amid(cluster, driver, place)
         last = cluster.submit("second", job, [*options, "--trigger", "available-now"])
         assert last.process.wait(PATIENCE) == 0, last.said()
     found, wanted = (sorted(one.output.read_text().splitlines()) for one in (place, local))
