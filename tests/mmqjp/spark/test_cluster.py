@@ -140,6 +140,6 @@ def test_what_executors_join_and_write_is_what_the_embedded_engine_finds(tmp_pat
         last = cluster.submit("second", job, [*options, "--trigger", "available-now"])
         assert last.process.wait(PATIENCE) == 0, last.said()
     found, wanted = (sorted(one.output.read_text().splitlines()) for one in (place, local))
-    assert found == wanted and len(found) > 5_000
+    assert found == wanted and len(found) > 1_500
     by_executors = [path for path in (place.state / "answers").iterdir() if path.stem.count("-") == 3]
     assert by_executors, "executors have written answers"
