@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import Broadcast, SparkContext
 
 from join_stage.costs import Costs
@@ -64,9 +66,10 @@ class Spread:
 
     def close(self) -> None:
         """Has the executors forget the rows."""
-        if self._told is not None:
-            self._told[1].destroy()
-            self._told = None
+        told, self._told = self._told, None
+        if told is not None:
+            with suppress(Py4JError, ConnectionError):  # if Spark has ended, they have forgotten them
+                told[1].destroy()
 
 
 def _may_meet(run: DiskRun, batch: DiskRun, scope: Scope) -> bool:
