@@ -34,9 +34,8 @@ T = TypeVar("T")
 NUMBERS, QUICK_NUMBERS = [100_000, 2_000_000], [20_000]
 WORKERS = (2, 1)
 LARGE, SMALL = 5_000, 100
-SIZES = (LARGE, LARGE, LARGE, LARGE, SMALL, SMALL, SMALL)
-WARM = 1
-"""So many batches of each size and cluster are not counted."""
+SIZES = (LARGE,) * 8 + (SMALL,) * 4
+"""The files that a cluster gets. Of each size, the first half is not counted: the JVMs are compiling."""
 
 SHARE = 0.5
 """The share of the documents of measured batches that repeat values."""
@@ -137,8 +136,8 @@ def _line(documents: int, workers: int, sizes: Sequence[int], driven: Driven, ra
 
 
 def _counted(batches: Sequence[T]) -> Sequence[T]:
-    """Without those that are not counted, if there are others."""
-    return batches[WARM:] or batches
+    """Those that are counted."""
+    return batches[len(batches) // 2 :]
 
 
 def _detail(name: str, factor: float = 1.0) -> Column:

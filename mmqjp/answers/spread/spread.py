@@ -157,10 +157,11 @@ class SpreadAnswers:
             for number, some in enumerate(of_range)
             if some
         ]
+        told = found.told.filter(_is_range)
+        if ours:
+            told = told.union(self._store.context.parallelize(ours, 1))
         written = (
-            found.told.filter(_is_range)
-            .union(self._store.context.parallelize(ours, 1))
-            .partitionBy(step.ranges, _same)
+            told.partitionBy(step.ranges, _same)
             .mapPartitionsWithIndex(partial(_write, step, found.queries, writing))
             .collect()
         )
