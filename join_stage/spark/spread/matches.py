@@ -10,10 +10,9 @@ import pyarrow as pa
 from pyspark import RDD, Broadcast, SparkContext
 
 from join_stage.costs import Cost, Costs
-from join_stage.joiner import RESULT
 from join_stage.signature.matches import CHUNK, FactorisedMatches
 from join_stage.signature.row_index import RowIndex
-from join_stage.spark.spread.tasks import Shuffled, SpreadBatch, locate, pair
+from join_stage.spark.spread.tasks import Shuffled, SpreadBatch, as_stream, locate, pair
 
 T = TypeVar("T")
 
@@ -92,8 +91,4 @@ def _count(_: int, matches: FactorisedMatches) -> Iterator[int]:
 
 
 def _as_streams(_: int, matches: FactorisedMatches) -> Iterator[bytes]:
-    for batch in matches.to_batches():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, RESULT) as stream:
-            stream.write_batch(batch)
-        yield sink.getvalue().to_pybytes()
+    return (as_stream([batch]) for batch in matches.to_batches())

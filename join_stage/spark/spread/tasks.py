@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from join_stage.costs import Costs
+from join_stage.joiner import RESULT
 from join_stage.signature.arrays import Ints, bisect_ranges
 from join_stage.signature.disk.disk_run import DiskRun
 from join_stage.signature.disk.paged_records import Field
@@ -144,7 +145,14 @@ def by_slice(matches: Iterable[pa.RecordBatch], slices: Sequence[int]) -> Iterat
     for batch in matches:
         of = np.array(slices).searchsorted(batch["docid1"].to_numpy(), "right") - 1
         for number in np.unique(of).tolist():
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as stream:
-                stream.write_batch(batch.filter(pa.array(of == number)))
-            yield number, sink.getvalue().to_pybytes()
+            yield number, as_stream([batch.filter(pa.array(of == number))])
+
+
+def as_stream(matches: Iterable[pa.RecordBatch]) -> bytes:
+    """Matches as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, RESULT) as stream:
+        for batch in matches:
+            stream.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

@@ -126,15 +126,9 @@ class _Pickler(pickle.Pickler):
         if isinstance(one, QuerySet):
             return __newobj__, (type(one),), _state_of(one)
         if isinstance(one, TargetGroup):
-            known: dict[str, Any] = {
-                "number": one.number,
-                "form": one.form,
-                "forms": None,
-                "targets": Few(),
-                "placed": None,
-            }
             made = {name: getattr(one, name) for name in ("op", "residual", "sides", "derived", "direct")}
-            return __newobj__, (TargetGroup,), {**known, "targets": Few(), **made}
+            known = {"number": one.number, "form": one.form}
+            return __newobj__, (TargetGroup,), {**known, **made, "forms": None, "targets": Few(), "placed": None}
         return NotImplemented
 
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from common.private import open_like_directory
 from join_stage.costs import Cost
-from join_stage.joiner import RESULT
 from join_stage.signature.matches import FactorisedMatches
+from join_stage.spark.spread.tasks import as_stream
 from join_stage.store.spark.data_files import find_rows, write_rows
 from join_stage.store.spark.manifests import DataFile
 from mmqjp.answers.answer import Answer
@@ -124,7 +124,7 @@ Told = tuple[int, tuple[int, bytes]]
 
 
 class DocumentFiles:
-    """The table `documents` in files. All that `Records` asks of a store."""
+    """The table `documents` in files. All that `StoredRecords` asks of a store."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
@@ -217,16 +217,6 @@ def _counts(
         for number in _ranges_of(step, rows).tolist():
             counts[number].matches += 1
     return counts
-
-
-def as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Returns matches as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, RESULT) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
 
 
 # ------------------------------------------------------------ writing

@@ -136,6 +136,7 @@ def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(
                     (engine.pause if number == min(paused) else engine.resume)("P1")
             # The driver joins some batches alone.
             monkeypatch.setattr("join_stage.spark.spread.spread.LEAST_DOCUMENTS", rng.choice([1, 1, 1, 100]))
+            monkeypatch.setattr("join_stage.spark.spread.spread.MOST_INDEX", rng.choice([0, 1 << 20, 1 << 20]))
             got = [engine.process(batch) for engine in (ours, theirs)]
             assert told(list(got[1])) == told(list(got[0]))
             assert len(got[1]) == len(got[0])
