@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -43,7 +44,16 @@ def _send(sender: Connection, work: Callable[[Item], T], item: Item) -> None:
     try:
         outcome = work(item), None
     except Exception as error:
-        error.add_note(f"It was raised in a process of its own:\n{format_exc()}")
-        sender.send((None, error))
+        sender.send((None, _portable(error, f"It was raised in a process of its own:\n{format_exc()}")))
     else:
         sender.send(outcome)
+
+
+def _portable(error: Exception, note: str) -> Exception:
+    """The error with a note, or one with its text if it cannot be sent: those of Py4J hold connections."""
+    error.add_note(note)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(note)
+    return error

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from importlib.util import find_spec
+from threading import Lock
 
 import pytest
 from lxml import etree
@@ -90,6 +91,17 @@ def test_what_is_wrong_in_a_case_reaches_the_user():
 def test_a_process_that_dies_is_not_waited_for():
     with pytest.raises(RuntimeError, match="the process of 3 ended with status 3"):
         in_fresh_process(os._exit, 3)
+
+
+def refuse_in_vain(item: object) -> None:
+    error = ValueError(f"not {item}")
+    error.lock = Lock()  # type: ignore[attr-defined]  # what cannot be sent
+    raise error
+
+
+def test_an_error_that_cannot_be_sent_is_told():
+    with pytest.raises(RuntimeError, match="ValueError: not case 7"):
+        in_fresh_process(refuse_in_vain, "case 7")
 
 
 def test_stage1_measures_its_cases_and_tells_on_a_terminal(monkeypatch, capsys, tmp_path):
