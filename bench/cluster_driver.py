@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.latency_service import Place
 from bench.process_tree import processor_seconds
-from bench.spark_cluster import SETTINGS
+from bench.spark_cluster import SETTINGS, environment
 from mmqjp.commands.stream import stream
 from mmqjp.documents.admission import Admission
 from mmqjp.service.streaming import StreamingService
@@ -60,6 +60,7 @@ def drive(case: Case) -> Driven:
     """Runs the service until this process gets SIGTERM."""
     with (case.directory / "driver.log").open("ab") as log:
         os.dup2(log.fileno(), 2)  # what its JVM says is not for the terminal
+    os.environ.update(environment())
     builder = SparkSession.builder.master(case.url)
     settings = {
         **SETTINGS,

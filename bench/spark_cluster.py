@@ -86,6 +86,17 @@ def processes_below(pid: int) -> dict[int, str]:
     return found
 
 
+def environment() -> dict[str, str]:
+    """What every process of Spark is told: the Java, the Python and the packages are ours, whatever is on the path."""
+    return {
+        "JAVA_HOME": str(java_home()),
+        "SPARK_HOME": str(SPARK),
+        "SPARK_LOCAL_IP": HOST,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
 class Cluster:
     """A master and workers of a core each, whose processes log into `directory`."""
 
@@ -94,13 +105,9 @@ class Cluster:
         (directory / "events").mkdir(parents=True)
         self._environment = {
             **os.environ,
-            "JAVA_HOME": str(java_home()),
-            "SPARK_HOME": str(SPARK),
-            "SPARK_LOCAL_IP": HOST,
+            **environment(),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
-            "PYTHONPATH": str(ROOT),
-            "PYSPARK_PYTHON": sys.executable,
         }
         port, ui, *worker_uis = free_ports(2 + workers)
         self.url = f"spark://{HOST}:{port}"
