@@ -44,6 +44,7 @@ class QuestionRunner:
         self._engine, self._spool, self._log, self._clock = engine, spool, log, clock
         self._max_seconds, self._max_running = max_seconds, max_running
         self._running: dict[str, RunningQuestion] = {}
+        self._missed: set[str] = set()
         self._stop = Event()
         self._thread = Thread(target=self._run, name="mmqjp questions", daemon=True)
 
@@ -63,13 +64,20 @@ class QuestionRunner:
         return self._end_all(MEMORY_NEEDED)
 
     def step(self) -> None:
-        """Starts waiting questions, and ends those that took too long or that nobody waits for."""
+        """Starts waiting questions, and ends those that took too long or that nobody waits for.
+
+        A command has gone when it was missed twice: some file systems miss a file while another one is removed.
+        """
+        missed: set[str] = set()
         waiting = {command.id: command for command in self._spool.waiting_of(QUERY)}
         for id, question in list(self._running.items()):
             if question.look():
                 del self._running[id]
             elif id not in waiting and not self._spool.is_waiting(id):
-                question.end(ABANDONED)
+                missed.add(id)
+                if id in self._missed:
+                    question.end(ABANDONED)
+        self._missed = missed
         for id, command in waiting.items():
             if id not in self._running and len(self._running) < self._max_running:
                 self._begin(command)

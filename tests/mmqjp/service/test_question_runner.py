@@ -175,7 +175,7 @@ def test_the_service_says_how_long_a_question_may_take_at_the_most(place: Direct
         assert "took more than 10 s" in str(place.answer(command).error)
 
 
-def test_a_question_goes_on_if_a_listing_misses_its_command(place: Directory):
+def test_a_question_goes_on_if_its_command_is_missed_once(place: Directory, monkeypatch: pytest.MonkeyPatch):
     """A directory that changes while it is listed may give a file neither before nor after."""
 
     class Missing(Spool):
@@ -186,6 +186,12 @@ def test_a_question_goes_on_if_a_listing_misses_its_command(place: Directory):
         command = place.ask(QUERY, sql=ENDLESS)
         questions.step()
         questions._spool = Missing(place.state)
+        questions.step()
+        assert questions._running[command.id]._ended_at is None
+        monkeypatch.setattr(Missing, "is_waiting", lambda *_: False)
+        questions.step()
+        monkeypatch.undo()
+        questions.step()
         questions.step()
         assert questions._running[command.id]._ended_at is None
         place.spool.withdraw(command)
