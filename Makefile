@@ -1,6 +1,6 @@
 # Each target works in a fresh clone: the first one creates .venv and installs everything into it.
 
-ENGINE ?= spark
+ENGINE ?=
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 BIN := .venv/bin
@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 .PHONY: demo test lint bench bench-stage1 feedparser-tests soak clean
 
 demo: $(READY)
-	$(BIN)/mmqjp demo --engine $(ENGINE)
+	$(BIN)/mmqjp demo $(if $(ENGINE),--engine $(ENGINE),--both)
 
 test: lint
 	$(PYTEST)

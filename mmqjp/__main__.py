@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from common.unneeded import in_own_process
 from mmqjp.loading import end_past_questions, end_without_freeing, ending_when_interrupted
 
 
@@ -12,6 +13,7 @@ def main() -> None:
 
     Ctrl-C never prints a traceback, even while modules are loaded. Standard output is UTF-8 in any locale.
     """
+    in_own_process()
     with ending_when_interrupted():
         from mmqjp.cli import main as command_line
 

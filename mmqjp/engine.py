@@ -26,6 +26,7 @@ from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
 from mmqjp.garbage import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
+from mmqjp.state.choice import AUTO, DUCKDB, choose
 from mmqjp.state.open_store import open_session, open_store
 from mmqjp.state.ownership import Ownership, ReadLock
 from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
@@ -61,10 +62,11 @@ class Counters:
 class Engine:
     """Standing XSCL queries over streams of documents.
 
-    `engine` is "duckdb", "spark", or a SparkSession; `master` is a Spark master URL. `state` is a directory that keeps
-    everything for the next time; without it, everything is gone after `close`. A new state directory is private to its
-    owner. With `shared` it follows the umask instead, from then on. With `read_only` the state must exist and is not
-    changed; write access is not needed.
+    `engine` is "duckdb", "spark", a SparkSession, or "auto": the engine of the state; without one Spark if a `master`,
+    its URL, is given, in spark-submit, or if this process has a Spark session; else DuckDB. `state` is a directory that
+    keeps everything for the next time; without it, everything is gone after `close`. A new state directory is private
+    to its owner. With `shared` it follows the umask instead, from then on. With `read_only` the state must exist and is
+    not changed; write access is not needed.
 
     `lateness`, `idle_after` and `max_ahead`, in microseconds, say when a document is late, when a silent stream follows
     the clock, and when a document is from the future (see `mmqjp.documents.watermarks.Timing`). `lateness` may map
@@ -87,7 +89,7 @@ class Engine:
 
     def __init__(
         self,
-        engine: str | SparkSession = "spark",
+        engine: str | SparkSession = AUTO,
         *,
         state: Path | str | None = None,
         lateness: Lateness = None,
@@ -110,8 +112,10 @@ class Engine:
         if plan not in PLANS:
             raise UnknownPlan(plan)
         self._plan, self._quiet = plan, quiet
-        session = None if engine == "duckdb" else open_session(engine, master)
         self._directory = directory = None if state is None else Path(state)
+        if engine == AUTO:
+            engine = choose(AUTO, directory, None if master is None else "master").engine
+        session = None if engine == DUCKDB else open_session(engine, master)
         if directory is not None and shared:
             share(directory)
         self._ownership: Ownership | ReadLock | None = None

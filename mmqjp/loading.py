@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from common.unneeded import hidden
+
 INTERRUPTED = 130
 
 QUESTION_THREAD = "mmqjp question"
@@ -35,6 +37,14 @@ def ending_when_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def without_pandas() -> None:
+    """Has pyarrow look for pandas, which it does once, while pandas is hidden (see `common.unneeded`)."""
+    with hidden("pandas"):
+        import pyarrow
+
+        pyarrow.array([])
 
 
 def end_past_questions(status: int) -> None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import chain
 
 from common.quick import quick
+from common.unneeded import hidden
 from templates.minor import Minor
 from xscl.algebra.normal import Term
 
@@ -103,7 +104,8 @@ def _canonical_order(shape: Shape, ranks: tuple[int, ...]) -> tuple[tuple[int, .
 
 def _permuted(size: int, edges: list[tuple[int, int]], ranks: Sequence[int]) -> Sequence[int]:
     """The nodes of a graph in a canonical order among those of one colour."""
-    import igraph  # it takes longer than all other imports of a Spark worker, which does not need it
+    with hidden("matplotlib"):  # which igraph imports to draw
+        import igraph  # it takes longer than all other imports of a Spark worker, which does not need it
 
     graph = igraph.Graph(n=size, edges=edges, vertex_attrs={"node": range(size)})
     # The direction of the permutation depends on the version of igraph, so igraph applies it.

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
+from time import perf_counter
 from urllib.parse import urlsplit
 
 import click
@@ -21,13 +22,16 @@ from rich.text import Text
 
 from feeds.sources import read_documents
 from mmqjp.answers.output import Output
+from mmqjp.answers.outputs import Outputs
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.open import open_engine
+from mmqjp.commands.failure import Failure
+from mmqjp.commands.open import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.explain.terms import term_text
 from mmqjp.explain.why import Evidence, JoinedValue
 from mmqjp.session import Session
+from mmqjp.state.choice import DUCKDB, SPARK
 from mmqjp.tables.documents import FROM_OUTSIDE
 from mmqjp.text import printable_line
 from xscl import Script
@@ -46,30 +50,63 @@ class ShownEntry:
 
 
 @click.command()
+@click.option("--both", is_flag=True, help="Run it on duckdb and then on spark, with the times, and compare the lines.")
 @click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine.")
 @plan_option
 @engine_option
 @debug_option
-def demo(engine: str, plan: str, master: str | None) -> None:
+def demo(both: bool, engine: str, plan: str, master: str | None) -> None:
     """Run the packaged example: standing queries over a few small feeds, with what they find and why.
 
     \b
-    Example:
-      mmqjp demo --engine duckdb
+    Examples:
+      mmqjp demo
+      mmqjp demo --both
     """
-    if master is not None and engine != "spark":
-        raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
+    chosen = DUCKDB if both else chosen_engine(engine, master=master).engine
+    out = console()
+    with answered(chosen, None if both else master, plan) as found:
+        text, script = found.text, found.script
+        items = documents_shown(found.session)
+        feeds = len({item.host for item in items.values()})
+        out.print(f"{len(script.queries)} standing queries, {len(items)} entries of {feeds} feeds, on {chosen}.\n")
+        show(out, found.outputs, purposes(text, script), items, Evidence(found.session))
+    count = len(found.outputs)
+    if both:
+        out.print(f"{count} matches on {DUCKDB} in {found.seconds:.1f} s. The same on {SPARK} ...")
+        with answered(SPARK, master, plan) as again:
+            if again.lines != found.lines:
+                raise Failure(f"{SPARK} gives other lines: {len(again.outputs)} matches; please report this")
+        out.print(f"The same {count} matches on {SPARK} in {again.seconds:.1f} s, most of it for starting Spark.")
+        out.print("Now try your own queries and feeds:")
+    else:
+        out.print(f"{count} matches. Now try your own queries and feeds:")
+    out.print("  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The packaged example after it has run: its text and queries, the outputs and their lines, and the seconds from
+    opening the engine to the last output."""
+
+    session: Session
+    text: str
+    script: Script
+    outputs: Outputs
+    lines: bytes
+    seconds: float
+
+
+@contextmanager
+def answered(engine: str, master: str | None, plan: str) -> Iterator[Answered]:
+    """Runs the packaged example on an engine, which is open inside."""
+    start = perf_counter()
     with packaged_feeds() as directory, open_engine(engine, master, plan) as opened:
         text, script = read_script(directory / "demo.xscl")
         opened.ensure(script)
         outputs = opened.process(read_documents([directory], feeds="item"))
-        items = documents_shown(opened)
-        out = console()
-        feeds = len({item.host for item in items.values()})
-        out.print(f"{len(script.queries)} standing queries, {len(items)} entries of {feeds} feeds, on {engine}.\n")
-        show(out, outputs, purposes(text, script), items, Evidence(opened))
-    out.print(f"{len(outputs)} matches. Now try your own queries and feeds:")
-    out.print("  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds --engine " + engine)
+        lines = b"".join(output.to_line() for output in outputs)
+        yield Answered(opened, text, script, outputs, lines, perf_counter() - start)
 
 
 @contextmanager

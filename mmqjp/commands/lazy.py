@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 
-from mmqjp.loading import ending_when_interrupted
+from mmqjp.loading import ending_when_interrupted, without_pandas
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class LazyCommand:
         """Imports the command."""
         module, _, name = self.target.partition(":")
         with ending_when_interrupted():
+            without_pandas()
             found: click.Command = getattr(import_module(module), name)
         return found
 

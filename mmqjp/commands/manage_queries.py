@@ -22,9 +22,10 @@ from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import engine_option, read_script, seconds, shared_option
 from mmqjp.commands.progress import progress_shown
-from mmqjp.service.client import Client, stored_engine
+from mmqjp.service.client import Client
 from mmqjp.service.question_runner import QUERY
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS
+from mmqjp.state.choice import choose, stored_engine
 from mmqjp.text import printable_line
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -48,7 +49,7 @@ def store_options(command: Decorated) -> Decorated:
 
 def client(state: Path, wait: float, engine: str | None = None, *, shared: bool = False) -> Client:
     """A client of the store in a directory. With `engine`, the store is created if there is none."""
-    kind = stored_engine(state) or engine
+    kind = stored_engine(state) or (engine and choose(engine).engine)
     if kind is None:
         raise Failure(
             f"there is no store in {state}: check --state, or create one with mmqjp stream or mmqjp subscribe"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import click
+
 from common.private import is_shared, umask_of
+from feeds.size import input_bytes
 from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure
@@ -14,7 +20,9 @@ from mmqjp.commands.progress import progress_shown
 from mmqjp.documents.watermarks import Timing
 from mmqjp.queries.changes import PublishCycle, SubscribeMode
 from mmqjp.session import Session
+from mmqjp.state.choice import AUTO, MOST_FOR_DUCKDB, SPARK, Choice, choose
 from mmqjp.state.open_store import open_session
+from mmqjp.text import printable_line
 from xscl import Script
 
 if TYPE_CHECKING:
@@ -22,8 +30,33 @@ if TYPE_CHECKING:
 
 UNLIMITED = Timing()
 
+NOTHING: Mapping[str, object] = MappingProxyType({})
+
 LISTED_QUERIES = 5
 """How many ended or replaced queries a message lists."""
+
+
+def chosen_engine(
+    engine: str,
+    state: Path | None = None,
+    master: str | None = None,
+    paths: Sequence[Path] = (),
+    only_spark: Mapping[str, object] = NOTHING,
+) -> Choice:
+    """The engine for the option --engine. On a terminal, says which "auto" stands for.
+
+    `paths` are the documents, whose size may decide. `only_spark` has the values of options that only Spark takes, by
+    name. Raises UsageError if one of them, or `master`, is given and the engine is another.
+    """
+    given = [name for name, value in (("--master", master), *only_spark.items()) if value is not None]
+    documents = input_bytes(paths, MOST_FOR_DUCKDB) if engine == AUTO and paths and not given else None
+    choice = choose(engine, state, given[0] if given else None, documents)
+    if given and choice.engine != SPARK:
+        why = f" ({choice.why})" if choice.why else ""
+        raise click.UsageError(f"{given[0]} is for the engine spark, and the engine is {choice.engine}{why}")
+    if choice.why and sys.stderr.isatty():
+        click.echo(f"mmqjp: on {choice.engine}: {printable_line(choice.why)}", err=True)
+    return choice
 
 
 def start_session(master: str | None, *, shared: bool = False) -> SparkSession:

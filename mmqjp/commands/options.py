@@ -15,10 +15,9 @@ from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
 from mmqjp.commands.progress import progress_shown
 from mmqjp.garbage import gc_paused
+from mmqjp.state.choice import AUTO, ENGINES
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
-
-ENGINES = ("spark", "duckdb")
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -29,8 +28,9 @@ def engine_option(command: Decorated) -> Decorated:
         "--engine",
         type=click.Choice(ENGINES),
         envvar="MMQJP_ENGINE",
-        default=ENGINES[0],
-        help="The engine. Default: MMQJP_ENGINE, else the configuration, else spark.",
+        default=AUTO,
+        help="The engine. auto: that of the state; without one, spark with --master, in spark-submit, or for documents "
+        "of more than 256 MiB, else duckdb. Default: MMQJP_ENGINE, else the configuration, else auto.",
     )(command)
 
 

@@ -30,7 +30,7 @@ from mmqjp.commands.fetching import (
 )
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
-from mmqjp.commands.open import open_engine, subscribe
+from mmqjp.commands.open import chosen_engine, open_engine, subscribe
 from mmqjp.commands.options import (
     bounds_options,
     engine_option,
@@ -152,8 +152,6 @@ def run(
     continue, and the others of the state end. New outputs are appended to the output file. A document that cannot be
     read is left out, counted and reported on standard error.
     """
-    if master is not None and engine != "spark":
-        raise click.UsageError(f"--master is for the engine spark, and the engine is {engine}")
     if not paths and not lists:
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
     if queries_path is None and (state is None or not state.is_dir()):
@@ -165,6 +163,7 @@ def run(
         History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
     )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
+    engine = chosen_engine(engine, state, master, paths).engine
     dead, target = DeadLetters(dead_letters_path), check_output(output)
     quota = Quota(max_matches, max_outputs, max_work)
     with (

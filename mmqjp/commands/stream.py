@@ -19,7 +19,7 @@ from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
-from mmqjp.commands.open import open_engine, start_session, subscribe
+from mmqjp.commands.open import chosen_engine, open_engine, start_session, subscribe
 from mmqjp.commands.options import (
     bounds_options,
     duration,
@@ -229,9 +229,9 @@ def stream(
     The documents, matches and offsets of a batch are committed together, so a service that is killed continues where it
     stopped. If the output file is moved away, a new one is created with the next lines, or at once on SIGHUP.
     """
-    only_spark = {"--master": master, "--checkpoint": checkpoint, "--source-format": source_format}
-    for name in (name for name, value in only_spark.items() if value is not None and engine != "spark"):
-        raise click.UsageError(f"{name} is for the engine spark, and the engine is {engine}")
+    only_spark = {"--checkpoint": checkpoint, "--source-format": source_format}
+    choice = chosen_engine(engine, state, master, only_spark=only_spark)
+    engine = choice.engine
     if bool(paths or lists) == (source_format is not None):
         raise click.UsageError("name what to read, with --source and --fetch, or with --source-format")
     if source_options and source_format is None:
@@ -297,7 +297,8 @@ def stream(
                 kept = checkpoint or make_inside(state, CHECKPOINT, source_format or FILES)
                 frame = streaming_frame(session, source, state, kept)
                 service = StreamingService(*common, service_options, frame, kept)
-            metrics.event("started", engine=engine, state=state, queries=len(opened.registry.subscriptions))
+            why = {"because": choice.why} if choice.why else {}
+            metrics.event("started", engine=engine, **why, state=state, queries=len(opened.registry.subscriptions))
             if drops is not None:
                 job = options.job(subscribed, drops.directory)
                 fetch = beside.enter_context(Fetching(job, metrics, stop, watch=trigger is not None))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, Outdated, StoreError
+from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.service.commands import LOOKUPS, CommandQueue, run_command
 from mmqjp.service.log import NullLog
 from mmqjp.service.question_runner import QUERY
@@ -113,10 +113,3 @@ class Client:
             holder = str(error)
         later = "ask again later" if do in READ_ONLY else "the command is kept and will run as soon as possible"
         return NoAnswer(f"no answer within {self.wait:g} s: {holder}; {later}")
-
-
-def stored_engine(state: Path) -> str | None:
-    """The engine of the store in a directory, `duckdb` or `spark`. None if there is no store."""
-    if (state / DUCKDB_FILE).exists():
-        return "duckdb"
-    return "spark" if (state / SPARK_MANIFESTS).exists() else None

@@ -23,7 +23,7 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
     if not isinstance(engine, str):
         return engine
     if engine != "spark":
-        raise InvalidValue(f"an engine is 'duckdb', 'spark' or a SparkSession, not {engine!r}")
+        raise InvalidValue(f"an engine is 'auto', 'duckdb', 'spark' or a SparkSession, not {engine!r}")
     from join_stage.store.spark.start import spark_session
 
     return spark_session(master)

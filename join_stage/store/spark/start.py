@@ -12,11 +12,10 @@ from pyspark.sql import SparkSession
 from join_stage.store.protocol import OtherSession
 from join_stage.store.spark.java import java_home
 from join_stage.store.spark.machine import heap_mb, memory_bytes
+from join_stage.store.spark.running import runs_in_submit
 
 LOCAL_MASTER = "local[*]"
 LOOPBACK = "127.0.0.1"
-GATEWAY = "PYSPARK_GATEWAY_PORT"
-"""The variable by which spark-submit tells where its JVM is."""
 
 
 def spark_session(master: str | None = None, *, warehouse: Path | None = None, app_name: str = "mmqjp") -> SparkSession:
@@ -33,7 +32,7 @@ def spark_session(master: str | None = None, *, warehouse: Path | None = None, a
     running = SparkSession.getActiveSession()
     if running is not None:
         session = running
-    elif GATEWAY in os.environ:
+    elif runs_in_submit(os.environ):
         session = SparkSession.builder.getOrCreate()
     else:
         session = _start(settings(master or LOCAL_MASTER, os.cpu_count() or 1, warehouse, app_name))
@@ -87,7 +86,7 @@ def launch_environment(master: str, environ: Mapping[str, str]) -> dict[str, str
         added |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
     elif "PYSPARK_PYTHON" not in environ:
         added["PYSPARK_PYTHON"] = sys.executable
-    if GATEWAY not in environ:  # else spark-submit started us, and its JVM runs already
+    if not runs_in_submit(environ):  # else spark-submit started us, and its JVM runs already
         added["JAVA_HOME"] = str(java_home(environ))
     return added
 

@@ -6,10 +6,12 @@ import click
 import pytest
 
 from mmqjp.cli import main
+from mmqjp.commands import open as opening
 from mmqjp.commands import run as run_module
 from mmqjp.commands.configuration import configured
 from mmqjp.commands.failure import Failure
 from mmqjp.documents.watermarks import Timing
+from mmqjp.state.choice import Choice
 from tests.support.cli import mmqjp as call
 
 
@@ -73,8 +75,9 @@ def engine(files, monkeypatch):
     return chosen
 
 
-def test_spark_is_the_default(engine):
-    assert engine() == "spark"
+def test_auto_is_the_default(engine, monkeypatch):
+    monkeypatch.setattr(opening, "choose", lambda name, *given: Choice(f"chosen for {name}"))
+    assert engine() == "chosen for auto"
 
 
 def test_configuration_in_the_current_directory(engine, tmp_path):

@@ -35,7 +35,7 @@ def test_every_command_has_help_with_an_example(command):
     ("options", "message"),
     [
         (["--bogus"], "No such option '--bogus'"),
-        (["--engine", "mysql"], "'mysql' is not one of 'spark', 'duckdb'"),
+        (["--engine", "mysql"], "'mysql' is not one of 'auto', 'duckdb', 'spark'"),
         (["--plan", "magic"], "'magic' is not one of 'basic', 'views', 'signature'"),
         (["--feeds=html"], "'html' is not one of 'item', 'raw'"),
         (["--batch-size", "0"], "0 is not in the range x>=1"),

@@ -11,10 +11,11 @@ import pytest
 
 from join_stage.store.protocol import StoreError
 from mmqjp.service import spool as spool_module
-from mmqjp.service.client import Client, CommandError, NoAnswer, stored_engine
+from mmqjp.service.client import Client, CommandError, NoAnswer
 from mmqjp.service.commands import RESULT_RETENTION, CommandQueue, run_command
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.session import Session
+from mmqjp.state.choice import stored_engine
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession, Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, StopAfter

@@ -1,0 +1,147 @@
+"""`auto` stands for the engine of the state, else for Spark if it is asked for or needed, else for DuckDB."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from feeds.size import EXPANDED, input_bytes
+from mmqjp.commands import demo
+from mmqjp.commands import open as opening
+from mmqjp.commands.open import chosen_engine
+from mmqjp.engine import Engine
+from mmqjp.session import Session
+from mmqjp.state.choice import MOST_FOR_DUCKDB, Choice, choose
+from tests.generate.strategies import random_case
+from tests.support.cli import mmqjp as call
+from tests.support.cli import write_documents, write_queries
+from xscl import to_xscl
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SUBMIT = {"PYSPARK_GATEWAY_PORT": "12345"}
+
+
+def chosen(**given: object) -> str:
+    return choose(**{"environ": {}, "session_runs": lambda: False, **given}).engine  # type: ignore[arg-type]
+
+
+def test_duckdb_is_chosen_if_nothing_asks_for_spark():
+    assert chosen() == "duckdb"
+
+
+@pytest.mark.parametrize(
+    "given", [{"asked_by": "--master"}, {"environ": SUBMIT}, {"session_runs": lambda: True}], ids=str
+)
+def test_spark_is_chosen_where_it_is_at_hand(given: dict[str, object]):
+    assert chosen(**given) == "spark"
+    assert chosen(**given, engine="duckdb") == "duckdb"
+
+
+@pytest.mark.parametrize(("size", "engine"), [(MOST_FOR_DUCKDB, "duckdb"), (MOST_FOR_DUCKDB + 1, "spark")])
+def test_the_size_of_the_documents_decides(size: int, engine: str):
+    assert chosen(documents=size) == engine
+
+
+def test_the_engine_of_the_state_comes_first(tmp_path: Path):
+    (tmp_path / "spark" / "manifests").mkdir(parents=True)
+    Session("duckdb", state=tmp_path / "duckdb").close()
+    for engine in ("duckdb", "spark"):
+        assert chosen(state=tmp_path / engine, asked_by="--master", documents=MOST_FOR_DUCKDB + 1) == engine
+        assert chosen(state=tmp_path / engine) == engine
+    assert chosen(state=tmp_path / "none") == "duckdb"
+
+
+def test_why_is_told_unless_the_engine_was_asked_for():
+    assert choose("spark") == Choice("spark")
+    assert choose(environ=SUBMIT).why == "spark-submit started this process"
+
+
+def test_an_engine_of_the_library_is_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mmqjp.engine.choose", lambda *given: Choice("duckdb") if given[0] == "auto" else 1 / 0)
+    with Engine(state=tmp_path / "state"):
+        assert (tmp_path / "state" / "mmqjp.duckdb").exists()
+
+
+def test_compressed_files_count_several_times_and_unfinished_ones_not_at_all(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    for name, size in (("a/x.xml", 10), ("a/y.jsonl.gz", 3), ("z.part", 99), (".hidden", 99)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    assert input_bytes([tmp_path], 1000) == 10 + 3 * EXPANDED
+    assert input_bytes([tmp_path / "a/x.xml", tmp_path / "a", tmp_path / "gone"], 1000) == 20 + 3 * EXPANDED
+    assert input_bytes([tmp_path], 5) > 5
+
+
+def test_run_says_on_a_terminal_which_engine_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    path = write_documents(tmp_path / "d.jsonl")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert chosen_engine("duckdb", paths=[path]) == Choice("duckdb")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(opening, "choose", lambda *given: choose(*given, environ={}, session_runs=lambda: False))
+    chosen_engine("auto", paths=[path])
+    assert capsys.readouterr().err == "mmqjp: on duckdb: 256 MiB of documents or less\n"
+
+
+def test_master_is_refused_for_a_state_on_duckdb(tmp_path: Path):
+    path, queries, state = write_documents(tmp_path / "d.jsonl"), write_queries(tmp_path), tmp_path / "state"
+    Session("duckdb", state=state).close()
+    result = call("run", "--queries", queries, "--documents", path, "--state", state, "--master", "local[1]")
+    assert result.exit_code == 2
+    assert f"the engine is duckdb (the store in {state} is on it)" in result.stderr
+
+
+def lines_of_run(monkeypatch: pytest.MonkeyPatch, most: int, queries: Path, documents: Path) -> bytes:
+    """The output of `run` if DuckDB is chosen for at most so many bytes."""
+
+    def choice(*given: object) -> Choice:
+        found = choose(*given, environ={}, session_runs=lambda: False, most=most)  # type: ignore[arg-type]
+        assert found.engine == ("duckdb" if most else "spark")
+        return found
+
+    monkeypatch.setattr(opening, "choose", choice)
+    result = call("run", "--queries", queries, "--documents", documents)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout_bytes
+
+
+@pytest.mark.spark
+def test_both_sides_of_the_threshold_give_the_same_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+):
+    script, documents = random_case(11, 8, 12)
+    queries, path = write_queries(tmp_path, to_xscl(script)), tmp_path / "d.jsonl"
+    lines = [{"id": d.id, "stream": d.stream, "time": [d.t0, d.t1], "xml": d.xml_bytes().decode()} for d in documents]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    on_duckdb, on_spark = (lines_of_run(monkeypatch, most, queries, path) for most in (MOST_FOR_DUCKDB, 0))
+    assert on_duckdb == on_spark and on_duckdb
+
+
+@pytest.mark.spark
+def test_the_demo_gives_the_same_on_both(spark: SparkSession):
+    result = call("demo", "--both")
+    assert result.exit_code == 0, result.stderr
+    (count,) = re.findall(r"^(\d+) matches on duckdb in", result.stdout, re.MULTILINE)
+    assert int(count) > 5
+    assert f"The same {count} matches on spark in" in result.stdout
+
+
+def test_the_demo_fails_if_the_engines_differ(monkeypatch: pytest.MonkeyPatch):
+    real, runs = demo.answered, count()
+
+    @contextmanager
+    def answered(engine: str, *given: Any) -> Iterator[demo.Answered]:
+        with real("duckdb", *given) as found:
+            yield replace(found, lines=found.lines[next(runs) :])
+
+    monkeypatch.setattr(demo, "answered", answered)
+    result = call("demo", "--both")
+    assert (result.exit_code, "spark gives other lines" in result.stderr) == (1, True)
