@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from join_stage.store.spark.java import JavaNotFound
     from mmqjp.answers.output import Output
     from mmqjp.engine import Engine
-    from mmqjp.queries.changes import PublishCycle, UnknownQuery
+    from mmqjp.queries.changes import NameTaken, PublishCycle, UnknownQuery
     from mmqjp.state.ownership import InUse
     from templates.catalog import TooManyChains
     from xpath_stage.limits import Limits
@@ -30,6 +30,7 @@ __all__ = [
     "JavaNotFound",
     "Limits",
     "MmqjpError",
+    "NameTaken",
     "OperationalError",
     "OtherSession",
     "OutOfMemory",
@@ -56,6 +57,7 @@ _MODULES = {
     "JavaNotFound": "join_stage.store.spark.java",
     "Limits": "xpath_stage.limits",
     "MmqjpError": "common.errors",
+    "NameTaken": "mmqjp.queries.changes",
     "OperationalError": "common.errors",
     "OtherSession": "join_stage.store.protocol",
     "OutOfMemory": "join_stage.store.protocol",

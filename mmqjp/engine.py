@@ -211,8 +211,8 @@ class Engine:
         same text. With `add`, nothing is replaced.
 
         Raises XsclErrors with every mistake in the text, PublishCycle if a stream would depend on itself through
-        queries registered earlier, TooManyChains if the store has no number left for a chain of functions, and
-        StoreError. Then nothing is registered.
+        queries registered earlier, NameTaken if a name is that of a query without PUBLISH, TooManyChains if the store
+        has no number left for a chain of functions, and StoreError. Then nothing is registered.
         """
         return self._subscribe(text, "add" if add else "replace", no_metadata, backfill=backfill)
 

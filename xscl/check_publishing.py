@@ -1,8 +1,7 @@
-"""Checks the names that queries PUBLISH: none is reserved, and no stream is made from itself."""
+"""Checks the names that queries PUBLISH: no stream is made from itself."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
@@ -11,8 +10,6 @@ from xscl.problems import Problem
 from xscl.scope import blocks
 from xscl.syntax import Query, Script
 
-_NUMBERED = re.compile(r"q[0-9]+")
-
 
 def check_publishing(script: Script) -> Iterator[Problem]:
     """The problems of the names that a script's queries PUBLISH, one for each cycle."""
@@ -20,10 +17,6 @@ def check_publishing(script: Script) -> Iterator[Problem]:
     for query in script.queries:
         if query.publish is not None:
             publishers.setdefault(query.publish, []).append(query)
-            if _NUMBERED.fullmatch(query.publish):
-                hint = "choose a name that is not q and a number"
-                message = f"the name {query.publish} is reserved for queries without PUBLISH"
-                yield Problem(message, _name_span(query), hint)
     if publishers.keys().isdisjoint(block.stream for query in script.queries for block in blocks(query.source)):
         return  # nothing is made from what a query of the script makes
     edges = {

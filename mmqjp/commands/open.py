@@ -18,7 +18,7 @@ from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.progress import progress_shown
 from mmqjp.documents.watermarks import Timing
-from mmqjp.queries.changes import PublishCycle, SubscribeMode
+from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
 from mmqjp.session import Session
 from mmqjp.state.choice import AUTO, MOST_FOR_DUCKDB, SPARK, Choice, choose
 from mmqjp.state.open_store import open_session
@@ -105,6 +105,8 @@ def subscribe(engine: Session, script: Script, path: Path, mode: SubscribeMode) 
             names = set(engine.ensure(script, mode))
     except PublishCycle as error:
         raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
+    except NameTaken as error:
+        raise Failure(f"{path}: {error}") from error
     gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]
     ended, changed = (sorted(name for name in gone if (name in names) is again) for again in (False, True))
     messages = []

@@ -14,13 +14,14 @@ from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.lineage import cycle_of
-from mmqjp.queries.model import UNNAMED, Subscription
+from mmqjp.queries.model import Subscription, number_of
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
 from templates.witness import NO_WITNESSES
 from xscl import Script
+from xscl.syntax import free_number
 
 SubscribeMode = Literal["ensure", "add", "replace", "renew", "exact"]
 """How a script's queries relate to those already registered.
@@ -53,6 +54,17 @@ class PublishCycle(InputError, ValueError):
     """A PUBLISHed stream would depend on itself, through queries registered earlier."""
 
 
+class NameTaken(InputError, ValueError):
+    """A query PUBLISHes a name that was given to a query without PUBLISH."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.name} is already the name of a query without PUBLISH; PUBLISH under another name, or remove it"
+
+
 def no_metadata(names: list[str]) -> CommitMetadata:
     """Returns empty metadata."""
     return CommitMetadata()
@@ -80,8 +92,7 @@ class QueryChanges:
         for subscription in registry.subscriptions.values():
             if subscription.paused is not None:
                 registry.deactivate(subscription)
-        numbers = map(UNNAMED.fullmatch, stored.take_names())
-        self._highest_number = max((int(found[1]) for found in numbers if found), default=0)
+        self._highest_number = max(map(number_of, stored.take_names()), default=0)
 
     def save_pauses(self, qids: Sequence[int], docid: int, reason: str | None, arrival: int = NO_ARRIVAL) -> None:
         """Writes, within a batch, that queries are paused after a document, or, if `reason` is None, resumed. Paused
@@ -100,12 +111,14 @@ class QueryChanges:
         """Registers the queries of a script and returns their names.
 
         They see documents with ids greater than `since`; by default, those that arrive from now on. Raises PublishCycle
-        for a cycle of PUBLISHed names; then nothing is registered.
+        for a cycle of PUBLISHed names, and NameTaken for the name of a query without PUBLISH; then nothing is
+        registered.
         """
         names, fresh, kept = self._diff(script, mode, since)
         gone = list(self._removed_by(script, mode, kept))
+        self._refuse_taken_names(fresh, frozenset(gone))
         self._register(fresh, gone, lambda: self._ledger.save_metadata(metadata_for(names)), within)
-        self._highest_number = max([self._highest_number, *(int(s.name[1:]) for s in fresh if not s.publishes)])
+        self._highest_number = max([self._highest_number, *(number_of(s.name) for s in fresh)])
         return names
 
     def unsubscribe(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
@@ -163,7 +176,7 @@ class QueryChanges:
         names: list[str] = []
         fresh: list[Subscription] = []
         kept: set[Subscription] = set()
-        highest = self._highest_number
+        highest, published = self._highest_number, script.published()
         for position, query in enumerate(followed("compiling", script.queries), 1):
             compiled = self._compiler.compile(query, script.namespaces)
             text = compiled.text
@@ -179,9 +192,9 @@ class QueryChanges:
                 kept.add(same)
                 names.append(same.name)
                 continue
-            name = query.publish or f"q{max(position, highest + 1)}"
             if query.publish is None:
-                highest = int(name[1:])
+                highest = free_number(max(position, highest + 1), published)
+            name = query.publish or f"q{highest}"
             qid = self._stored.next_qid + len(fresh)
             fresh.append(
                 Subscription(
@@ -199,6 +212,12 @@ class QueryChanges:
             names.append(name)
         return names, fresh, kept
 
+    def _refuse_taken_names(self, fresh: Iterable[Subscription], gone: frozenset[Subscription]) -> None:
+        """Raises NameTaken if a new query PUBLISHes the name of one without PUBLISH that stays."""
+        for name in {s.name for s in fresh if s.publishes and number_of(s.name)}:
+            if any(not s.publishes for s in self._registry.named(name) if s not in gone):
+                raise NameTaken(name)
+
     def _removed_by(self, script: Script, mode: SubscribeMode, kept: set[Subscription]) -> Iterator[Subscription]:
         """Yields the queries that a script removes."""
         if mode == "exact":
@@ -206,7 +225,7 @@ class QueryChanges:
         if mode not in ("replace", "renew"):
             return
         for name in dict.fromkeys(query.publish for query in script.queries if query.publish is not None):
-            yield from (s for s in self._registry.named(name) if s not in kept)
+            yield from (s for s in self._registry.named(name) if s.publishes and s not in kept)
 
     def _register(
         self, fresh: list[Subscription], gone: list[Subscription], note: Callable[[], None], within: WithinBatch

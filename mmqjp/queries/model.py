@@ -14,8 +14,12 @@ from templates.catalog import INFINITE, Catalog, Placement
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.algebra.system_names import short_name
 
-UNNAMED = re.compile(r"q([0-9]+)")
-"""The names given to queries without PUBLISH."""
+_NUMBERED = re.compile(r"q[1-9][0-9]{0,999}")
+
+
+def number_of(name: str) -> int:
+    """The number in a name of the form that queries without PUBLISH are given, `q` and a number; 0 for other names."""
+    return int(name[1:]) if name.startswith("q") and _NUMBERED.fullmatch(name) else 0
 
 
 class HasNormalForm(Protocol):
@@ -120,8 +124,8 @@ class Subscription:
 
     @property
     def publishes(self) -> bool:
-        """Whether it has a PUBLISH name."""
-        return not (self.name.startswith("q") and UNNAMED.fullmatch(self.name))
+        """Whether it has a PUBLISH name. Its text then ends with it."""
+        return not number_of(self.name) or self.text.endswith(f" PUBLISH {self.name}")
 
     @property
     def active(self) -> bool:

@@ -288,7 +288,7 @@ def _element(draw: Draw, source: Source, depth: int) -> ElementConstructor:
 def queries(draw: Draw) -> Query:
     """One valid query, perhaps PUBLISHed under a name that no query reads."""
     source = _source(draw, 2, Names())
-    publish = draw(st.sampled_from((None, None, "out", "q", "q7x", "meldung-é")))
+    publish = draw(st.sampled_from((None, None, "out", "q", "q7x", "q1", "q2", "meldung-é")))
     select = _select(draw, source)
     if select is None and not isinstance(source.tree, SubQuery) and draw(st.booleans()):
         select = SelectStar()

@@ -110,7 +110,8 @@ def _query(rng: Random) -> str:
     level = rng.randrange(4)
     readable = ["S", "S", "T", *PUBLISHED[:level], *PUBLISHED[:level]]
     joins = rng.choice(JOINS)
-    made = f" PUBLISH {PUBLISHED[level]}" if level < len(PUBLISHED) and chance(rng, 75) else ""
+    names = (*PUBLISHED, rng.choice(("q1", "q2", "q3")))
+    made = f" PUBLISH {names[level]}" if chance(rng, 75 if level < len(PUBLISHED) else 15) else ""
 
     def block(number: int, names: str = "xy") -> str:
         stream = rng.choice(readable)

@@ -7,10 +7,12 @@ was dropped for good: a document that could have matched it must be late.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count as count_from
 
 from lxml import etree
 
@@ -122,15 +124,19 @@ class LiveModel:
                 names.append(same[count].name)
                 continue
             one.occurrence = count + (len(same) if joins else 0)
-            one.name = query.publish or f"q{max(place, highest + 1)}"
-            highest = highest if query.publish else int(one.name[1:])
+            if query.publish is None:
+                published = {other.publish for other in script.queries}
+                highest = next(n for n in count_from(max(place, highest + 1)) if f"q{n}" not in published)
+            one.name = query.publish or f"q{highest}"
             one.answers = QueryAnswers(query, one.name, script.namespaces)
             fresh.append(one)
             names.append(one.name)
         replaced = {query.publish for query in script.queries if query.publish} if change.how == "replace" else set()
-        staying = [q for q in self.queries if q in kept or q.name not in replaced]
+        staying = [q for q in self.queries if q in kept or q.query.publish not in replaced]
+        if any(one.query.publish == q.name for one in fresh for q in staying if q.query.publish is None):
+            raise Refused(ValueError)
         in_order([*staying, *fresh])
-        self._highest = highest
+        self._highest = max([highest, *(int(one.name[1:]) for one in fresh if re.fullmatch("q[0-9]+", one.name))])
         self.queries = [*staying, *fresh]
         return Expected(self._settle(fresh if change.backfill else None) if change.backfill else [], names=names)
 
