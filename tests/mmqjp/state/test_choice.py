@@ -40,7 +40,9 @@ def test_duckdb_is_chosen_if_nothing_asks_for_spark():
 
 
 @pytest.mark.parametrize(
-    "given", [{"asked_by": "--master"}, {"environ": SUBMIT}, {"session_runs": lambda: True}], ids=str
+    "given",
+    [{"asked_by": "--master"}, {"environ": SUBMIT}, {"session_runs": lambda: True}],
+    ids=["option", "submit", "session"],
 )
 def test_spark_is_chosen_where_it_is_at_hand(given: dict[str, object]):
     assert chosen(**given) == "spark"
