@@ -12,9 +12,9 @@ from feeds.confined import confined
 from feeds.document import DEFAULT_STREAM, Reject
 from feeds.feed import Feed, parse_feed
 from feeds.files import RAW_KEPT
-from feeds.item import Origin, item_xml
+from feeds.item import Membership, Origin, item_xml
 from feeds.json_feed import json_feed_to_atom, load_json_feed
-from feeds.links import is_url
+from feeds.links import harmless, is_url
 from feeds.raw import raw_entries
 from feeds.sightings import EndOfFetch, Fetch, Sighting, sightings
 
@@ -34,7 +34,7 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
         when = origin.modified if origin.fetched is None else origin.fetched
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
         return
-    fetch = Fetch(origin.source or feed.self_url or origin.name, origin.name, origin.modified, origin.fetched)
+    fetch = Fetch(_name(origin, feed), origin.name, origin.modified, origin.fetched)
     yield from sightings(feed.entries, bodies, fetch)
 
 
@@ -54,4 +54,10 @@ def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[
     feed = parse_feed(data, base, origin.source or origin.name)
     if form == "raw":
         return feed, raw_entries(data, feed)
-    return feed, [item_xml(entry) for entry in feed.entries]
+    member = Membership(harmless(_name(origin, feed)), origin.title or feed.title, origin.folders)
+    return feed, [item_xml(entry, member) for entry in feed.entries]
+
+
+def _name(origin: Origin, feed: Feed) -> str:
+    """The feed's address, or its name in a crawl."""
+    return origin.source or feed.self_url or origin.name

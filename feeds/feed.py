@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 import feedparser
-import nh3
 from feedparser.urls import resolve_relative_uris
 
 from feeds.bad_input import FeedError
 from feeds.dates import from_struct, parse_iso
-from feeds.item import Entry
-from feeds.links import SCHEMES, harmless, is_harmless, is_url
+from feeds.item import Enclosure, Entry
+from feeds.links import harmless, is_harmless, is_url
+from feeds.markup import links_of, mentions, sanitised
 from feeds.text import html_to_text, looks_like_markup, one_line, xml_text
 
 _T = TypeVar("_T")
@@ -26,8 +26,13 @@ _T = TypeVar("_T")
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 _RELATIVE = re.compile(r"""\s(?:href|src|cite|poster)="(?![A-Za-z][A-Za-z0-9+.-]*:)""")
-_ADDRESSES = frozenset({"cite", "href", "src"})
 _ADDRESS = re.compile(r"[^\s()<>@]+@[^\s()<>@]+")
+_LANGUAGE = re.compile(r"[a-z]{1,8}(?:-[a-z0-9]{1,8}){0,7}")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_LONGEST_TYPE = 255
+
+_TO_OTHERS = frozenset({"related", "via"})
+"""The relations of an entry's links that lead to other pages than its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,12 @@ def parse_feed(data: bytes, base: str = "", fallback_url: str = "") -> Feed:
     # Atom says that a feed's authors are its entries' where those name none; RSS has an editor instead.
     atom = version.startswith("atom")
     authors = _authors(feed, atom) if atom else ()
-    channel_url = site_url or self_url or harmless(fallback_url)
-    entries = tuple(_entry(entry, base, channel_url, authors, atom) for entry in parsed.entries)
+    common = Entry(
+        channel_url=site_url or self_url or harmless(fallback_url),
+        authors=authors,
+        lang=_language(feed.get("language")),
+    )
+    entries = tuple(_entry(entry, base, common, atom) for entry in parsed.entries)
     return Feed(_plain(feed, "title", atom), site_url, self_url, entries)
 
 
@@ -72,22 +81,30 @@ def _cause(error: object) -> str:
     return one_line(str(error)) or type(error).__name__
 
 
-def _entry(entry: Any, base: str, channel_url: str, feed_authors: tuple[str, ...], atom: bool) -> Entry:
+def _entry(entry: Any, base: str, feed: Entry, atom: bool) -> Entry:
+    """An entry. What it does not say itself, it has from its feed."""
     guid = one_line(entry.get("id") or "")
     date, date_text, updated = _dates(entry)
+    item_url = _link(entry, base) or (guid if is_url(guid) else "")
+    links = _links(entry, base)
+    content, linked = _content(entry.get("content", ()), base)
+    own = [item_url, guid, base, *(href for rel, href in links if rel not in _TO_OTHERS)]
     return Entry(
-        item_url=_link(entry, base) or (guid if is_url(guid) else ""),
-        channel_url=channel_url,
+        item_url=item_url,
+        channel_url=feed.channel_url,
         title=_plain(entry, "title", atom),
         date=date,
         date_text=date_text,
         description=_plain(entry, "summary", atom),
-        authors=_authors(entry, atom) or feed_authors,
+        authors=_authors(entry, atom) or feed.authors,
         categories=_distinct(_unmarked(tag.get("term") or tag.get("label") or "") for tag in entry.get("tags", ())),
-        links=_links(entry, base),
+        links=links,
         guid=guid,
-        content=_content(entry.get("content", ()), base),
+        content=content,
         updated=updated,
+        lang=_entry_language(entry) or feed.lang,
+        enclosures=_enclosures(entry, base),
+        mentions=mentions([*linked, *_summary_links(entry, atom)], base, own),
     )
 
 
@@ -99,18 +116,48 @@ def _detail(holder: Any, key: str) -> Any:
 def _plain(holder: Any, key: str, atom: bool) -> str:
     detail = _detail(holder, key)
     value = detail.get("value") or ""
-    if detail.get("type") in _HTML:
-        return html_to_text(value)
-    # Atom's plain text is plain; RSS cannot say so, and its writers put stray tags into titles.
-    return one_line(value) if atom else _unmarked(value)
+    return html_to_text(value) if _is_html(detail, atom) else one_line(value)
+
+
+def _is_html(detail: Any, atom: bool) -> bool:
+    """Whether a text is HTML. Atom's plain text is plain; RSS cannot say so, and its writers put stray tags into
+    titles."""
+    return detail.get("type") in _HTML or (not atom and looks_like_markup(detail.get("value") or ""))
+
+
+def _summary_links(entry: Any, atom: bool) -> list[str]:
+    detail = _detail(entry, "summary")
+    return links_of(detail["value"]) if _is_html(detail, atom) and detail.get("value") else []
+
+
+def _entry_language(entry: Any) -> str:
+    """The language that an entry names, else that of its title, summary or content, which may come from `xml:lang`."""
+    texts = (_detail(entry, "title"), _detail(entry, "summary"), *entry.get("content", ()))
+    return next(filter(None, map(_language, (entry.get("language"), *(one.get("language") for one in texts)))), "")
+
+
+def _language(told: str | None) -> str:
+    """A language tag in lower case, as `en` or `de-at`; "" for what is none."""
+    tag = (told or "").strip()[:100].replace("_", "-").lower()
+    return tag if _LANGUAGE.fullmatch(tag) else ""
+
+
+def _enclosures(entry: Any, base: str) -> tuple[Enclosure, ...]:
+    found = []
+    for enclosure in entry.get("enclosures", ()):
+        kind, length = one_line(enclosure.get("type") or ""), (enclosure.get("length") or "").strip()
+        if enclosure.get("href") and (href := _resolve(base, enclosure["href"])):
+            told = kind if len(kind) <= _LONGEST_TYPE else "", length if _LENGTH.fullmatch(length) else ""
+            found.append(Enclosure(href, *told))
+    return tuple(dict.fromkeys(found))
 
 
 def _unmarked(text: str) -> str:
     return html_to_text(text) if looks_like_markup(text) else one_line(text)
 
 
-def _content(contents: Iterable[Any], base: str) -> str:
-    """The first HTML content, else the first plain text as HTML. Other media types are passed over."""
+def _content(contents: Iterable[Any], base: str) -> tuple[str, list[str]]:
+    """The first HTML content with its links, else the first plain text as HTML. Other media types are passed over."""
     plain = ""
     for content in contents:
         value = xml_text(content.get("value") or "").strip()
@@ -118,15 +165,10 @@ def _content(contents: Iterable[Any], base: str) -> str:
         if value and kind in _HTML:
             if base and _RELATIVE.search(value):
                 value = resolve_relative_uris(value, base, "utf-8", kind)
-            return nh3.clean(value, link_rel=None, url_schemes=set(SCHEMES), attribute_filter=_harmless_value)
+            return sanitised(value)
         if value and kind.startswith("text/") and not plain:
             plain = html.escape(value, quote=False)
-    return plain
-
-
-def _harmless_value(_tag: str, name: str, value: str) -> str | None:
-    """nh3 looks at the addresses in `href` and `src` only, and not as closely."""
-    return value if name not in _ADDRESSES or is_harmless(value) else None
+    return plain, []
 
 
 def _dates(entry: Any) -> tuple[int | None, str, int | None]:

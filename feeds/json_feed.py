@@ -39,6 +39,7 @@ def is_json_feed(value: object) -> bool:
 def json_feed_to_atom(feed: dict[str, Any]) -> bytes:
     """The same feed in Atom 1.0. Values of a wrong type are left out."""
     root = etree.Element(f"{{{ATOM}}}feed")
+    _language(root, feed)
     _add(root, "title", feed.get("title"))
     _link(root, "alternate", feed.get("home_page_url"))
     _link(root, "self", feed.get("feed_url"))
@@ -50,6 +51,7 @@ def json_feed_to_atom(feed: dict[str, Any]) -> bytes:
 
 
 def _entry(entry: etree._Element, item: dict[str, Any]) -> None:
+    _language(entry, item)
     _add(entry, "id", item.get("id"))
     _add(entry, "title", item.get("title"))
     _link(entry, "alternate", item.get("url"))
@@ -63,7 +65,8 @@ def _entry(entry: etree._Element, item: dict[str, Any]) -> None:
             etree.SubElement(entry, f"{{{ATOM}}}category", term=_text(tag))
     for attachment in _list(item.get("attachments")):
         if isinstance(attachment, dict):
-            _link(entry, "enclosure", attachment.get("url"))
+            about = {"type": attachment.get("mime_type"), "length": attachment.get("size_in_bytes")}
+            _link(entry, "enclosure", attachment.get("url"), **about)
     if _text(item.get("content_html")):
         _add(entry, "content", item["content_html"], type="html")
     else:
@@ -83,10 +86,16 @@ def _add(parent: etree._Element, name: str, value: object, **attributes: str) ->
         etree.SubElement(parent, f"{{{ATOM}}}{name}", attributes).text = text
 
 
-def _link(parent: etree._Element, rel: str, href: object) -> None:
+def _language(holder: etree._Element, told: dict[str, Any]) -> None:
+    if text := _text(told.get("language")):
+        holder.set("{http://www.w3.org/XML/1998/namespace}lang", text)
+
+
+def _link(parent: etree._Element, rel: str, href: object, **about: object) -> None:
     text = _text(href)
     if text:
-        etree.SubElement(parent, f"{{{ATOM}}}link", rel=rel, href=text)
+        told = {name: _text(value) for name, value in about.items() if _text(value)}
+        etree.SubElement(parent, f"{{{ATOM}}}link", told, rel=rel, href=text)
 
 
 def _text(value: object) -> str:

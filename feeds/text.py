@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+LONGEST_TITLE = 1_000
+"""The most characters of a feed's or a folder's name, which each of its entries repeats."""
+
+NESTED = "/"
+"""Separates the names of nested folders."""
+
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|br|cite|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|q|s|small|span|strong|sub|sup|tt|u|ul)"

@@ -12,15 +12,9 @@ from lxml import etree
 from common.errors import InvalidValue
 from common.prolog import read_prolog
 from common.xml_parser import xml_parser
-from feeds.text import one_line
-
-LONGEST_TITLE = 1_000
-"""The most characters of a title: the folders of all feeds below repeat it."""
+from feeds.text import LONGEST_TITLE, NESTED, one_line
 
 _USED = frozenset({"title", "text", "xmlurl"})
-
-NESTED = "/"
-"""Separates the names of nested folders."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from feeds import Reject
 from feeds import confined as module
 from feeds.confined import ConfinedError, confined, confined_aside, seconds_for
 from feeds.entries import read_entries
-from feeds.fetch.opml import LONGEST_TITLE, read_opml
+from feeds.fetch.opml import read_opml
 from feeds.fetch.robots import crawl_delay
 from feeds.history import History
 from feeds.item import Origin
+from feeds.text import LONGEST_TITLE
 from tests.support.cpu import printed
 
 

@@ -92,11 +92,13 @@ Item = dict[str, list[str]]
 
 
 def read_item(document: Document | Reject) -> Item:
-    """The values of an `<item>` by their elements, links as their addresses."""
+    """The values of an `<item>` by their elements, links as their addresses, and attributes of enclosures."""
     assert isinstance(document, Document), document
     values: Item = {}
     for leaf in etree.fromstring(document.xml_bytes()):
         values.setdefault(str(leaf.tag), []).append(leaf.get("href") or leaf.text or "")
+        for name in ("type", "length") if leaf.tag == "enclosure" else ():
+            values.setdefault(f"enclosure/{name}", []).append(leaf.get(name, ""))
     return values
 
 
@@ -145,7 +147,12 @@ CHECKS: dict[tuple[str, ...], Callable[[Item, Any], bool]] = {
     ("authors", "name"): is_author,
     ("tags", "term"): lambda item, expected: one_line(expected) in item.get("category", []),
     ("links", "href"): lambda item, expected: expected in item.get("link", []),
-    ("enclosures", "href"): lambda item, expected: expected in item.get("link", []),
+    ("enclosures", "href"): lambda item, expected: expected in item.get("enclosure", []),
+    ("enclosures", "type"): lambda item, expected: expected in item.get("enclosure/type", []),
+    ("enclosures", "length"): lambda item, expected: expected in item.get("enclosure/length", []),
+    ("language",): lambda item, expected: item.get("lang", [""])[0] == expected.lower(),
+    # A title of no language is in an entry that may have one.
+    ("title_detail", "language"): lambda item, expected: expected in (None, item.get("lang", [""])[0]),
     ("published_parsed",): is_date,
     ("updated_parsed",): is_date,
 }

@@ -25,12 +25,15 @@ def test_rss_2_in_full():
         ("title", "One & two"),
         ("timestamp", "2026-05-06T12:00:00Z"),
         ("description", "A caf\u00e9 B"),
+        ("feed_url", "dir/feed.xml"),
+        ("feed_title", "C"),
         ("author", "Ann"),
         ("author", "Bob"),
         ("category", "news"),
         ("category", "sport"),
         ("link", "alternate https://c.example/1"),
         ("link", "enclosure https://c.example/1.mp3"),
+        ("enclosure", "https://c.example/1.mp3 audio/mpeg 1"),
         ("guid", "g-1"),
         ("content", "<p>Full text</p>"),
     ]
@@ -44,6 +47,8 @@ def test_old_rss(version):
         ("channel_url", "https://c.example/"),
         ("title", "T"),
         ("description", "D"),
+        ("feed_url", "dir/feed.xml"),
+        ("feed_title", "C"),
         ("link", "alternate https://c.example/1"),
     ]
 
@@ -59,6 +64,9 @@ def test_rss_1_with_dublin_core():
         ("channel_url", "https://c.example/"),
         ("title", "T"),
         ("timestamp", "2026-05-06T12:00:00.500000Z"),
+        ("feed_url", "dir/feed.xml"),
+        ("feed_title", "C"),
+        ("updated", "2026-05-06T12:00:00.500000Z"),
         ("author", "Ann"),
         ("category", "s"),
         ("link", "alternate https://c.example/1"),
@@ -81,6 +89,9 @@ def test_atom_1_with_xhtml_content_and_plain_text_that_looks_like_markup():
         ("title", "a <b> c"),
         ("timestamp", "2026-05-06T12:00:00Z"),
         ("description", "Sum"),
+        ("feed_url", "https://f.example/a"),
+        ("feed_title", "F"),
+        ("updated", "2026-05-08T12:00:00Z"),
         ("author", "Ann"),
         ("category", "t"),
         ("link", "alternate https://f.example/1"),
@@ -101,6 +112,9 @@ def test_atom_03():
         ("channel_url", "https://f.example/"),
         ("title", "T"),
         ("timestamp", "2004-05-06T12:00:00Z"),
+        ("feed_url", "dir/feed.xml"),
+        ("feed_title", "F"),
+        ("updated", "2004-05-07T12:00:00Z"),
         ("link", "alternate https://f.example/1"),
         ("guid", "i"),
         ("content", "<p>c</p>"),
@@ -115,14 +129,16 @@ def test_json_feed_11():
             "external_url": "https://g.example/2",
             "title": "a <b> & c\x0b",
             "summary": "S",
+            "language": "en_US",
             "content_html": "<p onclick='x()'>h<script>alert(1)</script></p>",
             "date_published": "2026-05-06T14:00:00+02:00",
             "tags": ["t", "t", 3, None],
             "authors": [{"name": "Ann"}, {"url": "https://bob.example/"}, {}, "x"],
-            "attachments": [{"url": "https://j.example/1.mp3", "mime_type": "audio/mpeg"}],
+            "attachments": [{"url": "https://j.example/1.mp3", "mime_type": "audio/mpeg", "size_in_bytes": 12}],
         },
         home_page_url="https://j.example/",
         feed_url="https://j.example/feed.json",
+        language="de",
     )
     (document,) = read(feed)
     assert document.id.startswith("https://j.example/feed.json j-1 ")
@@ -132,6 +148,9 @@ def test_json_feed_11():
         ("title", "a <b> & c"),
         ("timestamp", "2026-05-06T12:00:00Z"),
         ("description", "S"),
+        ("feed_url", "https://j.example/feed.json"),
+        ("feed_title", "J"),
+        ("lang", "en-us"),
         ("author", "Ann"),
         ("author", "https://bob.example/"),
         ("category", "t"),
@@ -139,6 +158,7 @@ def test_json_feed_11():
         ("link", "alternate https://j.example/1"),
         ("link", "related https://g.example/2"),
         ("link", "enclosure https://j.example/1.mp3"),
+        ("enclosure", "https://j.example/1.mp3 audio/mpeg 12"),
         ("guid", "j-1"),
         ("content", "<p>h</p>"),
     ]
@@ -148,6 +168,8 @@ def test_json_feed_10_has_one_author_numbers_for_ids_and_plain_content():
     feed = json_feed({"id": 7, "content_text": "1 < 2"}, version="https://jsonfeed.org/version/1", author={"name": "Z"})
     assert only(feed) == [
         ("channel_url", "dir/feed.xml"),
+        ("feed_url", "dir/feed.xml"),
+        ("feed_title", "J"),
         ("author", "Z"),
         ("guid", "7"),
         ("content", "1 &lt; 2"),
@@ -164,6 +186,8 @@ def test_itunes():
         ("channel_url", "https://c.example/"),
         ("title", "T"),
         ("description", "S"),
+        ("feed_url", "dir/feed.xml"),
+        ("feed_title", "C"),
         ("author", "Ann"),
         ("category", "a"),
         ("category", "b"),
@@ -210,7 +234,7 @@ def test_relative_addresses_are_resolved_against_the_feeds_own():
 
 def test_a_description_is_never_a_copy_of_the_content():
     feed = rss("<item><title>T</title><content:encoded>&lt;p>c&lt;/p></content:encoded></item>")
-    assert [name for name, _ in only(feed)] == ["channel_url", "title", "content"]
+    assert [name for name, _ in only(feed)] == ["channel_url", "title", "feed_url", "feed_title", "content"]
 
 
 def test_stray_tags_and_controls_go_and_comparisons_stay():

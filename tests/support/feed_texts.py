@@ -19,11 +19,11 @@ def read(feed, origin=HERE, form="item"):
 
 
 def leaves(document):
-    """The item's children as (name, text); a link as (link, rel href)."""
+    """The item's children as (name, text), those that have attributes with their values: (link, rel href)."""
     assert isinstance(document, Document), document
     root = etree.fromstring(document.xml)
     assert root.tag == "item"
-    return [(c.tag, c.text if c.tag != "link" else f"{c.get('rel')} {c.get('href')}") for c in root]
+    return [(child.tag, " ".join(map(str, child.attrib.values())) or child.text) for child in root]
 
 
 def only(feed, origin=HERE):

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 
+from common.urls import canonical_url, url_host
 from xscl.algebra.expressions import CompareOp
 from xscl.algebra.regex.search import compile_pattern
-from xscl.algebra.urls import canonical_url, url_host
 
 _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*")
 _SPACE = " \t\r\n"

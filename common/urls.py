@@ -1,4 +1,4 @@
-"""The derived values canonical-url, one spelling for the addresses of a page, and host."""
+"""Web addresses: one spelling for all addresses of a page, and the host."""
 
 from __future__ import annotations
 

@@ -1,0 +1,266 @@
+"""What an `<item>` says of its feed, language, changes, files and the pages that it mentions."""
+
+from dataclasses import fields
+from random import Random
+from urllib.parse import urljoin
+
+import pytest
+from lxml import etree
+
+from feeds.entries import read_entries
+from feeds.item import ATTRIBUTES, FIELDS, MOST_FOLDERS, Enclosure, Entry, Membership, Origin, entry_version, item_xml
+from feeds.markup import LONGEST_ADDRESS, MOST_MENTIONS
+from feeds.sightings import Sighting
+from feeds.text import LONGEST_TITLE
+from tests.generate.seeds import seeds
+from tests.oracle.values import canonical_url
+from tests.support.feed_texts import HERE, atom, json_feed, leaves, only, read, rss, values
+
+BASE = "https://base.example/blog/feed.xml"
+THERE = Origin("dir/feed.xml", HERE.modified, BASE, HERE.modified)
+
+
+def mentioned(feed, origin=THERE):
+    return [text.removeprefix("mention ") for tag, text in only(feed, origin) if text.startswith("mention ")]
+
+
+def with_content(html):
+    content = etree.Element("content", type="html")
+    content.text = html
+    return atom(f"<title>T</title><id>i</id>{etree.tostring(content, encoding='unicode')}")
+
+
+# ---------------------------------------------------------------- all fields
+
+
+def test_the_fields_are_all_children_that_an_item_may_have_in_their_order():
+    full = Entry(
+        item_url="u", channel_url="c", title="t", date=0, date_text="d", description="d", authors=("a", "b"),
+        categories=("a", "b"), links=(("via", "l"),), guid="g", content="c", updated=0, lang="en",
+        enclosures=(Enclosure("e", "t", "1"),), mentions=("m",),
+    )  # fmt: skip
+    empty = Entry()
+    assert all(getattr(full, field.name) != getattr(empty, field.name) for field in fields(Entry))
+    item = etree.fromstring(item_xml(full, Membership("f", "t", ("a/b",))))
+    assert tuple(dict.fromkeys(child.tag for child in item)) == FIELDS
+    told = {child.tag: tuple(child.attrib) for child in item if child.attrib}
+    assert told == ATTRIBUTES
+    assert etree.tostring(etree.fromstring(item_xml(empty))) == b"<item/>"
+
+
+# ---------------------------------------------------------------- where it is from
+
+
+def test_the_feed_is_named_by_its_subscription_then_by_itself_then_by_its_file():
+    own = rss("<item><title>T</title></item>", '<title>C</title><atom:link rel="self" href="https://c.example/rss"/>')
+    moved = Origin("n", 1, "https://old.example/rss", 1, "https://new.example/rss")
+    for origin, expected in ((moved, moved.source), (HERE, "https://c.example/rss")):
+        assert dict(only(own, origin))["feed_url"] == expected
+    assert values(rss("<item><title>T</title></item>"), "feed_url") == [HERE.name]
+    assert "feed_url" not in dict(only(own, Origin("n", 1, "javascript:x")))
+
+
+def test_the_reader_s_title_goes_before_the_feed_s():
+    feed = rss("<item><title>T</title></item>", "<title>The &amp;lt;b&gt;Times&lt;/b&gt;\n News</title>")
+    assert dict(only(feed))["feed_title"] == "The <b>Times News"
+    assert dict(only(feed, Origin("n", 1, title="My news")))["feed_title"] == "My news"
+    assert "feed_title" not in dict(only(rss("<item><title>T</title></item>", "<link>https://c.example/</link>")))
+
+
+def test_folders_are_paths_and_outer_ones_come_first():
+    feed = rss("<item><title>T</title></item>")
+    found = only(feed, Origin("n", 1, folders=("News/World", "Daily", "News/Sport")))
+    assert [text for tag, text in found if tag == "folder"] == ["News", "News/World", "Daily", "News/Sport"]
+    deep = only(feed, Origin("n", 1, folders=("/".join("abcdefghijklmnopqrstuvwxyz"), "Z", "")))
+    folders = [text for tag, text in deep if tag == "folder"]
+    assert len(folders) == MOST_FOLDERS and folders[:2] == ["a", "a/b"]
+
+
+def test_a_new_title_or_folder_of_the_feed_is_no_new_version():
+    entry = "<item><title>T</title><guid>g</guid></item>"
+    one = read(rss(entry), Origin("n", 1, "https://c.example/rss"))
+    two = read(rss(entry, "<title>D</title>"), Origin("n", 1, "https://c.example/rss", title="X", folders=("F",)))
+    assert one[0].id == two[0].id and one[0].xml != two[0].xml
+
+
+def test_identities_are_those_of_stores_that_were_written_before_there_were_such_fields():
+    item = (
+        "<item><title>T</title><link>https://c.example/1</link><guid isPermaLink='false'>g</guid>"
+        "<pubDate>Wed, 06 May 2026 12:00:00 GMT</pubDate><description>a &lt;a href='https://o.example/x'&gt;l&lt;/a&gt;"
+        "</description><enclosure url='https://c.example/1.mp3' type='audio/mpeg' length='1'/></item>"
+    )
+    feed = atom(
+        '<title>T</title><id>tag:e,1</id><link href="https://f.example/1"/><published>2026-05-06T12:00:00Z</published>'
+        "<updated>2026-05-08T12:00:00Z</updated>"
+        '<content type="html">&lt;a href="https://o.example/x"&gt;l&lt;/a&gt;</content>'
+    )
+    assert read(rss(item))[0].id == "dir/feed.xml g 538a5f824b04"
+    assert read(feed)[0].id == "dir/feed.xml tag:e,1 33068182d94b"
+    assert (
+        entry_version(Entry(guid="g", title="T", date=0, content="c", description="d", item_url="u")) == "46866c44460c"
+    )
+    (seen,) = [one for one in read_entries(feed.encode(), HERE) if isinstance(one, Sighting)]
+    assert (seen.key, seen.version) == ("0b77044dcaf865e5", "de6436d5f6f00c54")
+
+
+# ---------------------------------------------------------------- language, changes, files
+
+ENTRY = "<title>T</title><id>1</id>"
+DC = 'xmlns:dc="http://purl.org/dc/elements/1.1/"'
+
+
+@pytest.mark.parametrize(
+    ("feed", "expected"),
+    [
+        (rss("<item><title>T</title></item>", "<language>en-US</language>"), ["en-us"]),
+        (rss("<item><title>T</title></item>", "<dc:language>fr</dc:language>"), ["fr"]),
+        (rss("<item><title>T</title></item>", attributes='version="2.0" xml:lang="de"'), ["de"]),
+        (rss("<item><title>T</title><dc:language>pt_BR</dc:language></item>", "<language>en</language>"), ["pt-br"]),
+        (rss("<item><title xml:lang='it'>T</title></item>", "<language>en</language>"), ["it"]),
+        (rss("<item xml:lang='es'><title>T</title></item>", "<language>en</language>"), ["es"]),
+        (rss("<item><title>T</title></item>"), []),
+        (rss("<item><title>T</title></item>", "<language>English, mostly</language>"), []),
+        (rss("<item><title>T</title></item>", f"<language>{'x' * 1_000}</language>"), []),
+        (atom(ENTRY).replace("<feed", "<feed xml:lang='sv'"), ["sv"]),
+        (atom(ENTRY).replace("<feed", "<feed xml:lang='sv'").replace("<entry", "<entry xml:lang='nb-NO'"), ["nb-no"]),
+        (
+            '<feed version="0.3" xmlns="http://purl.org/atom/ns#" xml:lang="ja"><title>F</title>'
+            f"<entry>{ENTRY}</entry></feed>",
+            ["ja"],
+        ),
+        (
+            '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/" '
+            f"{DC}><channel><title>C</title><dc:language>ko</dc:language></channel>"
+            "<item><title>T</title></item></rdf:RDF>",
+            ["ko"],
+        ),
+        (json_feed({"id": "1", "title": "T"}, language="ru"), ["ru"]),
+        (json_feed({"id": "1", "title": "T", "language": "uk"}, language="ru"), ["uk"]),
+        (json_feed({"id": "1", "title": "T", "language": ["uk"]}, language=7), []),
+    ],
+)  # fmt: skip
+def test_the_language_of_the_entry_else_of_the_feed(feed, expected):
+    assert values(feed, "lang") == expected
+
+
+def test_updated_is_what_the_feed_tells():
+    date = "<published>2026-05-06T12:00:00Z</published>"
+    assert values(atom(f"{ENTRY}{date}"), "updated") == []
+    later = f"{ENTRY}{date}<updated>2026-05-07T14:00:00+02:00</updated>"
+    assert (values(atom(later), "timestamp"), values(atom(later), "updated")) == (
+        ["2026-05-06T12:00:00Z"],
+        ["2026-05-07T12:00:00Z"],
+    )
+    item = {"id": "1", "date_published": "2026-05-06T12:00:00Z", "date_modified": "2026-05-07T12:00:00Z"}
+    assert values(json_feed(item), "updated") == ["2026-05-07T12:00:00Z"]
+    assert values(atom(f"{ENTRY}{date}<updated>soon</updated>"), "updated") == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"url": "/1.mp3", "type": "audio/mpeg", "length": "12"}, {"type": "audio/mpeg", "length": "12"}),
+        ({"url": "/1.mp3", "length": "unknown"}, {}),
+        ({"url": "/1.mp3", "length": "9" * 100, "type": "x" * 1_000}, {}),
+        ({"url": "javascript:alert(1)", "type": "audio/mpeg"}, None),
+        ({"type": "audio/mpeg"}, None),
+    ],
+)  # fmt: skip
+def test_enclosures(attributes, expected):
+    item = etree.Element("item")
+    etree.SubElement(item, "title").text = "T"
+    etree.SubElement(item, "enclosure", attributes)
+    (document,) = read(rss(etree.tostring(item, encoding="unicode")), THERE)
+    found = [dict(one.attrib) for one in etree.fromstring(document.xml).iter("enclosure")]
+    assert found == ([] if expected is None else [expected | {"href": "https://base.example/1.mp3"}])
+
+
+# ---------------------------------------------------------------- mentions
+
+
+def test_links_of_the_text_are_mentions_in_any_format():
+    link = "<a href='HTTP://Other.example:80/a/?utm_source=x&b=2&a=1#top'>l</a> <a href=../b>m</a>"
+    escaped = link.replace("&", "&amp;").replace("<", "&lt;")
+    expected = ["https://other.example/a?a=1&b=2", "https://base.example/b"]
+    assert mentioned(with_content(link)) == expected
+    assert mentioned(rss(f"<item><title>T</title><description>{escaped}</description></item>")) == expected
+    assert mentioned(rss(f"<item><title>T</title><content:encoded>{escaped}</content:encoded></item>")) == expected
+    assert mentioned(json_feed({"id": "1", "content_html": link})) == expected
+    xhtml = '<div xmlns="http://www.w3.org/1999/xhtml"><a href="https://other.example/a">l</a></div>'
+    assert mentioned(atom(f'{ENTRY}<content type="xhtml">{xhtml}</content>')) == ["https://other.example/a"]
+
+
+def test_the_base_of_an_entry_goes_before_that_of_the_feed():
+    entry = '<content type="html" xml:base="https://deep.example/x/">&lt;a href="y">l&lt;/a></content>'
+    assert mentioned(atom(ENTRY + entry)) == ["https://deep.example/x/y"]
+
+
+def test_the_item_s_own_links_are_no_mentions_and_those_to_others_are():
+    own = (
+        '<link href="https://f.example/1"/><link rel="enclosure" href="https://f.example/1.mp3"/>'
+        '<link rel="related" href="https://g.example/2"/><id>https://f.example/id</id><title>T</title>'
+    )
+    hrefs = [
+        "http://f.example/1/#more",
+        "https://f.example/1.mp3",
+        "https://g.example/2",
+        "https://f.example/id",
+        "#n1",
+    ]
+    content = "".join(f'&lt;a href="{href}">l&lt;/a>' for href in hrefs)
+    assert mentioned(atom(f'{own}<content type="html">{content}</content>')) == ["https://g.example/2"]
+
+
+@pytest.mark.parametrize(
+    "href",
+    ["javascript:alert(1)", "mailto:a@b.example", "data:text/html,x", "ftp://f.example/", "https://", "http://[::1", "",
+     f"https://f.example/{'x' * LONGEST_ADDRESS}", "magnet:?xt=1", "\ud800"],
+)  # fmt: skip
+def test_what_is_no_page_is_no_mention(href):
+    assert mentioned(json_feed({"id": "1", "content_html": f'<a href="{href}">l</a>'})) == []
+
+
+def test_plain_text_mentions_nothing():
+    assert mentioned(json_feed({"id": "1", "content_text": "<a href='https://o.example/'>l</a>"})) == []
+    assert mentioned(atom(f"{ENTRY}<summary>&lt;a href='https://o.example/'>l&lt;/a></summary>")) == []
+
+
+def test_the_number_of_mentions_is_bounded():
+    many = "".join(f"<a href='https://o.example/{n}'>l</a>" for n in range(20_000))
+    assert mentioned(with_content(many)) == [f"https://o.example/{n}" for n in range(MOST_MENTIONS)]
+
+
+@pytest.mark.parametrize("seed", seeds(20, 200))
+def test_mentions_are_what_another_parser_and_the_oracle_s_addresses_give(seed):
+    rng = Random(seed)
+    hosts = ["o.example", "O.Example:443", "base.example", "b\u00fccher.example"]
+    paths = ["", "/", "/a", "/a/?b=1&a=%7e", "/\u00e9"]
+    html = ""
+    for _ in range(rng.randrange(12)):
+        absolute = rng.choice(["http://", "https://", "//"]) + rng.choice(hosts) + rng.choice(paths)
+        relative = rng.choice(["x", "../y?utm_medium=1", "?q=1", "/r#s", "#t", "mailto:a@b.example"])
+        tag = rng.choice(["<a href='{}'>l</a>", '<p><A title="1 > 0" HREF="{}">l</A>', "<img src='{}'>"])
+        html += tag.format(rng.choice([absolute, relative]).replace("&", "&amp;"))
+    anchors = etree.fromstring(f"<div>{html}</div>", etree.HTMLParser()).iter("a")
+    addresses = [urljoin(BASE, anchor.get("href", "")) for anchor in anchors]
+    expected = dict.fromkeys(canonical_url(address) for address in addresses if address.startswith("http"))
+    assert mentioned(with_content(html)) == [address for address in expected if address != canonical_url(BASE)]
+
+
+# ---------------------------------------------------------------- hostile feeds
+
+
+def test_a_long_title_of_a_feed_is_cut_because_all_entries_repeat_it():
+    title = "x" * 10_000_000
+    feed = rss("<item><title>T</title></item>" * 50, f"<title>{title}</title>")
+    found = read(feed)
+    assert len(found) == 20 + 30  # as many as are alike are documents, and the others dead letters
+    assert dict(leaves(found[0]))["feed_title"] == "x" * LONGEST_TITLE
+
+
+def test_control_characters_do_no_harm():
+    odd = "\x00\x0b\ufffe\ud800"
+    item = {"id": "1", "title": f"T{odd}", "language": f"e{odd}n"}
+    feed = json_feed(item | {"attachments": [{"url": f"/{odd}x", "mime_type": odd}]}, title=f"F{odd}")
+    found = dict(only(feed, Origin("n", 1, f"https://c.example/{odd}", title=f"My{odd}", folders=(f"A{odd}",))))
+    assert (found["title"], found["feed_title"], found["folder"], found["lang"]) == ("T", "My", "A", "en")
