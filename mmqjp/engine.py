@@ -26,7 +26,7 @@ from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import Lateness, Timing
 from mmqjp.garbage import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
-from mmqjp.state.choice import AUTO, DUCKDB, choose
+from mmqjp.state.choice import AUTO, DUCKDB, choose, stored_engine
 from mmqjp.state.open_store import open_session, open_store
 from mmqjp.state.ownership import Ownership, ReadLock
 from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
@@ -114,14 +114,14 @@ class Engine:
         self._plan, self._quiet = plan, quiet
         self._directory = directory = None if state is None else Path(state)
         if engine == AUTO:
-            engine = choose(AUTO, directory, None if master is None else "master").engine
+            engine = DUCKDB if read_only else choose(AUTO, directory, None if master is None else "master").engine
         session = None if engine == DUCKDB else open_session(engine, master)
         if directory is not None and shared:
             share(directory)
         self._ownership: Ownership | ReadLock | None = None
         if directory is not None and not read_only:
             self._ownership = Ownership(directory, now)
-        elif directory is not None and session is None:  # Spark's files stay while they are read
+        elif directory is not None and stored_engine(directory) == DUCKDB:  # Spark's files stay while they are read
             self._ownership = ReadLock(directory)
         try:
             self._store = self._open_store(session, directory, plan, cache_bytes, read_only)

@@ -12,10 +12,8 @@ from join_stage.only_read import OnlyRead
 from join_stage.state_tables import FLAT_STORE
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
-from join_stage.store.spark.data_files import find_rows
-from join_stage.store.spark.manifests import highest_number, newest_files, read_rows
+from join_stage.store.spark.checked_snapshot import CheckedSnapshot
 from join_stage.store.spark.question import SparkQuestion
-from join_stage.store.spark.snapshot import Snapshot
 from join_stage.store.spark.tables import TableViews, local_frame
 
 
@@ -25,7 +23,7 @@ class SparkReader(OnlyRead):
     def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:
         """`schema` declares the tables beside the join state. Raises StoreError if there is no store."""
         self.schema = FLAT_STORE | schema
-        self._files = Snapshot(self.schema, directory, newest_files(directory, self.schema))
+        self._files = CheckedSnapshot(self.schema, directory)
         self._session = session.newSession()
         self._views = TableViews(self._session, self._files)
 
@@ -39,17 +37,13 @@ class SparkReader(OnlyRead):
         return SparkQuestion(self._session, self._files, sql, bounds)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        schema = pa.schema([self.schema.tables[table].field(name) for name in columns])
-        kept = (read_rows(path, schema, key) for path in self._files.paths(table))
-        return pa.concat_tables([schema.empty_table(), *kept])
+        return self._files.columns(table, columns, key)
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        schema = self.schema.tables[table]
-        return pa.concat_tables([schema.empty_table(), *find_rows(self._files.paths(table), schema, column, numbers)])
+        return self._files.find(table, column, numbers)
 
     def highest(self, table: str, column: str) -> int:
-        found = [highest_number(path, column) for path in self._files.paths(table)]
-        return max((number for number in found if number is not None), default=-1)
+        return self._files.highest(table, column)
 
     def close(self) -> None:
         """Does nothing: no file stays open."""

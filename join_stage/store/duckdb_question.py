@@ -142,6 +142,21 @@ def judge(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> N
         _judge(part, schema, made)
 
 
+def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:
+    """The names of the relations, and of WITH, that a SELECT reads, in lower case; None for another statement."""
+    try:
+        ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+        parsed = json.loads(text)
+    except (duckdb.Error, RecursionError):
+        return None
+    if parsed["error"]:
+        return None
+    sources = [part for part in parts_of(parsed["statements"]) if part.get("type") in ("BASE_TABLE", "SHOW_REF")]
+    if any(part["type"] == "SHOW_REF" for part in sources):
+        return None
+    return {part["qualified_name"]["path"][-1].lower() for part in sources}
+
+
 def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str]) -> None:
     kind = part.get("type")
     if "cte_map" in part and kind not in _NODES:

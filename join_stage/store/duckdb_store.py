@@ -21,7 +21,7 @@ from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory,
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
 
-_TYPES = {
+TYPES = {
     pa.int64(): "BIGINT",
     pa.int32(): "INTEGER",
     pa.string(): "VARCHAR",
@@ -31,7 +31,7 @@ _TYPES = {
     pa.list_(pa.string()): "VARCHAR[]",
 }
 
-_FIRST_INDEX = 1
+FIRST_INDEX = 1
 """The index of the first element of an array in SQL."""
 
 
@@ -91,14 +91,14 @@ class DuckDBStore(DuckDBTables):
         for name, schema in self.schema.tables.items():
             for field in schema:
                 if (name, field.name) not in made:  # a column that is younger than the store
-                    run(f"ALTER TABLE {name} ADD COLUMN {field.name} {_TYPES[field.type]}")
+                    run(f"ALTER TABLE {name} ADD COLUMN {field.name} {TYPES[field.type]}")
         self._upgrade()
         self._connection.begin()  # one write to disk for all views
         run("CREATE MACRO IF NOT EXISTS sha2(text, bits) AS sha256(text)")
         self._make_views(self.schema.views)
         if (numbered := self.schema.numbered) is not None:
             rows = self.read(numbered.table, [numbered.numbers, numbered.argument])
-            self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
+            self._make_views(numbered.of_rows(rows, FIRST_INDEX))
         self._connection.commit()
 
     def _rename(self) -> None:
@@ -157,7 +157,7 @@ class DuckDBStore(DuckDBTables):
             self._settle()
         if (numbered := self.schema.numbered) is not None and table == numbered.table:
             self._settle()
-            self._make_views(numbered.of_rows(rows, _FIRST_INDEX))
+            self._make_views(numbered.of_rows(rows, FIRST_INDEX))
 
     def _settle(self) -> None:
         """Begins the transaction of the batch and writes the rows that wait, before anything else is done in it."""
@@ -205,4 +205,4 @@ def written() -> Iterator[None]:
 
 def columns_of(schema: pa.Schema) -> str:
     """The column declarations of a table in SQL."""
-    return ", ".join(f"{field.name} {_TYPES[field.type]}" for field in schema)
+    return ", ".join(f"{field.name} {TYPES[field.type]}" for field in schema)

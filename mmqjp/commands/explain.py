@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, Outdated
+from join_stage.store.protocol import Outdated
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
@@ -15,6 +15,7 @@ from mmqjp.commands.options import plan_option, read_script
 from mmqjp.explain.estimates import estimates
 from mmqjp.explain.explanation import CostInfo, explanation
 from mmqjp.session import Session
+from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
 
 LISTED_NAMES = 10
 """How many query names of a file an error lists."""
@@ -44,10 +45,9 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
     registered.
     """
     script = read_script(file)[1]
-    if state is not None and not any((state / name).exists() for name in (DUCKDB_FILE, SPARK_MANIFESTS)):
+    if state is not None and stored_engine(state) is None:
         raise Failure(f"there is no store in {state}: mmqjp run --state creates one")
-    spark = state is not None and (state / SPARK_MANIFESTS).exists()
-    with _opened("spark" if spark else "duckdb", state, plan) as engine:
+    with _opened(state, plan) as engine:
         if state is None:
             engine.ensure(script)
         names = [name for name in dict.fromkeys(script.names()) if name in engine.queries()]
@@ -62,11 +62,11 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
         click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
 
 
-def _opened(kind: str, state: Path | None, plan: str) -> Session:
+def _opened(state: Path | None, plan: str) -> Session:
     """An engine to read from: on the store, or a new, empty one."""
     if state is None:
-        return Session(kind, plan=plan)
+        return Session(DUCKDB, plan=plan)
     try:
-        return open_engine(kind, None, plan, state, read_only=True)
+        return open_engine(DUCKDB, None, plan, state, read_only=True)
     except Outdated:
-        return open_engine(kind, None, plan, state)
+        return open_engine(AUTO, None, plan, state)

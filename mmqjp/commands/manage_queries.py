@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +26,7 @@ from mmqjp.commands.progress import progress_shown
 from mmqjp.service.client import Client
 from mmqjp.service.question_runner import QUERY
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS
-from mmqjp.state.choice import choose, stored_engine
+from mmqjp.state.choice import AUTO, DUCKDB, ENGINES, SPARK, choose, stored_engine
 from mmqjp.text import printable_line
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -47,8 +48,11 @@ def store_options(command: Decorated) -> Decorated:
     return state(wait(debug_option(command)))
 
 
-def client(state: Path, wait: float, engine: str | None = None, *, shared: bool = False) -> Client:
-    """A client of the store in a directory. With `engine`, the store is created if there is none."""
+def client(
+    state: Path, wait: float, engine: str | None = None, *, reader: str = DUCKDB, shared: bool = False
+) -> Client:
+    """A client of the store in a directory. With `engine`, the store is created if there is none. `reader` is the
+    engine that reads, and DuckDB reads a store of Spark beside the process that holds it."""
     kind = stored_engine(state) or (engine and choose(engine).engine)
     if kind is None:
         raise Failure(
@@ -57,7 +61,8 @@ def client(state: Path, wait: float, engine: str | None = None, *, shared: bool 
     opens = partial(open_engine, kind, None, DEFAULT_PLAN, state)
     if shared:
         share(state)
-    return Client(state, opens, wait, open_read_only=partial(opens, read_only=True))
+    reads = partial(open_engine, reader, None, DEFAULT_PLAN, state, read_only=True)
+    return Client(state, opens, wait, open_read_only=reads, reads_beside=kind == SPARK and reader == DUCKDB)
 
 
 def print_changed(names: list[str], word: str) -> None:
@@ -188,8 +193,22 @@ def show(name: str, state: Path, as_json: bool, wait: float) -> None:
     "--most-bytes", metavar="N", type=click.IntRange(min=1), default=MAX_BYTES, show_default=True,
     help="Largest answer, in bytes.",
 )  # fmt: skip
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default=AUTO, show_default=True,
+    help="Whose SQL it is. auto: DuckDB's, which needs no Java; spark: that of Spark, for stores on Spark.",
+)  # fmt: skip
 @store_options
-def query(sql: str, timeout: float | None, most_rows: int, most_bytes: int, state: Path, wait: float) -> None:
+@click.pass_context
+def query(
+    context: click.Context,
+    sql: str,
+    timeout: float | None,
+    most_rows: int,
+    most_bytes: int,
+    engine: str,
+    state: Path,
+    wait: float,
+) -> None:
     """Query a store in SQL, and print each row of the answer as a line of JSON.
 
     \b
@@ -200,7 +219,10 @@ def query(sql: str, timeout: float | None, most_rows: int, most_bytes: int, stat
     """
     asked = {"sql": sql, "seconds": timeout, "most_rows": most_rows, "most_bytes": most_bytes}
     longest = float("inf") if timeout is None else wait + timeout
-    found = client(state, longest).ask(QUERY, asked)
+    # A configuration that says spark for all commands does not mean that a store on DuckDB cannot be queried.
+    given = context.get_parameter_source("engine") is ParameterSource.COMMANDLINE
+    reader = SPARK if engine == SPARK and (given or stored_engine(state) == SPARK) else DUCKDB
+    found = client(state, longest, reader=reader).ask(QUERY, asked)
     json_lines(dict(zip(found["columns"], row, strict=True)) for row in found["rows"])
 
 

@@ -38,7 +38,8 @@ class Client:
     """Submits commands for the store of a state directory, and waits up to `wait` seconds for each answer.
 
     `open_store` opens the store when no process holds it. `open_read_only` opens it for commands that change nothing;
-    without it, these are submitted too. `clock` returns seconds, and `sleep` waits for some.
+    without it, these are submitted too. If it `reads_beside`, it may be opened while another process holds it. `clock`
+    returns seconds, and `sleep` waits for some.
     """
 
     state: Path
@@ -47,6 +48,7 @@ class Client:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
     open_read_only: Callable[[], Session] | None = None
+    reads_beside: bool = False
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
         """The result of a command. Raises CommandError if it was refused; NoAnswer, StoreError, OSError."""
@@ -58,21 +60,28 @@ class Client:
     def _looked_up(self, do: str, arguments: Mapping[str, Any]) -> CommandResult | None:
         """The result of a read-only command that this process can run itself.
 
-        None if another process holds the store, or if commands wait that must be run first. Only a process that may
-        write to the store can run those, so one that may not does not wait for them.
+        None if another process holds the store and nobody may read beside it, or if commands wait that must be run
+        first. Only a process that may write to the store can run those, so one that may not does not wait for them. A
+        question beside another process is not kept waiting: that process may answer another dialect of SQL.
         """
         if do not in READ_ONLY or self.open_read_only is None:
             return None
         writes = os.access(self.state, os.W_OK)
-        if writes and (is_held(self.state) or not Spool(self.state).is_empty()):
+        waits = not self.reads_beside and is_held(self.state)
+        if writes and (waits or not ((self.reads_beside and do == QUERY) or Spool(self.state).is_empty())):
             return None
+        command = Command("", do, arguments)
         try:
             with self.open_read_only() as engine:
-                return run_command(engine, Command("", do, arguments))
-        except (InUse, Outdated):
+                return run_command(engine, command)
+        except (InUse, Outdated) as error:
             if not writes:
                 raise
-            return None
+            if not self.reads_beside or isinstance(error, InUse):
+                return None
+        self.open_store().close()  # which brings it up to date
+        with self.open_read_only() as engine:
+            return run_command(engine, command)
 
     def _submitted(self, do: str, arguments: Mapping[str, Any]) -> CommandResult:
         """The result of a command in the spool. The process that holds the store runs it, or this one if none does."""

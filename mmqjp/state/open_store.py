@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import InvalidValue
 from join_stage.joiner import JoinEngine
+from mmqjp.state.choice import SPARK, stored_engine
 from mmqjp.tables.store_schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def directory_bytes(directory: Path) -> int:
 def open_store(
     session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int, *, read_only: bool = False
 ) -> JoinEngine:
-    """Opens the store and its join engine: on Spark if there is a session, otherwise on DuckDB.
+    """Opens the store and its join engine: on Spark if there is a session, otherwise on DuckDB. To read only, DuckDB
+    opens stores of both engines.
 
     Raises StoreError, UnknownPlan, and InvalidValue for `read_only` without a state directory.
     """
@@ -59,6 +61,10 @@ def open_store(
 def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine:
     if state is None:
         raise InvalidValue("a read-only engine needs a state directory: name one")
+    if session is None and stored_engine(state) == SPARK:
+        from join_stage.duckdb_files import DuckDBFilesReader
+
+        return DuckDBFilesReader(SCHEMA, state)
     if session is None:
         from join_stage.duckdb_reader import DuckDBReader
 

@@ -1,4 +1,4 @@
-"""Parquet stores and their tables, opened as the engine on Spark opens them."""
+"""Parquet stores and their tables, opened as the engine on Spark opens them, and made of stores on DuckDB."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from join_stage.state_tables import FLAT_STORE
 from join_stage.store.spark.parquet_store import ParquetStore
+from mmqjp.session import Session
 from mmqjp.tables.store_schema import SCHEMA
 
 TABLES = (FLAT_STORE | SCHEMA).tables
@@ -17,3 +18,16 @@ TABLES = (FLAT_STORE | SCHEMA).tables
 def parquet_store(directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000) -> ParquetStore:
     """A Parquet store in a directory, or in a temporary one."""
     return ParquetStore(FLAT_STORE | SCHEMA, directory, now)
+
+
+def as_files(duckdb: Path, directory: Path, batches: int = 1) -> None:
+    """Makes a store of files, as Spark's are, with what a store on DuckDB holds. It is written in some batches."""
+    with Session("duckdb", state=duckdb) as engine:
+        tables = {name: engine._store.read(name, schema.names) for name, schema in TABLES.items()}
+    store = parquet_store(directory)
+    for number in range(batches):
+        for name, rows in tables.items():
+            size = -(-len(rows) // batches)
+            store.append(name, rows.slice(number * size, size))
+        store.commit()
+    store.close()

@@ -1,0 +1,162 @@
+"""A store of Parquet files, which Spark writes, opened by DuckDB to be read only. It needs no Java."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from join_stage.only_read import OnlyRead
+from join_stage.state_tables import FLAT_STORE
+from join_stage.store.duckdb_damage import telling_damage
+from join_stage.store.duckdb_prepared import PreparedStatements
+from join_stage.store.duckdb_question import DuckDBQuestion, seclude, tables_in
+from join_stage.store.duckdb_store import FIRST_INDEX, TYPES
+from join_stage.store.duckdb_tables import DuckDBTables, set_up
+from join_stage.store.protocol import DUCKDB_FILE
+from join_stage.store.reading import UNBOUNDED, Bounds
+from join_stage.store.schema import StoreSchema
+from join_stage.store.spark.checked_snapshot import CheckedSnapshot
+
+_WORD = re.compile(r"\w+")
+
+_LISTING = frozenset(("show", "describe", "summarize", "information_schema"))
+"""Words of questions about the relations there are."""
+
+_GLOB = re.compile(r"([*?\[])")
+
+
+@telling_damage
+class DuckDBFilesReader(OnlyRead, DuckDBTables):
+    """A `JoinEngine` that only reads, as of the last batch when it was opened, while others may write the store.
+
+    Tables are views over their files. A relation is made when a statement first names it: for each, DuckDB looks at all
+    files below it.
+    """
+
+    def __init__(self, schema: StoreSchema, directory: Path) -> None:
+        """`schema` has what the store holds beside the join state. Raises StoreError if there is no store."""
+        self.schema = FLAT_STORE | schema
+        self._files = CheckedSnapshot(self.schema, directory)
+        self._made, self._below = set[str](), dict[str, frozenset[str]]()
+        self._numbered: dict[str, str] | None = None
+        self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
+        # In a file, and not in memory, because relations may be qualified by its name.
+        self._connection = duckdb.connect(str(Path(self._spilled.name) / DUCKDB_FILE))
+        self._asked, self._prepared = self._connection, PreparedStatements(self._connection)
+        try:
+            set_up(self._connection)
+            run = self._connection.execute
+            run(f"SET temp_directory = {_text(self._spilled.name)}")
+            run("SET parquet_metadata_cache = true")  # files never change
+            paths = [path for table in self.schema.tables for path in self._files.unchecked_paths(table)]
+            run(f"SET allowed_paths = {_texts((*paths, *map(_literal, paths)))}")
+            seclude(self._connection)
+            run("CREATE MACRO sha2(text, bits) AS sha256(text)")
+        except BaseException:
+            self.close()
+            raise
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        self._prepare(sql)
+        return super().select(sql, views)
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
+        self._prepare(sql)
+        return super().question(sql, bounds)
+
+    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        return self._files.columns(table, columns, key)
+
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        return self._files.find(table, column, numbers)
+
+    def highest(self, table: str, column: str) -> int:
+        return self._files.highest(table, column)
+
+    def _prepare(self, sql: str) -> None:
+        """Makes the relations that a statement names, and checks the files that it reads."""
+        words = set(_WORD.findall(sql.lower()))
+        if words & _LISTING:
+            words |= self.schema.relations | self._numbered_views().keys()
+        self._files.check(table for name in self._named_in(sql, words) for table in self._tables_below(name))
+        for name in words:
+            self._make(name)
+
+    def _named_in(self, sql: str, words: set[str]) -> set[str]:
+        """The relations that a statement reads: those among its words if DuckDB cannot tell."""
+        named = tables_in(self._connection, sql)
+        return {name for name in (words if named is None else named) if self._statement(name) is not None}
+
+    def _tables_below(self, name: str) -> frozenset[str]:
+        """The tables that a relation is made of."""
+        if name in self.schema.tables:
+            return frozenset((name,))
+        if name not in self._below:
+            inner = self._named_in(self._statement(name) or "", set())
+            self._below[name] = frozenset().union(*map(self._tables_below, inner))
+        return self._below[name]
+
+    def _make(self, name: str) -> None:
+        """Makes a relation of this name, if there is one and it is not made, and those that it names."""
+        if name in self._made or (statement := self._statement(name)) is None:
+            return
+        if name not in self.schema.tables:
+            for inner in set(_WORD.findall(statement.lower())) - {name}:
+                self._make(inner)
+        try:
+            self._connection.execute(f"CREATE VIEW {name} AS {statement}")
+        except duckdb.Error:
+            self._files.check([name] if name in self.schema.tables else ())  # it tells why
+            raise
+        self._made.add(name)
+
+    def _statement(self, name: str) -> str | None:
+        """The SELECT of a relation; None if there is none of this name."""
+        if name in self.schema.tables:
+            return self._table(name)
+        return self.schema.views.get(name) or self._numbered_views(name).get(name)
+
+    def _table(self, name: str) -> str:
+        """The SELECT of a table. Columns that files lack are null."""
+        fields = list(self.schema.tables[name])
+        typed = ", ".join(f"CAST(NULL AS {TYPES[field.type]}) AS {field.name}" for field in fields)
+        if not (paths := self._files.unchecked_paths(name)):
+            return f"SELECT {typed} WHERE false"
+        files = f"read_parquet({_texts(map(_literal, paths))}, union_by_name = true, hive_partitioning = false)"
+        columns = ", ".join(field.name for field in fields)
+        return f"SELECT {columns} FROM (SELECT {typed} WHERE false UNION ALL BY NAME SELECT * FROM {files})"
+
+    def _numbered_views(self, name: str | None = None) -> dict[str, str]:
+        """The SELECTs of the numbered views by name; none if `name` has another form than theirs."""
+        numbered = self.schema.numbered
+        if numbered is None or (name is not None and not numbered.has(name)):
+            return {}
+        if self._numbered is None:
+            self._numbered = numbered.of_rows(
+                self.read(numbered.table, [numbered.numbers, numbered.argument]), FIRST_INDEX
+            )
+        return self._numbered
+
+    def close(self) -> None:
+        with suppress(duckdb.ResourceInUseException):  # by a question that ends late
+            self._connection.close()
+        self._spilled.cleanup()
+
+
+def _literal(path: str) -> str:
+    """A path in which no character stands for others."""
+    return _GLOB.sub(r"[\1]", path)
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _texts(texts: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, texts))}]"
