@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test lint bench bench-stage1 feedparser-tests soak clean
+.PHONY: demo test lint docs bench bench-stage1 feedparser-tests soak clean
 
 demo: $(READY)
 	$(BIN)/mmqjp demo $(if $(ENGINE),--engine $(ENGINE),--both)
@@ -20,6 +20,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation as a site, in site/. A link that leads nowhere fails.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
+	$(BIN)/zensical build --strict --clean
 
 # Most cases take long on Spark, so the benchmarks of stage 2 measure fewer there.
 bench: bench-stage1
@@ -62,7 +67,7 @@ soak: $(READY)
 	$(BIN)/mmqjp bench flat-state --documents 1000000 --json bench-results/flat-state.json --plot bench-results/flat-state
 
 clean:
-	rm -rf .venv .feedparser .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis bench-results build dist
+	rm -rf .venv .feedparser .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis bench-results build dist site .cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

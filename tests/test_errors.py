@@ -1,4 +1,4 @@
-"""The family of errors: one root, two branches, each error also a builtin, and README names those that are exported."""
+"""The family of errors: one root, two branches, each also a builtin; docs/python.md names the exported ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INTERNAL = {
 }
 """Errors that no caller meets: they say within a room how the work goes on, or end a command."""
 
-README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "python.md").read_text("utf-8")
 
 
 def all_errors() -> dict[str, type[Exception]]:
@@ -136,8 +136,8 @@ def test_what_callers_meet_is_exported():
     assert met | {error.__name__ for error in BRANCHES} <= EXPORTED
 
 
-def test_readme_says_of_each_exported_error_which_builtin_it_is():
-    section = README.partition("\n## Errors\n")[2].partition("\n## ")[0]
+def test_page_says_of_each_exported_error_which_builtin_it_is():
+    section = PAGE.partition("\n## Errors\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)? ?\|", section, re.MULTILINE)
     said = {name: {getattr(builtins, builtin)} if builtin else set() for name, builtin in rows}
     assert said.keys() == EXPORTED

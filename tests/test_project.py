@@ -1,15 +1,13 @@
-"""The project as a whole: its version, its wheel, and a README that names every target, command and option."""
+"""The project as a whole: its version, its wheel, and pages that name every target and package."""
 
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import click
 import grimp
 import pytest
 
@@ -18,6 +16,7 @@ from tests.support.places import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 README = (ROOT / "README.md").read_text("utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 
 def modules(package: str) -> list[Path]:
@@ -70,45 +69,23 @@ def opens_with_a_docstring(path: Path) -> bool:
     return path.read_text("utf-8").startswith(('"""', 'r"""'))
 
 
-def test_readme_and_makefile_name_the_same_targets():
+def test_readme_is_short_and_begins_with_the_demo():
+    assert len(README.splitlines()) <= 120
+    assert README.index("make demo") < README.index("make test")
+
+
+def test_makefile_declares_the_targets_that_are_described():
     makefile = (ROOT / "Makefile").read_text("utf-8")
     declared = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert declared is not None
     targets = set(declared[1].split())
     assert set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE)) == targets
-    assert set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", README, re.MULTILINE)) == targets
+    assert set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", README + CONTRIBUTING, re.MULTILINE)) == targets
 
 
-def test_readme_describes_every_package():
-    described = set(re.findall(r"^- `([a-z_]+)`:", README, re.MULTILINE))
+def test_every_package_is_described():
+    described = set(re.findall(r"^\| `([a-z_]+)` \|", CONTRIBUTING, re.MULTILINE))
     assert described == {*PACKAGES, "tests"}
-
-
-def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command below a group that is not hidden, with the words that call it."""
-    for name, command in group.commands.items():
-        if command.hidden:
-            continue
-        yield (*path, name), command
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-
-
-def test_readme_mentions_every_command_and_option():
-    from mmqjp.cli import main
-
-    missing = set()
-    for words, command in [((), main), *commands(main)]:
-        if words and not re.search(rf"\b{re.escape(' '.join(words))}\b", README):
-            missing.add(" ".join(words))
-        for option in command.params:
-            if isinstance(option, click.Option) and not option.hidden:
-                missing |= {name for name in option.opts if name.startswith("--") and not is_mentioned(name)}
-    assert missing == set()
-
-
-def is_mentioned(option: str) -> bool:
-    return re.search(rf"{re.escape(option)}(?![\w-])", README) is not None
 
 
 @pytest.fixture(scope="module")

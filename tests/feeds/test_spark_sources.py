@@ -312,14 +312,14 @@ def test_feeds_alone_do_not_import_spark():
 
 
 def programs() -> list[str]:
-    """The programs of the README that read feeds on Spark."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    parts = [part.removeprefix("python\n") for part in readme.split("```") if part.startswith("python\n")]
+    """The programs of docs/spark.md that read feeds."""
+    page = (ROOT / "docs" / "spark.md").read_text("utf-8")
+    parts = [part.removeprefix("python\n") for part in page.split("```") if part.startswith("python\n")]
     return [part for part in parts if "mmqjp_" in part]
 
 
-def test_the_examples_of_the_readme_work(spark, server, live, archives, tmp_path, monkeypatch):
-    """The feeds of the test in place of the README's, on loopback, and a stream that ends when all is read."""
+def test_the_programs_of_the_documentation_work(spark, server, live, archives, tmp_path, monkeypatch):
+    """The feeds of the test in place of the page's, on loopback, and a stream that ends when all is read."""
     monkeypatch.chdir(tmp_path)
     publish(server, archives, "a", "b")
     query = "FROM S//item->a[./title->t] JOIN {t = u, 2 d} S//item->b[./title->u] PUBLISH same_story"

@@ -108,7 +108,7 @@ def test_a_table_that_older_versions_made_is_a_view_now(spark: SparkSession, rea
         reader.sql("DROP DATABASE older CASCADE")
 
 
-def test_the_questions_in_the_readme_are_answered(spark: SparkSession, reader: SparkSession, tmp_path: Path):
+def test_the_questions_in_the_documentation_are_answered(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     def item(number: int, title: str) -> Document:
         xml = f"<item><channel_url>http://feed{number}</channel_url><title>{title}</title></item>"
         return Document(f"d{number}", xml, "S", number * 1_000_000)
@@ -119,8 +119,8 @@ def test_the_questions_in_the_readme_are_answered(spark: SparkSession, reader: S
         engine.subscribe("S//item[./title = 'never'] PUBLISH never")
         engine.process([item(1, "a"), item(2, "b"), item(3, "a")])
     attach(reader, tmp_path)
-    readme = (ROOT / "README.md").read_text()
-    questions = re.findall(r"```sql\n(.*?)```", readme, re.S)
+    page = (ROOT / "docs" / "spark.md").read_text("utf-8")
+    questions = re.findall(r"```sql\n(.*?)```", page, re.S)
     answers = [[tuple(row) for row in reader.sql(question).collect()] for question in questions]
     assert answers[0] == [(date(1970, 1, 1), "same", 1)]
     assert answers[1] == [("http://feed1", "http://feed3", 1)]
