@@ -120,12 +120,14 @@ _RULES = (
     ),
     # Clauses.
     _Rule("a new query begins here", "write ; between two queries", r"(?i:from|select|declare)\b", expects="$END"),
+    _Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", expects="FOLLOWED"),
+    _Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", "(?i:by)", expects="LBRACE"),
     _Rule("FOLLOWED without BY", "write FOLLOWED BY", expects="BY"),
     _Rule("BY without FOLLOWED", "write FOLLOWED BY", r"(?i:by)\b", expects="FOLLOWED"),
     _Rule(
         "{0} without a predicate in braces",
         "write {{predicate, window}} behind it",
-        before=r"(?i:\b(BY|JOIN))",
+        before=r"(?i:\b(BY|JOIN|UNORDERED))",
         expects="LBRACE",
     ),
     _Rule(

@@ -136,9 +136,11 @@ class Builder(Transformer[Token, Any]):
         return SubQuery(query.select, query.source, _span(children[0], children[2]))
 
     def join(self, children: list[Any]) -> Join:
-        left, operator = children[0], children[1]
+        left, operator, second = children[:3]
         right, window, pred = children[-1], children[-3], children[-5]
         op: JoinOp = "JOIN" if operator.type == "JOIN" else "FOLLOWED BY"
+        if second.type == "UNORDERED":
+            op = "JOIN UNORDERED"
         return Join(op, left, right, pred, window, _span(left, right))
 
     def window(self, children: list[Token]) -> Window:

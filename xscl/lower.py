@@ -22,6 +22,7 @@ from xscl.algebra.expressions import (
     VarPath,
     holes_of,
 )
+from xscl.algebra.mirror import UNORDERED
 from xscl.algebra.normal import (
     TUPLE_TEST,
     Conjunct,
@@ -56,12 +57,14 @@ class _Leaf:
 @quick
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A join of two inputs. `scope` has the names that its predicate can use."""
+    """A join of two inputs. `scope` has the names that its predicate can use, and `patterns` those of all blocks so
+    far."""
 
     op: JoinOp
     window: int | None
     pred: Expr
     scope: _Scope
+    patterns: tuple[PatternNode, ...]
     left: _Tree
     right: _Tree
 
@@ -134,7 +137,8 @@ class _Normalizer:
                 left_tree, left_scope, left_roots = self._input(left)
                 right_tree, right_scope, right_roots = self._input(right)
                 both = {**left_scope, **right_scope}
-                return _Node(op, window.us, pred, both, left_tree, right_tree), both, left_roots + right_roots
+                node = _Node(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
+                return node, both, left_roots + right_roots
             case SubQuery(select=select, source=inner):
                 first = len(self._patterns)
                 tree, scope, roots = self._input(inner)
@@ -239,13 +243,11 @@ class _Normalizer:
         carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
         inner = _distinct(self._conjuncts(tree, patterns, frozenset(carried)))
         names = _canonical_names(inner)
-        hidden = Hidden(
-            tree.op,
-            tree.window,
-            tuple(_rename(conjunct, names) for conjunct in inner),
-            tuple(names[var] for var in carried),
-            which,
-        )
+        alone: tuple[Conjunct, ...] = ()
+        if tree.op == UNORDERED:
+            alone = _renamed(_distinct(self._conjuncts(tree, tree.patterns, frozenset())))
+        variables = tuple(names[var] for var in carried)
+        hidden = Hidden(tree.op, tree.window, _renamed(inner), variables, which, alone)
         children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
 
@@ -309,6 +311,11 @@ def _canonical_names(conjuncts: tuple[Conjunct, ...]) -> dict[str, str]:
             for var in side.variables():
                 names.setdefault(var, f"v{len(names)}")
     return names
+
+
+def _renamed(conjuncts: tuple[Conjunct, ...]) -> tuple[Conjunct, ...]:
+    names = _canonical_names(conjuncts)
+    return tuple(_rename(conjunct, names) for conjunct in conjuncts)
 
 
 def _rename(conjunct: Conjunct, names: Mapping[str, str]) -> Conjunct:

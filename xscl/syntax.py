@@ -74,7 +74,7 @@ class Window:
 @quick
 @dataclass(frozen=True, slots=True)
 class Join:
-    """`left FOLLOWED BY{pred, window} right`, or JOIN."""
+    """`left FOLLOWED BY{pred, window} right`, or JOIN, or JOIN UNORDERED."""
 
     op: JoinOp
     left: Input

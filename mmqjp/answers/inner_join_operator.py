@@ -44,7 +44,8 @@ class InnerJoinOperator(StatelessOperator):
         steps = Steps(allowed := max(account.steps(arrival) for account in accounts))
         try:
             steps.take()
-            for binding in context.bindings.of(part, inputs, match.nodes, steps):
+            told = context.mirrors.tell(stream.mirror, inputs, steps)
+            for binding in () if told else context.bindings.of(part, inputs, match.nodes, steps):
                 new, document = self._tuple(stream, context, inputs, binding, steps)
                 if new:
                     live = [account for account in live if account.take_outputs(arrival, 1)]

@@ -10,6 +10,7 @@ from mmqjp.answers.answer import Answer
 from mmqjp.answers.construct import Value
 from mmqjp.answers.joint import JointBinding, JointBindings
 from mmqjp.answers.match import Match
+from mmqjp.answers.pair_tests import Mirrors
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.usage import Accounts
 from mmqjp.documents.record import Inputs, Record
@@ -45,6 +46,7 @@ class StepContext:
     owners: Collection[Owner] | None = None
     known_tuples: Collection[tuple[object, ...]] = frozenset()
     bindings: JointBindings = field(default_factory=JointBindings)
+    mirrors: Mirrors = field(default_factory=Mirrors)
     emitted: dict[tuple[object, ...], tuple[Answer, set[int]] | None] = field(default_factory=dict)
     """By identity of the answer or tuple. An answer comes with the rows of R_T that gave it."""
 

@@ -42,6 +42,9 @@ class QueryOperator(StatelessOperator):
         if share is None:
             return ()
         if isinstance(part, TargetGroup) and part.direct is not None and self._is_free(part, part.direct):
+            if context.mirrors.tell(part.form_of_queries.mirror, inputs, Steps()):
+                account.charge(inputs.arrival, share, 0, 1)
+                return ()
             return self._answer_directly(part.form_of_queries, part.direct, account, share, context, match, inputs)
         steps = Steps(allowed := self._quota.most_work)
         if isinstance(part, LiteralGroup):
@@ -53,7 +56,8 @@ class QueryOperator(StatelessOperator):
             answered = [one := _Answering(part.form_of_queries, account, share, steps)]
             with suppress(OutOfSteps):
                 steps.take()
-                for binding in context.bindings.of(part, inputs, match.nodes, steps):
+                told = context.mirrors.tell(one.form.mirror, inputs, steps)
+                for binding in () if told else context.bindings.of(part, inputs, match.nodes, steps):
                     if not self._answer(one, context, match.row, inputs, *self._values(one.form, binding)):
                         break
             account.charge(inputs.arrival, share, one.new, allowed - steps.left)
@@ -61,8 +65,11 @@ class QueryOperator(StatelessOperator):
 
     def _is_free(self, group: TargetGroup, direct: DirectSelection) -> bool:
         """Returns whether nothing but charges stands in the way of the answers of a group: no reader waits for them,
-        and a match may take its steps."""
-        return direct.steps <= self._quota.most_work and not self._registry.read_of(group.form_of_queries.id)
+        no mirror has to be looked for, and a match may take its steps."""
+        mirror = group.form_of_queries.mirror
+        if direct.steps > self._quota.most_work or not (mirror is None or mirror.always):
+            return False
+        return not self._registry.read_of(group.form_of_queries.id)
 
     def _answer_directly(
         self,
@@ -95,7 +102,7 @@ class QueryOperator(StatelessOperator):
             for binding in context.bindings.of(group, inputs, match.nodes, steps):
                 for one in group.groups_for(context.bindings.text(group.operand, binding, steps)):
                     if one not in found:
-                        found[one] = self._begun(one.form_of_queries, context, inputs)
+                        found[one] = self._begun(one.form_of_queries, context, inputs, steps)
                     answering = found[one]
                     if answering is not None:
                         with suppress(OutOfSteps):
@@ -104,11 +111,14 @@ class QueryOperator(StatelessOperator):
         ordered = sorted(found.items(), key=lambda item: item[0].number)
         return [answering for _, answering in ordered if answering is not None]
 
-    def _begun(self, form: Form, context: StepContext, inputs: Inputs) -> _Answering | None:
-        """Returns what a form gets for a match so far: nothing. None if none of its members gets the match."""
+    def _begun(self, form: Form, context: StepContext, inputs: Inputs, steps: Steps) -> _Answering | None:
+        """Returns what a form gets for a match so far: nothing. None if none of its members gets the match, or if the
+        mirror of the match tells them. To find that takes `steps`."""
         account = context.accounts.of(form)
         share = account.share(_width(inputs), inputs, context.accounts.first_qid)
-        return None if share is None else _Answering(form, account, share, Steps(self._quota.most_work))
+        if share is None or context.mirrors.tell(form.mirror, inputs, steps):
+            return None
+        return _Answering(form, account, share, Steps(self._quota.most_work))
 
     def _values(self, form: Form, binding: JointBinding) -> tuple[list[Value], list[Value | str]]:
         """Returns the values of the terms that a form SELECTs, and of the holes in its constructor."""

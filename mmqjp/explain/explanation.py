@@ -19,6 +19,7 @@ from templates.minor import Minor
 from templates.template import Shape
 from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import ElementConstructor
+from xscl.algebra.mirror import UNORDERED, mirror_of
 from xscl.algebra.normal import NormalQuery, Side, Term
 from xscl.algebra.system_names import is_system_variable, short_name
 
@@ -184,6 +185,8 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     if len(normal.conjuncts) > 1:
         kind += f"; {len(normal.conjuncts)} disjuncts, whose matches are united"
     yield f"    {kind}"
+    if normal.op == UNORDERED:
+        yield f"    {_MIRRORED[bool(mirror_of(normal.op, normal.conjuncts))]}"
     entries = [_entry(entry.key, entry.value) for entry in normal.entries]
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
@@ -191,6 +194,12 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
         yield "    (#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)"
     if publishes:
         yield "    its outputs are documents of the stream of its name"
+
+
+_MIRRORED = {
+    True: "of two matches that mirror each other, the one whose first document is less by (t1, stream, id)",
+    False: "its inputs have no document in common, so that no match mirrors another: it means JOIN",
+}
 
 
 def _entry(key: str, value: Term | str) -> str:

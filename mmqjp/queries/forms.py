@@ -16,6 +16,7 @@ from mmqjp.queries.derived_variables import DerivedVariable, derived_variables
 from mmqjp.queries.literals import LiteralTest, literal_test
 from mmqjp.queries.model import Owner, Subscription, Target
 from mmqjp.queries.selection import Selection
+from xscl.algebra.mirror import Mirror, mirror_of
 from xscl.algebra.normal import NormalQuery, Side
 
 
@@ -51,6 +52,11 @@ class Form(QuerySet):
     def selection(self) -> Selection:
         """What the queries SELECT."""
         return Selection(self.normal)
+
+    @cached_property
+    def mirror(self) -> Mirror | None:
+        """What decides whether matches have mirrors."""
+        return mirror_of(self.normal.op, self.normal.conjuncts)
 
     @cached_property
     def literal_tests(self) -> tuple[LiteralTest | None, ...]:

@@ -11,6 +11,7 @@ from common.lazy import lazy
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.identity import Identity
 from templates.catalog import INFINITE, Catalog, Placement
+from xscl.algebra.mirror import Mirror, mirror_of
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.algebra.system_names import short_name
 
@@ -176,6 +177,11 @@ class HiddenStream:
     def hidden(self) -> Hidden:
         """The inner join."""
         return self.find()
+
+    @lazy
+    def mirror(self) -> Mirror | None:
+        """What decides whether matches of the inner join have mirrors."""
+        return mirror_of(self.hidden.op, self.hidden.alone) if self.hidden.alone else None
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:

@@ -127,9 +127,11 @@ class QueryMaker:
 
     def _join(self, left: Part, right: Part) -> Part:
         chain = left.blocks + right.blocks > 2
-        op: JoinOp = "JOIN" if chance(self._rng, 60 if chain else 45) else "FOLLOWED BY"
+        op: JoinOp = "FOLLOWED BY"
+        if chance(self._rng, 60 if chain else 45):
+            op = "JOIN UNORDERED" if chance(self._rng, 30) else "JOIN"
         # FOLLOWED BY within 0 never holds, and a chain within a short time seldom does.
-        us = self._rng.choice(WINDOWS[:3] if chain else WINDOWS if op == "JOIN" else WINDOWS[:-1])
+        us = self._rng.choice(WINDOWS[:3] if chain else WINDOWS[:-1] if op == "FOLLOWED BY" else WINDOWS)
         join = Join(op, left.source, right.source, self._predicate(left.names, right.names), Window(us))
         return Part(join, left.names + right.names, left.blocks + right.blocks)
 

@@ -219,7 +219,7 @@ def _join(draw: Draw, left: Source, right: Source) -> Source:
             if isinstance(pred, Or)
             else And((*arms, *(pred.args if isinstance(pred, And) else (pred,))))
         )
-    op: JoinOp = draw(st.sampled_from(("FOLLOWED BY", "JOIN")))
+    op: JoinOp = draw(st.sampled_from(("FOLLOWED BY", "JOIN", "JOIN UNORDERED")))
     tree = Join(op, left.tree, right.tree, pred, Window(draw(windows)))
     return Source(tree, both.nodes, both.attributes, both.values)
 

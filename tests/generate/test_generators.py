@@ -59,7 +59,7 @@ def test_cases_mostly_have_outputs() -> None:
 
 CONSTRUCTS = {
     *("Block", "Join", "SubQuery", "SelectStar", "SelectItems", "ElementConstructor", "And", "Or", "Not", "Call"),
-    *("FOLLOWED BY", "JOIN", "/", "//", "attribute", "element", "=", "!=", "<", "<=", ">", ">="),
+    *("FOLLOWED BY", "JOIN", "JOIN UNORDERED", "/", "//", "attribute", "element", "=", "!=", "<", "<=", ">", ">="),
     *("hits", "alerts", "news"),
     *("contains", "starts-with", "ends-with", "matches", "count", "string-length", "number", "string"),
     *("normalize-space", "lower-case", "upper-case", "canonical-url", "host"),

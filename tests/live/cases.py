@@ -123,7 +123,7 @@ def _query(rng: Random) -> str:
         function = rng.choice(FUNCTIONS)
         operands = [f"{function}(v{n})" if function else f"v{n}" for n in (one, other)]
         more = rng.choice(("", "", "", f" AND {rng.choice(('host', 'lower-case'))}(v{one}) != v{other}"))
-        op = rng.choice(("JOIN", "FOLLOWED BY"))
+        op = rng.choice(("JOIN", "JOIN", "JOIN UNORDERED", "FOLLOWED BY", "FOLLOWED BY"))
         return f"{left} {op} {{{operands[0]} = {operands[1]}{more}, {rng.choice(WINDOWS)}}} {right}"
 
     source = block(1)

@@ -128,7 +128,7 @@ class LiveModel:
                 published = {other.publish for other in script.queries}
                 highest = next(n for n in count_from(max(place, highest + 1)) if f"q{n}" not in published)
             one.name = query.publish or f"q{highest}"
-            one.answers = QueryAnswers(query, one.name, script.namespaces)
+            one.answers = QueryAnswers(query, one.name, script.namespaces, one.occurrence)
             fresh.append(one)
             names.append(one.name)
         replaced = {query.publish for query in script.queries if query.publish} if change.how == "replace" else set()
@@ -168,7 +168,8 @@ class LiveModel:
                 dead.append((*key, refusal))
                 continue
             known.add(key)
-            stored = Stored(document.t0, document.t1, document.xml.encode(), ((document.id, document.stream),))
+            xml, external = document.xml.encode(), (document.id, document.stream)
+            stored = Stored(document.stream, document.id, document.t0, document.t1, xml, (external,))
             self.documents.append(Kept(stored, document.stream, document.id, True, self._step))
             _raise(arrived, document.stream, document.t1)
         self.dead_letters += [(self.now, letter) for letter in dead]

@@ -24,13 +24,17 @@ class OutputRow:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A document that blocks read: an external one or an output; equal only to itself."""
+    """A document that blocks read: an external one or an output; equal only to itself.
 
+    `externals` has the (id, stream) of each external document that it derives from, left to right.
+    """
+
+    stream: str
+    id: str
     t0: int
     t1: int
     xml: bytes | str
     externals: tuple[tuple[str, str], ...]
-    """The (id, stream) of each external document that it derives from, left to right."""
 
     @cached_property
     def tree(self) -> Tree:

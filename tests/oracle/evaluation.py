@@ -5,7 +5,9 @@ It shares the syntax tree with the engine and nothing else. Its values are its o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import product
 from typing import Protocol
@@ -16,6 +18,7 @@ from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value
 from tests.oracle.construct import append, as_element, construct, hole_key, holes_of
 from tests.oracle.match import Matcher
 from tests.oracle.values import DERIVED, STRING_TESTS, compare, number, number_text
+from xscl import to_xscl
 from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Number, Or, String, VarPath
 from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItems, SelectStar, SubQuery
 
@@ -69,7 +72,7 @@ class Evaluation:
         self._external: dict[tuple[str, str], Stored] = {}
         for doc in documents:
             key = (doc.stream, doc.id)
-            self._external.setdefault(key, Stored(doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),)))
+            self._external.setdefault(key, Stored(doc.stream, doc.id, doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),)))
 
     def outputs(self, index: int) -> list[Answer]:
         """The outputs of one query. Those of its publishers are found first, recursively."""
@@ -77,12 +80,13 @@ class Evaluation:
             query, name = self._script.queries[index], self._names[index]
             select = query.select or SelectStar()
             found: dict[object, Answer] = {}
-            for match in self._matches(query.source, frozenset(_needed(query))):
+            for match in self._matches(query.source, frozenset(_needed(query)), is_whole=True):
                 for values in self._selections(select, match):
                     nodes = tuple((key, value.node.label()) for key, value in values.items() if value.node)
                     if (match.inputs, nodes) not in found:
-                        found[match.inputs, nodes] = self._output(name, select, match, values, nodes)
-            self._outputs[index] = list(found.values())
+                        id = self._id(index, match.inputs, [label for _, label in nodes])
+                        found[match.inputs, nodes] = self._output(name, id, select, match, values, nodes)
+            self._outputs[index] = _without_mirrors(query.source, found.values())
         return self._outputs[index]
 
     def _stream(self, name: str) -> list[Stored]:
@@ -93,17 +97,30 @@ class Evaluation:
                 documents += [output.stored for output in self.outputs(index)]
         return documents
 
+    def _id(self, index: int, inputs: Sequence[Stored], nodes: Sequence[int | str]) -> str:
+        """The id of an output: a digest of its query, the documents that its blocks read, and its nodes."""
+        query, namespaces = self._script.queries[index], self._script.namespaces
+        parts = [json.dumps([document.stream, document.id], ensure_ascii=False) for document in inputs]
+        text = to_xscl(Script((query,), namespaces))
+        whole = [self._names[index], text, self._occurrence(index), parts, nodes]
+        return hashlib.sha256(json.dumps(whole, ensure_ascii=False).encode()).hexdigest()[:32]
+
+    def _occurrence(self, index: int) -> int:
+        """How many queries before this one equal it."""
+        return self._script.queries[:index].count(self._script.queries[index])
+
     # ------------------------------------------------------------ FROM
 
-    def _matches(self, source: Input, needed: frozenset[str]) -> list[Match]:
+    def _matches(self, source: Input, needed: frozenset[str], *, is_whole: bool = False) -> list[Match]:
+        """The matches of an input, or of a whole query: then mirrors are left in."""
         match source:
             case Block():
                 return list(self._block(source, needed))
             case Join():
-                return list(self._join(source, needed))
+                return list(self._join(source, needed, is_whole))
             case SubQuery():
                 found: dict[object, Match] = {}
-                for inner in self._matches(source.source, needed):
+                for inner in self._matches(source.source, needed, is_whole=is_whole):
                     for values in self._selections(source.select, inner):
                         roots = tuple(Root(0, name, value) for name, value in values.items())
                         found.setdefault((inner.inputs, roots), replace(inner, visible=values, roots=roots))
@@ -122,15 +139,21 @@ class Evaluation:
             visible = {name: Value(document, node) for name, node in bindings}
             yield Match((document,), visible, (Root(0, block.steps[-1].var, Value(document, root)),))
 
-    def _join(self, join: Join, needed: frozenset[str]) -> Iterator[Match]:
-        lefts, rights = self._matches(join.left, needed), self._matches(join.right, needed)
+    def _join(self, join: Join, needed: frozenset[str], is_whole: bool) -> Iterator[Match]:
+        found = list(self._pairs(join, self._matches(join.left, needed), self._matches(join.right, needed)))
+        pairs = {left.inputs + right.inputs for left, right in found}
+        for left, right in found:
+            if not is_whole and join.op == "JOIN UNORDERED" and _is_told(left.inputs + right.inputs, pairs):
+                continue
+            shifted = (replace(root, block=root.block + len(left.inputs)) for root in right.roots)
+            yield Match(left.inputs + right.inputs, {**left.visible, **right.visible}, (*left.roots, *shifted))
+
+    def _pairs(self, join: Join, lefts: Sequence[Match], rights: Sequence[Match]) -> Iterator[tuple[Match, Match]]:
+        """The matches of both sides that the predicate, the window and the order of the operator join."""
         for left in lefts:
             for right in rights:
-                if _in_time(join, left, right):
-                    both = {**left.visible, **right.visible}
-                    if self._holds(join.pred, both):
-                        shifted = (replace(root, block=root.block + len(left.inputs)) for root in right.roots)
-                        yield Match(left.inputs + right.inputs, both, (*left.roots, *shifted))
+                if _in_time(join, left, right) and self._holds(join.pred, {**left.visible, **right.visible}):
+                    yield left, right
 
     def _holds(self, pred: Expr, visible: Mapping[str, Value]) -> bool:
         """Whether a join predicate holds for a joint binding. Each path in it may choose its own node."""
@@ -189,6 +212,7 @@ class Evaluation:
     def _output(
         self,
         name: str,
+        id: str,
         select: Select,
         match: Match,
         values: Mapping[str, Value],
@@ -207,17 +231,22 @@ class Evaluation:
         externals = tuple(external for document in match.inputs for external in document.externals)
         documents, streams = tuple(id for id, _ in externals), tuple(stream for _, stream in externals)
         row = OutputRow(name, match.t0, match.t1, documents, streams, nodes, xml)
-        return Answer(row, Stored(match.t0, match.t1, xml, externals), match.inputs, nodes)
+        return Answer(row, Stored(name, id, match.t0, match.t1, xml, externals), match.inputs, nodes)
 
 
 class QueryAnswers(Evaluation):
     """The answers of one query over streams whose documents the caller chooses, for repeated use as these change."""
 
-    def __init__(self, query: Query, name: str, namespaces: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, query: Query, name: str, namespaces: tuple[tuple[str, str], ...], occurrence: int = 0) -> None:
+        """`occurrence` counts the equal queries before this one."""
         super().__init__(Script((query,), namespaces), ())
         self._names = (name,)
+        self._before = occurrence
         self._streams: Mapping[str, Sequence[Stored]] = {}
         self._found: dict[tuple[int, frozenset[str], Stored], list[Match]] = {}
+
+    def _occurrence(self, index: int) -> int:
+        return self._before
 
     def over(self, streams: Mapping[str, Sequence[Stored]]) -> list[Answer]:
         """Every answer over these documents."""
@@ -258,6 +287,23 @@ def _in_time(join: Join, left: Match, right: Match) -> bool:
         ordered = left.inputs != right.inputs or len(left.inputs) > 1
         distance = max(left.t1, right.t1) - min(left.t0, right.t0)
     return ordered and (join.window.us is None or distance <= join.window.us)
+
+
+def _without_mirrors(source: Input, answers: Collection[Answer]) -> list[Answer]:
+    """The answers of a query. If it is a JOIN UNORDERED, those that others mirror are left out."""
+    while isinstance(source, SubQuery):
+        source = source.source
+    if not isinstance(source, Join) or source.op != "JOIN UNORDERED":
+        return list(answers)
+    pairs = {answer.inputs for answer in answers}
+    return [answer for answer in answers if not _is_told(answer.inputs, pairs)]
+
+
+def _is_told(pair: tuple[Stored, ...], pairs: Collection[tuple[Stored, ...]]) -> bool:
+    """Whether the documents of a match, if they are two, match the other way round, too, and in that order stand as
+    (t1, stream, id) does."""
+    places = [(document.t1, document.stream, document.id) for document in pair]
+    return len(pair) == 2 and pair[::-1] in pairs and places[1] < places[0]
 
 
 def _string(atom: str | float) -> str:

@@ -76,6 +76,31 @@ JOINS = [
     ("//a->x JOIN {x=y, INF} //a->y", "d1@1 <r><a/><a/></r>", []),
     ("//a->x JOIN {x=y, INF} T//a->y", "d1@1 <a/> | T:d1@1 <a/>", ["d1 d1 | x=0 y=0"]),
     ("//a->x FOLLOWED BY {x=y, 9} T//a->y", "T:d1@1 <a/> | d2@2 <a/> | T:d3@3 <a/>", ["d2 d3 | x=0 y=0"]),
+    # unordered: less by (t1, stream, id) comes first, where both orders match
+    (
+        "//a->x JOIN UNORDERED {x=y, 9} //a->y",
+        "d2@1 <a/> | d1@1 <a/> | d0@2 <a/>",
+        ["d1 d0 | x=0 y=0", "d1 d2 | x=0 y=0", "d2 d0 | x=0 y=0"],
+    ),
+    ("//a->x JOIN UNORDERED {x=y, 9} T//a->y", "d1@5 <a/> | T:d2@1 <a/>", ["d1 d2 | x=0 y=0"]),
+    ("//a->x JOIN UNORDERED {x/b=y/c, 9} //a->y", "d1@5 <a><b>1</b></a> | d2@1 <a><c>1</c></a>", ["d1 d2 | x=0 y=0"]),
+    (
+        "//a->x JOIN UNORDERED {x/b=y/c, 9} //a->y",
+        "d1@5 <a><b>1</b><c>2</c></a> | d2@1 <a><b>2</b><c>1</c></a>",
+        ["d2 d1 | x=0 y=0"],
+    ),
+    # what SELECT asks for counts
+    (
+        "SELECT y/c AS c FROM //a->x JOIN UNORDERED {x/b=y/b, 9} //a->y",
+        "d1@1 <a><b>1</b><c/></a> | d2@2 <a><b>1</b></a>",
+        ["d2 d1 | c=2"],
+    ),
+    # of an inner join only what it asks for itself
+    (
+        "//a->x JOIN UNORDERED {x/b=y/b, 9} //a->y JOIN {x/c = z, 9} T//z->z",
+        "d1@1 <a><b>1</b></a> | d2@2 <a><b>1</b><c>3</c></a> | T:z@1 <z>3</z>",
+        [],
+    ),
     # intervals: after the end, and from the first start to the last end
     (
         "//a->x FOLLOWED BY {x=y, 5} //a->y",

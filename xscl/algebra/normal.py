@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
@@ -25,7 +25,7 @@ from xscl.algebra.functions import DERIVED, derive, number_string
 from xscl.algebra.pattern import PatternNode, Test
 from xscl.algebra.system_names import hidden_stream
 
-JoinOp = Literal["FOLLOWED BY", "JOIN"]
+JoinOp = Literal["FOLLOWED BY", "JOIN", "JOIN UNORDERED"]
 
 TUPLE_TEST = Test("element", "", "tuple")
 """The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
@@ -77,7 +77,8 @@ class Conjunct:
 class Hidden:
     """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`.
 
-    `side` is the input of the outer join that it is. Two equal inputs have different documents as tuples.
+    `side` is the input of the outer join that it is. Two equal inputs have different documents as tuples. `alone` has
+    the conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs.
     """
 
     op: JoinOp
@@ -85,6 +86,7 @@ class Hidden:
     conjuncts: tuple[Conjunct, ...]
     variables: tuple[str, ...]
     side: Literal["left", "right"]
+    alone: tuple[Conjunct, ...] = field(default=(), repr=False)
 
     @property
     def stream(self) -> str:
@@ -92,7 +94,7 @@ class Hidden:
 
         Stores keep it, and it is made of `repr`: no class or field that a Hidden is made of can be renamed.
         """
-        return hidden_stream(repr(self))
+        return hidden_stream(repr(self) + (repr(self.alone) if self.alone else ""))
 
 
 @quick

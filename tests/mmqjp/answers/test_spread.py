@@ -68,7 +68,7 @@ def lively_script(rng: Random) -> str:
     for number in range(rng.randint(4, 9)):
         one, other = rng.choice(STREAMS), rng.choice(STREAMS)
         literal = rng.choice(["", "", f" AND contains(v, '{rng.choice('uvw')}')", " AND starts-with(v, 'u')"])
-        op, window = rng.choice(["JOIN", "FOLLOWED BY"]), rng.choice(["INF", "5 s", "8 s"])
+        op, window = rng.choice(["JOIN", "JOIN UNORDERED", "FOLLOWED BY"]), rng.choice(["INF", "5 s", "8 s"])
         query = rng.choice(
             [
                 f"SELECT v, w FROM {one}//r[./a->v] {op} {{v = w{literal}, {window}}} {other}//r[./a->w]",
