@@ -28,7 +28,8 @@ _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 @dataclass(frozen=True, slots=True)
 class Sidecar:
     """The notes on a fetch: `url` is the feed's address in the subscription, which stays when the feed moves, or its
-    name in the crawl; `final_url` is the address that answered; `fetched` is in microseconds. "" and None: not noted.
+    name in the crawl; `final_url` is the address that answered; `fetched` is in microseconds. `title` and `folders` are
+    what the reader calls the feed, and where it is in the reader's list. "", () and None: not noted.
     """
 
     url: str = ""
@@ -39,6 +40,8 @@ class Sidecar:
     last_modified: str = ""
     content_type: str = ""
     sha256: str = ""
+    title: str = ""
+    folders: tuple[str, ...] = ()
 
 
 def drop_stem(fetched: int, sha256: str) -> str:
@@ -73,6 +76,8 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
         "last_modified": sidecar.last_modified,
         "content_type": sidecar.content_type,
         "sha256": sidecar.sha256,
+        "title": sidecar.title,
+        "folders": list(sidecar.folders),
     }
     return json.dumps(notes, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
 
@@ -89,7 +94,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
         return None
     if not isinstance(notes, dict):
         raise InvalidValue("a sidecar is a JSON object")
-    fetched, status = notes.get("fetched_at"), notes.get("status")
+    fetched, status, folders = notes.get("fetched_at"), notes.get("status"), notes.get("folders")
     return Sidecar(
         url=without_credentials(next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), "")),
         fetched=parse_iso(fetched) if isinstance(fetched, str) else None,
@@ -99,6 +104,8 @@ def read_sidecar(path: Path) -> Sidecar | None:
         last_modified=_text(notes, "last_modified"),
         content_type=_text(notes, "content_type"),
         sha256=_text(notes, "sha256"),
+        title=_text(notes, "title"),
+        folders=tuple(one_line(one) for one in folders if isinstance(one, str)) if isinstance(folders, list) else (),
     )
 
 

@@ -33,7 +33,8 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[Item]:
     fetched = sidecar.fetched
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]
-    origin = Origin(name, modified, sidecar.url, fetched, sidecar.final_url, sidecar.content_type)
+    answer = sidecar.final_url, sidecar.content_type
+    origin = Origin(name, modified, sidecar.url, fetched, *answer, sidecar.title, sidecar.folders)
     yield from read_entries(data, origin, form)
 
 

@@ -23,6 +23,9 @@ from feeds.unreadable import is_unreadable
 FINAL_URI = "WARC-Final-URI"
 """A field of our own: the address that answered. The record's target is the address in the subscription."""
 
+TITLE, FOLDER = "WARC-Feed-Title", "WARC-Feed-Folder"
+"""Fields of our own: what the reader calls the feed, and each folder of the reader's list that it is in."""
+
 _HEAD = 64 * 1024
 
 
@@ -69,6 +72,8 @@ class _Body:
     date: str
     final: str
     content_type: str
+    title: str
+    folders: tuple[str, ...]
     data: bytes
     cut: bool
 
@@ -90,9 +95,16 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
             date=record.rec_headers.get_header("WARC-Date") or "",
             final=without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or "")),
             content_type=_content_type(record),
+            title=next(iter(_fields(record, TITLE)), ""),
+            folders=_fields(record, FOLDER),
             data=data,
             cut=len(data) <= max_bytes and record.raw_stream.limit > 0,
         )
+
+
+def _fields(record: Any, name: str) -> tuple[str, ...]:
+    """The values of a record's field, which may be repeated."""
+    return tuple(one_line(value) for key, value in record.rec_headers.headers if key.lower() == name.lower())
 
 
 def _succeeded(record: Any) -> bool:
@@ -114,7 +126,7 @@ def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) 
     if cause:
         yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
     elif feeds:
-        origin = Origin(id, time, body.address, time, body.final, body.content_type)
+        origin = Origin(id, time, body.address, time, body.final, body.content_type, body.title, body.folders)
         yield from read_entries(body.data, origin, feeds)
     else:
         yield Document(id, body.data, DEFAULT_STREAM, time)

@@ -11,7 +11,7 @@ from typing import Protocol
 class Capture:
     """A feed as it was fetched: `url` is the address in the subscription, `source` the feed's name in archives,
     `final_url` the address that answered. `fetched` is in microseconds; `headers` are the answer's, and `body` is
-    decoded."""
+    decoded. `title` and `folders` are what the reader calls the feed, and where it is in the reader's list."""
 
     url: str
     source: str
@@ -21,6 +21,8 @@ class Capture:
     fetched: int
     sha256: str
     body: bytes = field(repr=False)
+    title: str = ""
+    folders: tuple[str, ...] = ()
 
     def header(self, name: str) -> str:
         """The first header with a name, "" if there is none."""

@@ -46,6 +46,8 @@ class DropArchive:
             last_modified=capture.header("Last-Modified"),
             content_type=capture.header("Content-Type"),
             sha256=capture.sha256,
+            title=capture.title,
+            folders=capture.folders,
         )
         stem = drop_stem(capture.fetched, capture.sha256)
         # In this order: a feed is never there without what is known of it.

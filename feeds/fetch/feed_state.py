@@ -21,6 +21,7 @@ class FeedState:
 
     `url` and `address` may have a name and a password; `shown` never does.
 
+    `title` is what the reader calls it, and `folder` has the paths of the reader's folders that it is in, one a line.
     `source` is its name in archives. `address` is where it is fetched now, after permanent redirects and its page.
     `errors` counts the failures since the last success. A feed that has `stopped` is not fetched again.
     """
@@ -46,6 +47,11 @@ class FeedState:
     def shown(self) -> str:
         """The address in the subscription, without name and password."""
         return without_credentials(self.url)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The paths of its folders."""
+        return tuple(self.folder.splitlines())
 
 
 def source_name(url: str) -> str:

@@ -13,27 +13,49 @@ from feeds.fetch.failures import FetchError
 from feeds.fetch.feed_state import FeedState, source_name
 from feeds.fetch.opml import ListedFeed, read_opml
 from feeds.files import TooLargeError, printable, read_file
+from feeds.item import MOST_FOLDERS
 
-_HINT = "--feeds takes an OPML file, a text file with an address a line, or an http(s) address"
+_HINT = "a list of feeds is an OPML file, a text file with an address a line, or an http(s) address"
 
 
 def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
     """The feeds of lists, each once, in their state before the first fetch; and for each bad address the reason.
 
+    A feed that is listed repeatedly has the first title, and is in all the folders.
     Raises SourceError if a list cannot be read.
     """
-    feeds: dict[str, FeedState] = {}
+    titles: dict[str, str] = {}
+    folders: dict[str, dict[str, None]] = {}
     complaints = []
     for name in lists:
         for listed in _listed(name):
             try:
-                url = str(web_address(_without_feed_scheme(listed.url)))
+                url = _address(listed.url)
             except FetchError as error:
                 place = f"{name}:{listed.line}" if listed.line else name
                 complaints.append(without_credentials(f"{place}: {error}; it is left out"))
                 continue
-            feeds.setdefault(url, FeedState(url, source_name(url), listed.title, listed.folder))
-    return list(feeds.values()), complaints
+            # Some writers of lists repeat the address where there is no title, and so does ours.
+            titles[url] = titles.get(url) or (listed.title if listed.title != listed.url else "")
+            inside = folders.setdefault(url, {})
+            if listed.folder and len(inside) < MOST_FOLDERS:
+                inside[listed.folder] = None
+    feeds = [FeedState(url, source_name(url), title, "\n".join(folders[url])) for url, title in titles.items()]
+    return feeds, complaints
+
+
+def feed_of_address(address: str) -> FeedState:
+    """The feed of an address, in its state before the first fetch. Raises SourceError if it is no web address."""
+    try:
+        url = _address(address)
+    except FetchError as error:
+        raise SourceError(without_credentials(address), str(error), "write an http or https address") from None
+    return FeedState(url, source_name(url))
+
+
+def _address(text: str) -> str:
+    """The address as it is requested. Raises FetchError if it is no web address."""
+    return str(web_address(_without_feed_scheme(text)))
 
 
 def _listed(name: str) -> list[ListedFeed]:

@@ -146,7 +146,7 @@ class FetchStore:
         return [self._feed(row) for row in self._sealed(f"{', '.join(_COLUMNS)}", "feeds ORDER BY rowid")]
 
     def add(self, feeds: Iterable[FeedState]) -> None:
-        """Adds the feeds that are not known. A known feed gets a new title, with its folder."""
+        """Adds the feeds that are not known. A known feed gets a new title, if there is one, with its folders."""
         with self._transaction():
             for feed in feeds:
                 known = self._sealed(", ".join(_COLUMNS), "feeds WHERE url = ?", feed.url)
@@ -155,8 +155,14 @@ class FetchStore:
                     columns = ", ".join(_COLUMNS)
                     row = _row(feed)
                     self._database.execute(f"INSERT INTO feeds ({columns}, digest) VALUES ({marks})", _with_digest(row))
-                elif feed.title:
-                    self._write(replace(self._feed(known[0]), title=feed.title, folder=feed.folder))
+                elif feed.title or feed.folder:
+                    before = self._feed(known[0])
+                    self._write(replace(before, title=feed.title or before.title, folder=feed.folder))
+
+    def remove(self, urls: Iterable[str]) -> None:
+        """Forgets feeds."""
+        with self._transaction():
+            self._database.executemany("DELETE FROM feeds WHERE url = ?", [(url,) for url in urls])
 
     def commit(self, feed: FeedState, mark: str | None = None) -> None:
         """Writes a feed's new state and, with it, how far the archive is whole."""

@@ -161,7 +161,8 @@ class Visitor:
         reply, now = answer.reply, max(self._clock.now(), feed.fetched_at + 1)
         headers = reply.headers.multi_items()
         url, final = without_credentials(feed.url), without_credentials(reply.url)
-        capture = Capture(url, feed.source, final, reply.status, headers, now, success.sha256, reply.body)
+        told = url, feed.source, final, reply.status, headers, now, success.sha256, reply.body
+        capture = Capture(*told, feed.title, feed.folders)
         new = reply.status == 200 and success.sha256 != (self._archive.newest(feed.source) or feed.sha256)
         if new:
             self._archive.keep(capture)

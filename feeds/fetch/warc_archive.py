@@ -17,7 +17,7 @@ from feeds.dates import iso_utc
 from feeds.drop_directory import drop_stem, read_stem
 from feeds.fetch.archive import Capture
 from feeds.kinds import WARC_SUFFIX
-from feeds.warc import FINAL_URI
+from feeds.warc import FINAL_URI, FOLDER, TITLE
 
 FILE_BYTES = 1024 * 1024 * 1024
 """A file of this size is followed by the next."""
@@ -106,6 +106,9 @@ class WarcArchive:
                 **fields,
             },
         )
+        titles = [(TITLE, capture.title)] if capture.title else []
+        for name, value in [*titles, *((FOLDER, folder) for folder in capture.folders)]:
+            record.rec_headers.add_header(name, value)
         writer.write_record(record)
         file.flush()
         os.fsync(file.fileno())

@@ -87,5 +87,5 @@ def local_path(address: str) -> Path:
 def entry_form(value: str | None) -> EntryForm | None:
     """The form of entries that an option names; None if it is not set. Raises SourceError for any other value."""
     if value not in (None, "item", "raw"):
-        raise SourceError(str(value), "no form of entries", "write item or raw")
+        raise SourceError(str(value), "no form of entries", "feeds is item or raw; lists names lists of feeds")
     return cast("EntryForm | None", value)

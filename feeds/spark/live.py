@@ -56,9 +56,10 @@ class _Live:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> _Live:
-        lists = re.split(r"[,\s]+", options.get("feeds", "").strip())
+        lists = re.split(r"[,\s]+", options.get("lists", "").strip())
+        form = entry_form(options.get("feeds")) or "item"
         if not any(lists):
-            raise SourceError(NAME, "no feeds", 'name OPML files or addresses: .option("feeds", "feeds.opml")')
+            raise SourceError(NAME, "no feeds", 'name OPML files or addresses: .option("lists", "feeds.opml")')
         if not options.get("state"):
             raise SourceError(NAME, "no state", 'name a directory: .option("state", "state/")')
         state = local_path(options["state"])
@@ -70,7 +71,7 @@ class _Live:
         settings = Settings(agent, pace=pace, robots=_truth(options, "robots"))
         courtesy = replace(Courtesy(), spacing=_seconds(options, "spacing", Courtesy().spacing))
         job = Job(feeds, state / DROPS, settings, courtesy, _truth(options, "allowPrivate"))
-        return cls(job, state, entry_form(options.get("form")) or "item")
+        return cls(job, state, form)
 
     def fetch(self) -> None:
         """Fetches what is due."""
@@ -180,7 +181,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class FeedSource(DataSource):
-    """Options: `feeds` (OPML files, text files or addresses, separated by commas), `state` (a directory), `form`
+    """Options: `lists` (OPML files, text files or addresses, separated by commas), `state` (a directory), `feeds`
     (`item`, the default, or `raw`), `interval` and `spacing` in seconds, `robots`, `allowPrivate`, `userAgent`."""
 
     @classmethod

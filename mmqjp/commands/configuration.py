@@ -116,7 +116,7 @@ def _merged(lower: DefaultMap, upper: DefaultMap) -> DefaultMap:
 class _Setting:
     """An option under one of its names. The negative name of a flag, like --watch of --once, has the opposite value."""
 
-    option: click.Option
+    option: click.Option | click.Argument
     opposite: bool = False
 
     def default(self, path: Path, key: str, value: Any) -> dict[str, Any]:
@@ -126,14 +126,19 @@ class _Setting:
 
 
 def _parameters(command: click.Command) -> dict[str, _Setting]:
-    """The options of a command by their long names, without the dashes."""
+    """The options of a command by their long names, without the dashes, and optional lists of arguments by their
+    names."""
     options = [option for option in command.params if isinstance(option, click.Option)]
+    arguments = [
+        one for one in command.params if isinstance(one, click.Argument) and one.nargs == -1 and not one.required
+    ]
     names = [(name, _Setting(option)) for option in options for name in option.opts]
     names += [(name, _Setting(option, True)) for option in options for name in option.secondary_opts]
-    return {name.removeprefix("--"): setting for name, setting in names if name.startswith("--")}
+    long = {name.removeprefix("--"): setting for name, setting in names if name.startswith("--")}
+    return {argument.name or "": _Setting(argument) for argument in arguments} | long
 
 
-def _value(path: Path, key: str, option: click.Option, value: Any) -> Any:
+def _value(path: Path, key: str, option: click.Option | click.Argument, value: Any) -> Any:
     """Converts a value to what the command line would give.
 
     An option whose type has `takes_table` also accepts a table; its entries become NAME=VALUE.
@@ -142,10 +147,11 @@ def _value(path: Path, key: str, option: click.Option, value: Any) -> Any:
         entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
         value = entries if isinstance(entries, list) else [entries]
     values = value if isinstance(value, list) else [value]
-    if any(not isinstance(one, str | int | float) for one in values) or (option.multiple != isinstance(value, list)):
-        expected = "a list of strings" if option.multiple else "a string, a number, or true or false"
+    several = option.multiple or option.nargs == -1
+    if any(not isinstance(one, str | int | float) for one in values) or (several != isinstance(value, list)):
+        expected = "a list of strings" if several else "a string, a number, or true or false"
         raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write {expected}")
-    if option.is_flag:
+    if isinstance(option, click.Option) and option.is_flag:
         if not isinstance(value, bool):
             raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write true or false")
         return value
@@ -155,7 +161,7 @@ def _value(path: Path, key: str, option: click.Option, value: Any) -> Any:
             option.type.convert(str(one), option, context)
         except click.BadParameter as error:
             raise click.UsageError(f"the configuration {path} has {key} = {one!r}: {error.message}") from None
-    return [str(one) for one in values] if option.multiple else str(value)
+    return [str(one) for one in values] if several else str(value)
 
 
 def _unknown(path: Path, key: str, known: Iterable[str]) -> click.UsageError:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from rich.console import Console
 
 WIDTH = 100
-"""The width of the output, in columns, if standard output is not a terminal."""
+"""The width of the output, in columns, if standard output is not a terminal and COLUMNS is not set."""
 
 
 def console() -> Console:
-    """A console on the current standard output. Unless that is a terminal, it writes plain text of WIDTH columns."""
+    """A console on the current standard output. Unless that is a terminal, it writes plain text of COLUMNS columns, or
+    of WIDTH."""
     terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if terminal else WIDTH, color_system="auto" if terminal else None,
+    return Console(file=sys.stdout, width=None if terminal else _columns(), color_system="auto" if terminal else None,
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip
+
+
+def _columns() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdecimal() and int(columns[:6]) > 0 else WIDTH
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:

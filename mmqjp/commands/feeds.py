@@ -1,29 +1,29 @@
-"""`mmqjp feeds`: lists and exports what is known of fetched feeds, and makes feeds due again."""
+"""`mmqjp feeds`: lists, exports and changes what is known of fetched feeds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
+from feeds.bad_input import SourceError
 from feeds.credentials import without_credentials
-from feeds.dates import iso_utc
 from feeds.fetch.feed_state import FeedState
+from feeds.fetch.lists import feed_of_address
 from feeds.fetch.opml import ListedFeed, write_opml
 from feeds.fetch.state import FetchStore
+from feeds.text import LONGEST_TITLE, one_line
 from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
-from mmqjp.commands.fetch import state_file
+from mmqjp.commands.feeds_listing import listed, listed_as_json
+from mmqjp.commands.fetch import new_state_file, state_file
 from mmqjp.commands.options import Decorated
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.text import printable_line
-
-COLUMNS = ("feed", "status", "checked", "next check", "errors", "last error")
 
 
 def _state_option(command: Decorated) -> Decorated:
@@ -41,16 +41,17 @@ def feeds() -> None:
     \b
     Examples:
       mmqjp feeds list --state crawl/
+      mmqjp feeds add https://example.org/feed --folder News --state crawl/
       mmqjp feeds export --state crawl/ --output feeds.opml
-      mmqjp feeds retry --state crawl/ https://example.org/feed
     """
 
 
 @feeds.command("list")
 @_state_option
+@click.option("--json", "as_json", is_flag=True, help="Write a line of JSON for each feed.")
 @debug_option
-def list_feeds(state: Path) -> None:
-    """List the feeds: their last status, when they are fetched next, and what went wrong.
+def list_feeds(state: Path, as_json: bool) -> None:
+    """List the feeds: their last status, when they are fetched next, what you call them, and what went wrong.
 
     \b
     Example:
@@ -58,13 +59,80 @@ def list_feeds(state: Path) -> None:
 
     Times are UTC.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in COLUMNS:
-        plain = name not in ("feed", "last error")
-        table.add_column(name, overflow="fold", no_wrap=plain, min_width=None if plain else 20)
-    for feed in _known(state):
-        table.add_row(*map(Text, _row(feed)))
-    console().print(table)
+    known = _known(state)
+    lines = listed_as_json(known) if as_json else (f"{line}\n".encode() for line in listed(known, console().width))
+    with data_file(None) as file:
+        file.writelines(lines)
+
+
+@feeds.command()
+@click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS...")
+@click.option(
+    "--state", metavar="PATH", required=True, type=click.Path(path_type=Path),
+    help="The directory of mmqjp fetch --out or of --state, or the fetcher's state file. It is made if it is missing.",
+)  # fmt: skip
+@click.option("--folder", metavar="NAME", default="", help="The folder to put the feeds into, as News or News/World.")
+@click.option("--title", metavar="TEXT", default="", help="What you call the feed.  [default: its own title]")
+@debug_option
+def add(addresses: tuple[str, ...], state: Path, folder: str, title: str) -> None:
+    """Add feeds, or give feeds that are known already a folder or title.
+
+    \b
+    Example:
+      mmqjp feeds add https://example.org/feed --folder News --state crawl/
+
+    They are fetched by mmqjp fetch without a LIST, and by mmqjp run and mmqjp stream with --fetch without a LIST.
+    """
+    folder, title = _name(folder, "--folder"), _name(title, "--title")
+    if title and len(addresses) > 1:
+        raise click.UsageError("--title is for one feed, and several addresses are given")
+    added = {feed.url: replace(feed, folder=folder, title=title) for feed in map(feed_of_address, addresses)}
+    with FetchStore(new_state_file(state), write=True) as store:
+        known = {feed.url: feed for feed in store.feeds()}
+        for url in added.keys() & known.keys() if not folder else ():
+            added[url] = replace(added[url], folder=known[url].folder)
+        store.add(added.values())
+    new = len(added.keys() - known.keys())
+    click.echo(f"mmqjp: {counted(new, 'new feed')}, {counted(len(known) + new, 'feed')} in all", err=True)
+
+
+@feeds.command()
+@click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS...")
+@_state_option
+@debug_option
+def remove(addresses: tuple[str, ...], state: Path) -> None:
+    """Remove feeds. They are not fetched any more; what was fetched stays.
+
+    \b
+    Example:
+      mmqjp feeds remove https://example.org/feed --state crawl/
+    """
+    with FetchStore(state_file(state), write=True) as store:
+        chosen = _chosen(store.feeds(), addresses, state)
+        store.remove(feed.url for feed in chosen)
+    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} removed", err=True)
+
+
+@feeds.command()
+@click.argument("address")
+@click.argument("title")
+@_state_option
+@debug_option
+def rename(address: str, title: str, state: Path) -> None:
+    """Call a feed by another title. With an empty TITLE, it has its own title again.
+
+    \b
+    Example:
+      mmqjp feeds rename https://example.org/feed "My news" --state crawl/
+
+    The entries that are fetched from then on have it as their feed_title.
+    """
+    name = _name(title, "TITLE")
+    with FetchStore(state_file(state), write=True) as store:
+        for feed in _chosen(store.feeds(), [address], state):
+            store.commit(replace(feed, title=name))
+            told = f"is called {printable_line(name)}" if name else "has its own title"
+            click.echo(f"mmqjp: {feed.shown} {told}", err=True)
 
 
 @feeds.command()
@@ -86,9 +154,10 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
       mmqjp feeds export --state crawl/ --output feeds.opml
     """
     known = ((f.address or f.url, f) for f in _known(state) if not f.stopped)
-    listed = (ListedFeed(url if passwords else without_credentials(url), f.title, f.folder) for url, f in known)
+    shown = ((url if passwords else without_credentials(url), f) for url, f in known)
+    found = (ListedFeed(url, f.title, folder) for url, f in shown for folder in f.folders or ("",))
     with data_file(check_output(output)) as file:
-        file.write(write_opml(listed))
+        file.write(write_opml(found))
 
 
 @feeds.command()
@@ -104,15 +173,8 @@ def retry(state: Path, addresses: tuple[str, ...]) -> None:
     """
     with FetchStore(state_file(state), write=True) as store:
         known = store.feeds()
-        for address in addresses:
-            if not any(address in (feed.url, feed.shown) for feed in known):
-                shown = without_credentials(address)
-                raise Failure(f"{shown} is not a feed of {state}; mmqjp feeds list shows them")
-        chosen = [
-            feed
-            for feed in known
-            if (not {feed.url, feed.shown}.isdisjoint(addresses) if addresses else feed.errors and not feed.stopped)
-        ]
+        failed = [feed for feed in known if feed.errors and not feed.stopped]
+        chosen = _chosen(known, addresses, state) if addresses else failed
         for feed in chosen:
             store.commit(replace(feed, next_check=0, stopped=False))
     click.echo(f"mmqjp: {counted(len(chosen), 'feed')} due now", err=True)
@@ -123,16 +185,23 @@ def _known(state: Path) -> list[FeedState]:
         return store.feeds()
 
 
-def _row(feed: FeedState) -> tuple[str, ...]:
-    return (
-        printable_line(feed.shown),
-        "stopped" if feed.stopped else str(feed.status or "-"),
-        _minute(feed.checked_at),
-        "-" if feed.stopped else _minute(feed.next_check),
-        str(feed.errors),
-        printable_line(without_credentials(feed.last_error)),
-    )
+def _chosen(known: list[FeedState], addresses: Sequence[str], state: Path) -> list[FeedState]:
+    """The feeds that addresses stand for. Raises Failure for an address that is no feed's."""
+    chosen: dict[str, FeedState] = {}
+    for address in addresses:
+        spellings = {address}
+        with suppress(SourceError):  # an address that cannot be fetched is no feed's
+            spellings.add(feed_of_address(address).url)
+        found = [feed for feed in known if not spellings.isdisjoint((feed.url, feed.shown))]
+        if not found:
+            raise Failure(f"{without_credentials(address)} is not a feed of {state}; mmqjp feeds list shows them")
+        chosen |= {feed.url: feed for feed in found}
+    return list(chosen.values())
 
 
-def _minute(moment: int) -> str:
-    return iso_utc(moment)[:16].replace("T", " ") if moment else "-"
+def _name(text: str, option: str) -> str:
+    """A title or the path of a folder. Raises UsageError if it is too long."""
+    name = one_line(text)
+    if len(name) > LONGEST_TITLE:
+        raise click.UsageError(f"{option} has {len(name):,} characters; write at most {LONGEST_TITLE:,}")
+    return name

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from common.private import make_inside
 from feeds.fetch.state import STATE_FILE
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.fetching import (
@@ -19,14 +20,16 @@ from mmqjp.commands.fetching import (
     summarise,
     until_signalled,
 )
+from mmqjp.state.ownership import OWNER_FILE
+
+
+def given_or_configured(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The lists on the command line, else those of the configuration, which some versions of click pass over."""
+    return value or tuple(context.lookup_default(parameter.name or "") or ())
 
 
 @click.command()
-@click.option(
-    "--feeds", "lists", metavar="LIST", multiple=True,
-    help="An OPML file, a text file with one address per line, or an address. May be repeated. "
-    "Default: the feeds of earlier runs.",
-)  # fmt: skip
+@click.argument("lists", nargs=-1, metavar="[LIST]...", callback=given_or_configured)
 @click.option(
     "--out", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path),
     help="Where to store the versions of the feeds.",
@@ -53,16 +56,19 @@ def fetch(
 
     \b
     Examples:
-      mmqjp fetch --feeds subscriptions.opml --out crawl/
+      mmqjp fetch subscriptions.opml --out crawl/
       mmqjp fetch --out crawl/ --watch
       mmqjp run --queries stories.xscl --documents crawl/ --feeds
+
+    A LIST is an OPML file, a text file with one address per line, or an address. Without one, the feeds of earlier runs
+    and of mmqjp feeds add are fetched.
 
     A fetch that is interrupted or killed loses nothing: the same command continues from there.
     """
     feeds = listed_feeds(lists)
     fetch_state = out / STATE_FILE if state is None else state_file(state)
     if not lists and not fetch_state.is_file():
-        raise click.UsageError(f"{fetch_state} does not exist yet: name some feeds with --feeds")
+        raise click.UsageError(f"{fetch_state} does not exist yet: name a list of feeds, as in mmqjp fetch feeds.opml")
     job = options.job(feeds, out, warc=warc, state=fetch_state)
     if once:
         require_a_success(fetch_once(job))
@@ -77,3 +83,13 @@ def state_file(path: Path) -> Path:
         return path
     here, below = path / STATE_FILE, path / DROPS / STATE_FILE
     return below if below.exists() and not here.exists() else here
+
+
+def new_state_file(path: Path) -> Path:
+    """The fetcher's state file for a path where there may be none yet. A missing path without a suffix is a directory
+    to make. In a store of `run` or `stream`, it is where they fetch into. Raises OSError."""
+    if not path.exists() and not path.suffix:
+        return path / STATE_FILE
+    if (path / OWNER_FILE).exists() and not (path / STATE_FILE).exists():
+        return make_inside(path, DROPS) / STATE_FILE
+    return state_file(path)

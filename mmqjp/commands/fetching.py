@@ -22,6 +22,7 @@ from feeds.fetch.gates import Courtesy
 from feeds.fetch.job import Job
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.schedule import Pace
+from feeds.fetch.state import STATE_FILE
 from feeds.fetch.visit import Outcome, Settings, own_agent
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure, Interrupted
@@ -38,6 +39,10 @@ LISTED_FAILURES = 3
 
 DROPS = "drops"
 """The folder of a state directory that `--fetch` fetches into."""
+
+
+KNOWN = ""
+"""What `--fetch` has for a LIST if none is given: the feeds that the state knows."""
 
 
 def finite_duration(context: click.Context, parameter: click.Parameter, value: str) -> int:
@@ -151,15 +156,26 @@ def fetch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def fetch_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of commands that read what they fetch: `--fetch`, `--keep-drops` and those of `fetch_options`."""
     lists = click.option(
-        "--fetch", "lists", metavar="LIST", multiple=True,
+        "--fetch", "lists", metavar="LIST", multiple=True, is_flag=False, flag_value=KNOWN,
         help="Feeds to fetch and read: an OPML file, a text file with one address per line, or an address. May be "
-        "repeated.",
+        "repeated. Without a LIST: the feeds that the state knows.",
     )  # fmt: skip
     keep = click.option(
         "--keep-drops", callback=duration, metavar="DURATION", default="1d", show_default=True,
         help="How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
     )  # fmt: skip
     return lists(keep(fetch_options(command)))
+
+
+def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
+    """The feeds of `--fetch`; none stands for those that the state knows. Raises UsageError if it cannot know any."""
+    if KNOWN not in lists:
+        return listed_feeds(lists)
+    if set(lists) != {KNOWN}:
+        raise click.UsageError("--fetch is given with a LIST and without; mmqjp feeds add adds feeds to a state")
+    if state is None or not (state / DROPS / STATE_FILE).is_file():
+        raise click.UsageError("--fetch without a LIST needs a --state with feeds; name a LIST, or see mmqjp feeds add")
+    return []
 
 
 def listed_feeds(lists: Sequence[str]) -> list[FeedState]:

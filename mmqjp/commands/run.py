@@ -23,9 +23,9 @@ from mmqjp.commands.fetching import (
     DROPS,
     KEPT,
     FetchOptions,
+    feeds_to_fetch,
     fetch_once,
     fetch_source_options,
-    listed_feeds,
     require_a_success,
 )
 from mmqjp.commands.interrupts import interruptible
@@ -157,7 +157,7 @@ def run(
     if queries_path is None and (state is None or not state.is_dir()):
         raise click.UsageError("name the queries with --queries, or a --state that has queries")
     script = None if queries_path is None else read_script(queries_path)[1]
-    subscribed = listed_feeds(lists)
+    subscribed = feeds_to_fetch(lists, state)
     archives = lateness_of(lateness, DEFAULT_STREAM)
     history, fetched_history = (
         History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")

@@ -16,7 +16,7 @@ from feeds.tail import Tail
 from mmqjp.answers.quota import Quota
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
-from mmqjp.commands.fetching import DROPS, FetchOptions, fetch_source_options, listed_feeds
+from mmqjp.commands.fetching import DROPS, FetchOptions, feeds_to_fetch, fetch_source_options
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.open import chosen_engine, open_engine, start_session, subscribe
@@ -239,7 +239,7 @@ def stream(
     script = None if queries_path is None else read_script(queries_path)[1]
     history = History(versions, most_versions, lateness=lateness_of(lateness, DEFAULT_STREAM), keep=keep_ids)
     sources = [Tail(path, feeds=feeds, time_xpath=time_xpath) for path in paths]
-    subscribed = listed_feeds(lists)
+    subscribed = feeds_to_fetch(lists, state)
     metrics = Metrics(SharedLog(service_log(log_form)))
     target = check_output(output)
     timing = Timing(lateness, idle_after, max_ahead)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lxml import etree
 
 from feeds import Document, Reject, read_documents
 from feeds.bad_input import SourceError
@@ -203,9 +204,10 @@ def test_documents_of_drops_are_those_that_are_read_here(session, server, tmp_pa
 def live(server: FeedServer, tmp_path: Path) -> dict[str, str]:
     server.validated("/a", rss("one", "two", guid="a"), '"1"')
     server.serve("/b", rss("two", "three", guid="b"))
-    (tmp_path / "feeds.txt").write_text(f"{server.url('/a')}\n")
-    feeds = f"{tmp_path / 'feeds.txt'},{server.url('/b')}"
-    return {"feeds": feeds, "state": str(tmp_path / "live"), "allowPrivate": "true", "spacing": "0"}
+    listed = f"<outline text='News'><outline text='My A' xmlUrl='{server.url('/a')}'/></outline>"
+    (tmp_path / "feeds.opml").write_text(f"<opml><body>{listed}</body></opml>")
+    lists = f"{tmp_path / 'feeds.opml'},{server.url('/b')}"
+    return {"lists": lists, "state": str(tmp_path / "live"), "allowPrivate": "true", "spacing": "0"}
 
 
 def due(state: Path) -> None:
@@ -218,6 +220,11 @@ def due(state: Path) -> None:
 def test_live_feeds_are_fetched_and_read(session, server, live, tmp_path):
     frame = session.read.format("mmqjp_feeds").options(**live).load()
     assert sorted(id.split()[1] for id, *_ in rows(frame)) == ["aone", "atwo", "bthree", "btwo"]
+    items = [etree.fromstring(xml) for *_, xml in rows(frame)]
+    assert sorted({(item.findtext("feed_title"), item.findtext("folder")) for item in items}) == [
+        ("My A", "News"),
+        ("Site", None),
+    ]
     assert sorted(server.paths()) == ["/a", "/b"]  # once: they are not due again
     due(tmp_path / "live")
     server.serve("/b", rss("two", "three", guid="b").replace("<title>two", "<title>2"))
@@ -264,13 +271,14 @@ def test_a_state_goes_with_one_query(session, query, server, live, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"feeds": ""}, "no feeds"),
+        ({"lists": ""}, "no feeds"),
         ({"state": ""}, "no state"),
-        ({"feeds": "nowhere.opml"}, "no such file"),
-        ({"feeds": "ftp://x.example/"}, "is not an http or https address"),
+        ({"lists": "nowhere.opml"}, "no such file"),
+        ({"lists": "ftp://x.example/"}, "is not an http or https address"),
+        ({"feeds": "nowhere.opml"}, "lists names lists of feeds"),
         ({"interval": "soon"}, "no number of seconds"),
         ({"robots": "perhaps"}, "neither true nor false"),
-        ({"form": "atom"}, "no form of entries"),
+        ({"feeds": "atom"}, "no form of entries"),
     ],
 )
 def test_what_cannot_be_fetched_is_said(session, live, options, words):
@@ -325,8 +333,8 @@ def test_the_programs_of_the_documentation_work(spark, server, live, archives, t
     query = "FROM S//item->a[./title->t] JOIN {t = u, 2 d} S//item->b[./title->u] PUBLISH same_story"
     (tmp_path / "stories.xscl").write_text(query)
     names = {"spark": spark.newSession()}
-    feeds = '.option("feeds", "subscriptions.opml")'
-    local = f""".option("feeds", "{live["feeds"]}").option("allowPrivate", "true").option("spacing", "0")"""
+    feeds = '.option("lists", "subscriptions.opml")'
+    local = f""".option("lists", "{live["lists"]}").option("allowPrivate", "true").option("spacing", "0")"""
     for text in programs():
         assert feeds in text or "mmqjp_feeds" not in text
         text = text.replace(feeds, local).replace('processingTime="1 minute"', "availableNow=True")

@@ -76,7 +76,7 @@ def test_passwords_are_kept_by_the_fetcher_alone(server: FeedServer, tmp_path: P
         shown.append(result.stdout + result.stderr)
         return result.stdout.encode()
 
-    call("fetch", "--feeds", lists, "--out", crawl, "--allow-private", "--spacing", "0s", *layout)
+    call("fetch", lists, "--out", crawl, "--allow-private", "--spacing", "0s", *layout)
     assert "3 new" in shown[0] and "3 failed" in shown[0] and "ftp://127.0.0.1/feed" in shown[0]
     queries = write_queries(tmp_path, QUERY)
     found = call("run", "--engine", "duckdb", "--queries", queries, "--documents", crawl, "--feeds",

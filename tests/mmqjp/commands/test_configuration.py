@@ -164,7 +164,7 @@ def test_a_setting_for_all_is_for_the_commands_that_take_it(files, tmp_path):
     found = configured(main, path)
     assert found["run"]["feeds"] == found["stream"]["feeds"] == "raw" and "lists" not in found["fetch"]
     assert call(*files).exit_code == 0
-    path.write_text('feeds = ["list.opml"]\n[run]\nfeeds = "item"\n[fetch]\nwatch = true')
+    path.write_text('[run]\nfeeds = "item"\n[fetch]\nlists = ["list.opml"]\nwatch = true')
     found = configured(main, path)
     assert found["fetch"] == {"lists": ["list.opml"], "once": False} and "feeds" not in found["stream"]
     assert found["run"] == {"feeds": "item"}

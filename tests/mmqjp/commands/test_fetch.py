@@ -7,12 +7,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from lxml import etree
 
 from feeds.fetch.clock import SystemClock
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import source_name
-from feeds.fetch.opml import read_opml
 from feeds.fetch.state import STATE_FILE, FetchStore
 from tests.support.cli import mmqjp as call
 from tests.support.cli import write_queries
@@ -43,7 +41,7 @@ def fetch(tmp_path):
 def test_from_opml_to_matches(server, fetch, tmp_path, layout):
     opml = f'<opml><body><outline text="F"><outline xmlUrl="{server.url("/a")}"/></outline></body></opml>'
     (tmp_path / "feeds.opml").write_text(opml)
-    result = fetch("--feeds", tmp_path / "feeds.opml", "--feeds", server.url("/b"), *layout)
+    result = fetch(tmp_path / "feeds.opml", server.url("/b"), *layout)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "mmqjp: 2 feeds, 2 visits: 2 new, 0 unchanged, 0 failed, 0 stopped, 0 put off\n"
     assert fetch(*layout).stderr.startswith("mmqjp: 2 feeds, none is due before 20")
@@ -55,16 +53,16 @@ def test_from_opml_to_matches(server, fetch, tmp_path, layout):
 
 
 def test_work_of_which_nothing_comes_has_failed(server, fetch):
-    result = fetch("--feeds", server.url("/missing"), "--feeds", server.url("/lost"))
+    result = fetch(server.url("/missing"), server.url("/lost"))
     assert result.exit_code == 1 and result.stderr.splitlines()[-1].startswith("mmqjp: error: no feed that was due")
     assert fetch().exit_code == 0  # nothing is due, and nothing failed
-    result = fetch("--feeds", "gopher://example.org/feed")
+    result = fetch("gopher://example.org/feed")
     assert result.exit_code == 1 and "gopher" in result.stderr.splitlines()[0]
     assert result.stderr.splitlines()[-1].startswith("mmqjp: error: none of the addresses in the lists")
 
 
 def test_a_state_that_was_damaged_is_told_in_one_line(server, fetch, tmp_path):
-    assert fetch("--feeds", server.url("/a")).exit_code == 0
+    assert fetch(server.url("/a")).exit_code == 0
     state = tmp_path / "crawl" / STATE_FILE
     whole = state.read_bytes()
     for damaged in (b"garbage", whole[:100], whole[:-2000], whole[:5000] + bytes(4000) + whole[9000:]):
@@ -77,8 +75,8 @@ def test_a_state_that_was_damaged_is_told_in_one_line(server, fetch, tmp_path):
 
 
 def test_failures_are_told_and_the_work_has_not_failed(server, fetch):
-    urls = [option for n in range(5) for option in ("--feeds", server.url(f"/missing{n}"))]
-    result = fetch("--feeds", server.url("/a"), *urls)
+    urls = [server.url(f"/missing{n}") for n in range(5)]
+    result = fetch(server.url("/a"), *urls)
     assert result.exit_code == 0
     lines = result.stderr.splitlines()
     assert lines[0] == "mmqjp: 6 feeds, 6 visits: 1 new, 0 unchanged, 5 failed, 0 stopped, 0 put off"
@@ -87,14 +85,14 @@ def test_failures_are_told_and_the_work_has_not_failed(server, fetch):
 
 
 def test_private_addresses_are_refused_unless_allowed(server, tmp_path):
-    result = call("fetch", "--out", tmp_path, "--feeds", server.url("/a"))
+    result = call("fetch", "--out", tmp_path, server.url("/a"))
     assert "127.0.0.1 leads to 127.0.0.1, and only public addresses are fetched from" in result.stderr
     assert server.log == []
 
 
 def test_an_address_that_is_none_is_told_and_left_out(server, fetch, tmp_path):
     (tmp_path / "list.txt").write_text(f"{server.url('/a')}\nftp://x.example/\n")
-    result = fetch("--feeds", tmp_path / "list.txt")
+    result = fetch(tmp_path / "list.txt")
     assert result.exit_code == 0
     assert f"mmqjp: {tmp_path / 'list.txt'}:2: 'ftp://x.example/' is not an http or https address" in result.stderr
 
@@ -102,11 +100,11 @@ def test_an_address_that_is_none_is_told_and_left_out(server, fetch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
-        (["--feeds", "missing.opml"], 1, "missing.opml: no such file"),
-        ([], 2, "name some feeds with --feeds"),
-        (["--feeds", "https://x.example/", "--spacing", "INF"], 2, "INF is not allowed here"),
-        (["--feeds", "https://x.example/", "--interval", "soon"], 2, "is not a duration"),
-        (["--feeds", "https://x.example/", "--concurrency", "0"], 2, "is not in the range"),
+        (["missing.opml"], 1, "missing.opml: no such file"),
+        ([], 2, "name a list of feeds"),
+        (["https://x.example/", "--spacing", "INF"], 2, "INF is not allowed here"),
+        (["https://x.example/", "--interval", "soon"], 2, "is not a duration"),
+        (["https://x.example/", "--concurrency", "0"], 2, "is not in the range"),
     ],
 )
 def test_what_cannot_be_done(tmp_path, options, status, words):
@@ -117,15 +115,15 @@ def test_what_cannot_be_done(tmp_path, options, status, words):
 
 
 def test_the_state_is_where_it_is_said_to_be(server, fetch, tmp_path):
-    assert fetch("--feeds", server.url("/a"), "--state", tmp_path / "mine.sqlite").exit_code == 0
+    assert fetch(server.url("/a"), "--state", tmp_path / "mine.sqlite").exit_code == 0
     assert (tmp_path / "mine.sqlite").is_file()
     assert call("feeds", "list", "--state", tmp_path / "mine.sqlite").exit_code == 0
     assert not (tmp_path / "crawl" / STATE_FILE).exists()
 
 
 def test_only_the_feeds_of_the_lists_are_fetched(server, fetch, tmp_path):
-    fetch("--feeds", server.url("/a"))
-    fetch("--feeds", server.url("/b"))
+    fetch(server.url("/a"))
+    fetch(server.url("/b"))
     assert server.paths() == ["/a", "/b"]
     with FetchStore(tmp_path / "crawl" / STATE_FILE) as store:
         assert [feed.source for feed in store.feeds()] == [source_name(server.url(path)) for path in ("/a", "/b")]
@@ -148,7 +146,7 @@ def test_watching_goes_on_until_a_signal_and_ends_in_peace(server, fetch, monkey
     monkeypatch.setattr(SystemClock, "now", lambda self: start + passed)
     monkeypatch.setattr(SystemClock, "sleep_until", sleep_until)
     server.routes["/a"] = answer
-    result = fetch("--feeds", server.url("/a"), "--watch")
+    result = fetch(server.url("/a"), "--watch")
     assert result.exit_code == 0
     assert result.stderr == "mmqjp: 1 feed, 3 visits: 1 new, 2 unchanged, 0 failed, 0 stopped, 0 put off\n"
     assert 3 * hour <= passed <= 3.3 * hour + 10
@@ -163,7 +161,7 @@ def test_a_full_disk_stops_all_and_what_was_fetched_is_not_lost(server, fetch, t
         keep(archive, capture)
 
     monkeypatch.setattr(DropArchive, "keep", full)
-    result = fetch("--feeds", server.url("/a"), "--feeds", server.url("/b"), "--concurrency", "1")
+    result = fetch(server.url("/a"), server.url("/b"), "--concurrency", "1")
     assert result.exit_code == 1
     assert result.stderr == "mmqjp: error: crawl: No space left on device; make room on the disk, or write elsewhere\n"
     monkeypatch.setattr(DropArchive, "keep", keep)
@@ -177,61 +175,8 @@ def test_a_single_round_that_is_interrupted_says_so_and_goes_on_later(server, fe
         server.released.wait()
 
     server.routes["/slow"] = interrupt
-    result = fetch("--feeds", server.url("/slow"))
+    result = fetch(server.url("/slow"))
     assert result.exit_code == 130
     assert "mmqjp: interrupted: what was fetched is kept" in result.stderr
     server.serve("/slow", rss("a"))
     assert "1 new" in fetch().stderr
-
-
-# ---------------------------------------------------------------- feeds
-
-
-def test_the_list_shows_each_feed(server, fetch, tmp_path):
-    server.serve("/gone", b"", 410)
-    fetch("--feeds", server.url("/a"), "--feeds", server.url("/gone"), "--feeds", server.url("/missing"))
-    result = call("feeds", "list", "--state", tmp_path / "crawl")
-    assert result.exit_code == 0
-    text = " ".join(result.stdout.split())
-    for words in ("last error", "200", "stopped", "404", "the server answered"):
-        assert words in text
-
-
-def test_the_export_is_what_a_fetch_takes(server, fetch, tmp_path):
-    server.serve("/gone", b"", 410)
-    server.serve("/old", b"", 301, Location="/b")
-    opml = f'<opml><body><outline text="F"><outline title="A" xmlUrl="{server.url("/a")}"/></outline></body></opml>'
-    (tmp_path / "in.opml").write_text(opml)
-    fetch("--feeds", tmp_path / "in.opml", "--feeds", server.url("/old"), "--feeds", server.url("/gone"))
-    assert call("feeds", "export", "--state", tmp_path / "crawl", "--output", tmp_path / "out.opml").exit_code == 0
-    exported = (tmp_path / "out.opml").read_bytes()
-    assert {(feed.url, feed.title, feed.folder) for feed in read_opml(exported)} == {
-        (server.url("/a"), "A", "F"),
-        (server.url("/b"), server.url("/b"), ""),
-    }
-    shown = call("feeds", "export", "--state", tmp_path / "crawl").stdout
-    assert etree.fromstring(shown.encode()).tag == "opml"
-
-
-def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path):
-    server.serve("/gone", b"", 410)
-    fetch("--feeds", server.url("/gone"), "--feeds", server.url("/missing"), "--feeds", server.url("/a"))
-    for path in ("/gone", "/missing"):
-        server.serve(path, rss("back"))
-    assert fetch().stderr.startswith("mmqjp: 3 feeds, none is due before")
-    retry = ["feeds", "retry", "--state", tmp_path / "crawl"]
-    assert call(*retry, server.url("/gone")).stderr == "mmqjp: 1 feed due now\n"
-    assert "1 new" in fetch().stderr
-    assert call(*retry).stderr == "mmqjp: 1 feed due now\n"
-    assert "1 new" in fetch().stderr
-    result = call(*retry, "https://unknown.example/")
-    assert result.exit_code == 1
-    assert "https://unknown.example/ is not a feed of" in result.stderr
-
-
-def test_no_state_no_feeds(tmp_path):
-    result = call("feeds", "list", "--state", tmp_path)
-    assert result.exit_code == 1
-    assert (
-        result.stderr == f"mmqjp: error: {tmp_path / STATE_FILE}: there is no state of a fetch; mmqjp fetch makes one\n"
-    )

@@ -1,0 +1,197 @@
+"""`mmqjp feeds`: what is known of fetched feeds is listed, exported and changed."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from lxml import etree
+
+from feeds.fetch.opml import read_opml
+from feeds.fetch.state import STATE_FILE, FetchStore
+from feeds.text import LONGEST_TITLE
+from tests.support.cli import mmqjp as call
+from tests.support.cli import write_queries
+from tests.support.feed_server import FeedServer, rss, running_server
+
+
+@pytest.fixture
+def server() -> Iterator[FeedServer]:
+    with running_server() as server:
+        server.serve("/a", rss("one", "two"))
+        server.serve("/b", rss("two", "three"))
+        yield server
+
+
+@pytest.fixture
+def fetch(tmp_path):
+    """Calls `mmqjp fetch` into a directory on loopback, without pauses."""
+
+    def call_fetch(*options):
+        return call("fetch", "--out", tmp_path / "crawl", "--allow-private", "--spacing", "0s", *options)
+
+    return call_fetch
+
+
+def test_the_list_shows_each_feed(server, fetch, tmp_path):
+    server.serve("/gone", b"", 410)
+    fetch(server.url("/a"), server.url("/gone"), server.url("/missing"))
+    result = call("feeds", "list", "--state", tmp_path / "crawl")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    for words in ("errors", "200", "stopped", "404", "the server answered"):
+        assert words in text
+
+
+def test_the_export_is_what_a_fetch_takes(server, fetch, tmp_path):
+    server.serve("/gone", b"", 410)
+    server.serve("/old", b"", 301, Location="/b")
+    opml = f'<opml><body><outline text="F"><outline title="A" xmlUrl="{server.url("/a")}"/></outline></body></opml>'
+    (tmp_path / "in.opml").write_text(opml)
+    fetch(tmp_path / "in.opml", server.url("/old"), server.url("/gone"))
+    assert call("feeds", "export", "--state", tmp_path / "crawl", "--output", tmp_path / "out.opml").exit_code == 0
+    exported = (tmp_path / "out.opml").read_bytes()
+    assert {(feed.url, feed.title, feed.folder) for feed in read_opml(exported)} == {
+        (server.url("/a"), "A", "F"),
+        (server.url("/b"), server.url("/b"), ""),
+    }
+    shown = call("feeds", "export", "--state", tmp_path / "crawl").stdout
+    assert etree.fromstring(shown.encode()).tag == "opml"
+
+
+def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path):
+    server.serve("/gone", b"", 410)
+    fetch(server.url("/gone"), server.url("/missing"), server.url("/a"))
+    for path in ("/gone", "/missing"):
+        server.serve(path, rss("back"))
+    assert fetch().stderr.startswith("mmqjp: 3 feeds, none is due before")
+    retry = ["feeds", "retry", "--state", tmp_path / "crawl"]
+    assert call(*retry, server.url("/gone")).stderr == "mmqjp: 1 feed due now\n"
+    assert "1 new" in fetch().stderr
+    assert call(*retry).stderr == "mmqjp: 1 feed due now\n"
+    assert "1 new" in fetch().stderr
+    result = call(*retry, "https://unknown.example/")
+    assert result.exit_code == 1
+    assert "https://unknown.example/ is not a feed of" in result.stderr
+
+
+def test_no_state_no_feeds(tmp_path):
+    result = call("feeds", "list", "--state", tmp_path)
+    assert result.exit_code == 1
+    assert (
+        result.stderr == f"mmqjp: error: {tmp_path / STATE_FILE}: there is no state of a fetch; mmqjp fetch makes one\n"
+    )
+
+
+def test_addresses_are_whole_and_other_lines_as_narrow_as_columns_says(server, fetch, tmp_path, monkeypatch):
+    long = server.url(f"/{'long-' * 40}feed")
+    (tmp_path / "f.opml").write_text(
+        f'<opml><body><outline text="A folder"><outline text="A title" xmlUrl="{long}"/></outline></body></opml>'
+    )
+    fetch(tmp_path / "f.opml")
+    for columns in ("40", "80", "nonsense"):
+        monkeypatch.setenv("COLUMNS", columns)
+        lines = call("feeds", "list", "--state", tmp_path / "crawl").stdout.splitlines()
+        assert len([line for line in lines if line.endswith(f" {long}")]) == 1
+        about = [line for line in lines[1:] if long not in line]
+        assert " ".join(" ".join(about).split()) == "A title (A folder) the server answered 404"
+        assert all(len(line) <= (100 if columns == "nonsense" else int(columns)) for line in about)
+
+
+def test_the_list_as_json_has_a_line_for_each_feed(server, fetch, tmp_path):
+    server.serve("/gone", b"", 410)
+    (tmp_path / "f.opml").write_text(
+        '<opml><body><outline text="F"><outline text="G"><outline text="A" xmlUrl="{0}"/></outline></outline>'
+        '<outline text="H"><outline xmlUrl="{0}"/></outline></body></opml>'.format(server.url("/a"))
+    )
+    fetch(tmp_path / "f.opml", server.url("/gone"))
+    one, two = map(json.loads, call("feeds", "list", "--json", "--state", tmp_path / "crawl").stdout.splitlines())
+    assert one["checked_at"].startswith("20") and one["next_check"] > one["checked_at"]
+    assert {key: one[key] for key in ("url", "title", "folders", "status", "errors", "stopped")} == {
+        "url": server.url("/a"), "title": "A", "folders": ["F/G", "H"], "status": 200, "errors": 0, "stopped": False,
+    }  # fmt: skip
+    assert (two["url"], two["status"], two["stopped"], two["next_check"]) == (server.url("/gone"), 410, True, None)
+
+
+# ---------------------------------------------------------------- add, remove, rename
+
+
+@pytest.fixture
+def known(tmp_path):
+    """The titles and folders of the feeds of a state, by address."""
+
+    def read():
+        with FetchStore(tmp_path / "crawl" / STATE_FILE) as store:
+            return {feed.url: (feed.title, feed.folders) for feed in store.feeds()}
+
+    return read
+
+
+def test_feeds_are_added_renamed_and_removed(server, fetch, tmp_path, known):
+    state = ["--state", tmp_path / "crawl"]
+    a, b = server.url("/a"), server.url("/b")
+    result = call("feeds", "add", a, b, *state, "--folder", "News/World")
+    assert (result.exit_code, result.stderr) == (0, "mmqjp: 2 new feeds, 2 feeds in all\n")
+    assert fetch().stderr.startswith("mmqjp: 2 feeds, 2 visits: 2 new")
+    assert call("feeds", "add", a, *state, "--title", "Mine").stderr == "mmqjp: 0 new feeds, 2 feeds in all\n"
+    assert known() == {a: ("Mine", ("News/World",)), b: ("", ("News/World",))}
+    assert call("feeds", "rename", b, " My\tB ", *state).stderr == f"mmqjp: {b} is called My B\n"
+    assert call("feeds", "rename", a, "", *state).stderr == f"mmqjp: {a} has its own title\n"
+    assert known() == {a: ("", ("News/World",)), b: ("My B", ("News/World",))}
+    assert call("feeds", "remove", a, *state).stderr == "mmqjp: 1 feed removed\n"
+    assert list(known()) == [b]
+    exported = call("feeds", "export", *state).stdout
+    assert [(feed.url, feed.title, feed.folder) for feed in read_opml(exported.encode())] == [(b, "My B", "News/World")]
+
+
+def test_an_address_may_be_spelled_as_a_person_does(tmp_path, known):
+    state = ["--state", tmp_path / "crawl"]
+    assert call("feeds", "add", "HTTPS://Example.org", "https://example.org/#top", *state).exit_code == 0
+    assert list(known()) == ["https://example.org/"]
+    assert call("feeds", "rename", "https://example.org", "E", *state).exit_code == 0
+    assert call("feeds", "remove", "https://Example.org:443/", *state).exit_code == 0
+    assert known() == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["add", "ftp://example.org/"], 1, "is not an http or https address"),
+        (["add", "https://a.example/", "https://b.example/", "--title", "T"], 2, "--title is for one feed"),
+        (["add", "https://a.example/", "--title", "x" * (LONGEST_TITLE + 1)], 2, "write at most 1,000"),
+        (["add"], 2, "Missing argument 'ADDRESS...'"),
+        (["remove", "https://a.example/"], 1, "https://a.example/ is not a feed of"),
+        (["rename", "https://a.example/", "T"], 1, "mmqjp feeds list shows them"),
+        (["rename", "https://a.example/"], 2, "Missing argument 'TITLE'"),
+    ],
+)
+def test_what_cannot_be_changed(tmp_path, arguments, status, words):
+    assert call("feeds", "add", "https://known.example/", "--state", tmp_path / "crawl").exit_code == 0
+    result = call("feeds", *arguments, "--state", tmp_path / "crawl")
+    assert result.exit_code == status and words in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["add", "{0}"], ["remove", "{0}"], ["rename", "{0}", "T"], ["retry", "{0}"]])
+def test_nothing_is_changed_while_others_fetch(server, fetch, tmp_path, arguments):
+    fetch(server.url("/a"))
+    with FetchStore(tmp_path / "crawl" / STATE_FILE, write=True):
+        named = [argument.format(server.url("/a")) for argument in arguments]
+        result = call("feeds", *named, "--state", tmp_path / "crawl")
+    assert result.exit_code == 1 and "another fetch is using this state; wait for it, or end it" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["run"], ["stream", "--trigger", "available-now"]])
+def test_feeds_that_were_added_are_read_by_fetch_without_a_list(server, tmp_path, command):
+    queries = write_queries(tmp_path, "SELECT t FROM S//item[./feed_title->t][./folder = 'F'][./title = 'one']")
+    state = ["--state", tmp_path / "state"]
+    (tmp_path / "no.jsonl").touch()
+    options = ["--engine", "duckdb", "--queries", queries, *state, "--allow-private", "--lateness", "INF", "--fetch"]
+    early = call(*command, *options)
+    assert early.exit_code == 2 and "--fetch without a LIST needs a --state with feeds" in early.stderr
+    made = ["run", "--engine", "duckdb", "--queries", queries, *state, "--documents", tmp_path / "no.jsonl"]
+    assert call(*made).exit_code == 0
+    assert call("feeds", "add", server.url("/a"), "--title", "A", "--folder", "F", *state).exit_code == 0
+    found = call(*command, *options)
+    assert found.exit_code == 0, found.stderr
+    assert "<t><feed_title>A</feed_title></t>" in found.stdout and len(found.stdout.splitlines()) == 1
+    mixed = call(*command, *options, "--fetch", server.url("/b"))
+    assert mixed.exit_code == 2 and "with a LIST and without" in mixed.stderr
