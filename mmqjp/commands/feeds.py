@@ -62,7 +62,8 @@ def list_feeds(state: Path, as_json: bool) -> None:
     known = _known(state)
     lines = listed_as_json(known) if as_json else (f"{line}\n".encode() for line in listed(known, console().width))
     with data_file(None) as file:
-        file.writelines(lines)
+        for line in lines:
+            file.write(line)
 
 
 @feeds.command()

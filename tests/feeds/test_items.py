@@ -1,5 +1,6 @@
 """What an `<item>` says of its feed, language, changes, files and the pages that it mentions."""
 
+import re
 from dataclasses import fields
 from random import Random
 from urllib.parse import urljoin
@@ -15,6 +16,7 @@ from feeds.text import LONGEST_TITLE
 from tests.generate.seeds import seeds
 from tests.oracle.values import canonical_url
 from tests.support.feed_texts import HERE, atom, json_feed, leaves, only, read, rss, values
+from tests.support.places import ROOT
 
 BASE = "https://base.example/blog/feed.xml"
 THERE = Origin("dir/feed.xml", HERE.modified, BASE, HERE.modified)
@@ -46,6 +48,19 @@ def test_the_fields_are_all_children_that_an_item_may_have_in_their_order():
     told = {child.tag: tuple(child.attrib) for child in item if child.attrib}
     assert told == ATTRIBUTES
     assert etree.tostring(etree.fromstring(item_xml(empty))) == b"<item/>"
+
+
+def test_the_example_of_the_documentation_is_what_comes_out():
+    feed, item = re.findall(r"```xml\n(.*?)```", (ROOT / "docs" / "items.md").read_text("utf-8"), re.S)
+    address = "https://coast.example/science.rss"
+    (document,) = read(feed, Origin("n", 1, address, title="Coast: science", folders=("News/Science",)))
+    shown = etree.fromstring(item, etree.XMLParser(remove_blank_text=True))
+    assert document.xml.decode() == etree.tostring(shown, encoding="unicode")
+
+
+def test_the_documentation_describes_all_fields_in_their_order():
+    rows = re.findall(r"^\| `(\w+)`\*? \|", (ROOT / "docs" / "items.md").read_text("utf-8"), re.M)
+    assert tuple(rows) == FIELDS
 
 
 # ---------------------------------------------------------------- where it is from
