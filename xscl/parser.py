@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,13 @@ def parse_script(text: str) -> Script:
             and mistakes of meaning in well-formed queries.
     """
     return _known_script(text) or _Parser(text).script()
+
+
+def located_queries(text: str, numbers: Iterable[int]) -> Iterator[Query]:
+    """Some queries of a correct script, by their numbers from 0, with the spans of all their parts in its text."""
+    parser = _Parser(text)
+    parser.script()
+    return map(parser.in_place, numbers)
 
 
 MAX_STATEMENTS = 20_000
@@ -88,7 +96,7 @@ class _Parser:
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
         script = Script(tuple(query for _, query in self._queries), tuple(namespaces.items()))
-        problems += check_script(script, self._lines, self._in_place)
+        problems += check_script(script, self._lines, self.in_place)
         if not script.queries and not problems:
             problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
         if problems:
@@ -130,7 +138,7 @@ class _Parser:
             self._problems.append(Problem("a declaration stands behind a query", span, hint))
         self._declarations.append(replace(node, span=span))
 
-    def _in_place(self, number: int) -> Query:
+    def in_place(self, number: int) -> Query:
         """The query of a number, with the spans that it has in this script."""
         span = self._queries[number][0].span
         query = _placed(_tables().parse(self._clean, span.start, span.end), span)

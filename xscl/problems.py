@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from common.errors import InputError
@@ -75,12 +75,12 @@ class XsclError(InputError, ValueError):
         self.line, self.column = lines.place(self.span.start)
         self.source = lines.line(self.line)
 
-    def render(self, file: str | None = None) -> str:
-        """The place and the message, the source line, carets below the span, and the hint."""
+    def render(self, file: str | None = None, kind: str = "error") -> str:
+        """The place, the kind and the message, the source line, carets below the span, and the hint."""
         place = f"{file}:" if file else ""
         source, pad = self._shown()
         width = max(1, min(self.span.end - self.span.start, len(source) - len(pad)))
-        lines = [f"{place}{self.line}:{self.column}: error: {self.message}", f"  {source}", f"  {pad}{'^' * width}"]
+        lines = [f"{place}{self.line}:{self.column}: {kind}: {self.message}", f"  {source}", f"  {pad}{'^' * width}"]
         if self.hint:
             lines.append(f"help: {self.hint}")
         return "\n".join(_UNPRINTABLE.sub("\ufffd", line) for line in lines)
@@ -109,11 +109,16 @@ class XsclErrors(InputError, ValueError):
         super().__init__(self.errors)
 
     def render(self, file: str | None = None) -> str:
-        """The renderings of the errors, one after another, with `file` before line and column. If there are more than
-        MOST_SHOWN, the others are counted."""
-        shown = [error.render(file) for error in self.errors[:MOST_SHOWN]]
-        more = len(self.errors) - len(shown)
-        return "\n".join(shown + ([f"and {more:,} more mistake{'s' if more > 1 else ''}"] if more else []))
+        """The renderings of the errors, as `rendered` gives them."""
+        return rendered(self.errors, file)
 
     def __str__(self) -> str:
         return self.render()
+
+
+def rendered(errors: Sequence[XsclError], file: str | None = None, kind: str = "error", noun: str = "mistake") -> str:
+    """The renderings of errors, or of what looks like one, one after another, with `file` before line and column. If
+    there are more than MOST_SHOWN, the others are counted."""
+    shown = [error.render(file, kind) for error in errors[:MOST_SHOWN]]
+    more = len(errors) - len(shown)
+    return "\n".join(shown + ([f"and {more:,} more {noun}{'s' if more > 1 else ''}"] if more else []))

@@ -1,4 +1,4 @@
-"""`mmqjp check`: finds every mistake in query files, and summarizes the queries of correct ones."""
+"""`mmqjp check`: finds every mistake in query files, warns, and summarizes or tries the queries of correct ones."""
 
 from __future__ import annotations
 
@@ -10,51 +10,113 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from feeds.entries import EntryForm
+from feeds.sources import read_documents
 from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import FAILED, Failure
-from mmqjp.commands.options import read_script
+from mmqjp.commands.options import FeedsBeforePaths, feeds_option, read_script, time_xpath_option
 from mmqjp.commands.progress import progress_shown
+from mmqjp.explain import trial_text
+from mmqjp.explain.sample import Sample, sample_of
 from mmqjp.explain.terms import leaf_sides, names_of_others
+from mmqjp.explain.trial import MOST_QUERIES, try_queries
+from mmqjp.explain.warnings import warnings_of
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.session import Session
+from mmqjp.text import printable_line
 from xscl import Script
+from xscl.parser import located_queries
+from xscl.problems import rendered
 
 MOST_LISTED = 1_000
 """How many queries of a file are listed. The others are counted."""
+
+MOST_TRIED = 500
+"""On how many documents queries are tried, if no limit is given."""
 
 COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")
 NAME_WIDTH = 40
 
 
-@click.command()
+@click.command(cls=FeedsBeforePaths)
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
+@feeds_option
+@click.option("--strict", is_flag=True, help="Fail if there are warnings.")
+@click.option(
+    "--against", metavar="PATH", multiple=True, type=click.Path(exists=True, path_type=Path),
+    help="Try the queries on documents, and say what each part of them found. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), default=MOST_TRIED, show_default=True,
+    help="Most documents to try the queries on.",
+)  # fmt: skip
+@time_xpath_option
 @debug_option
-def check(files: tuple[Path, ...]) -> None:
+def check(
+    files: tuple[Path, ...],
+    feeds: EntryForm | None,
+    strict: bool,
+    against: tuple[Path, ...],
+    limit: int,
+    time_xpath: str | None,
+) -> None:
     """Check query files: print every mistake with its place and a hint, or a summary of the queries.
 
     \b
-    Example:
+    Examples:
       mmqjp check stories.xscl
+      mmqjp check --feeds stories.xscl
+      mmqjp check stories.xscl --against feeds/ --feeds
+
+    With --feeds, also warn of names that items do not have, of streams that nothing writes, and of comparisons that
+    never hold. With --against, run the queries over some documents, and say which part of which query finds nothing.
     """
+    sample = None
+    if against:
+        with progress_shown():
+            sample = sample_of(read_documents(against, feeds=feeds, time_xpath=time_xpath), limit)
+        if not sample.documents:
+            raise Failure(f"{', '.join(map(str, against))}: there is no document to try the queries on")
     failed = False
     for path in files:
         try:
-            script = read_script(path)[1]
+            text, script = read_script(path)
             summary = summarise(script)
         except Failure as failure:
             failure.show()
             failed = True
             continue
         click.echo(f"{path}: {counted(len(script.queries), 'query', 'queries')}, no mistakes")
-        console().print(summary)
-        if more := len(script.queries) - summary.row_count:
-            click.echo(f"and {counted(more, 'query', 'queries')} more")
+        if sample is None:
+            console().print(summary)
+            if more := len(script.queries) - summary.row_count:
+                click.echo(f"and {counted(more, 'query', 'queries')} more")
+        else:
+            _show_trial(path, text, script, sample)
+        if warnings := warnings_of(text, script, feeds):
+            click.echo(rendered(warnings, str(path), "warning", "warning"), err=True)
+            failed = failed or strict
     if failed:
         raise click.exceptions.Exit(FAILED)
+
+
+def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
+    """Prints what the queries of a script find in a sample."""
+    streams = ", ".join(f"{printable_line(stream)} {len(trees):,}" for stream, trees in sample.trees.items())
+    refused = f"; {sample.refused:,} could not be read" if sample.refused else ""
+    click.echo(f"tried on {counted(len(sample.documents), 'document')} (stream {streams}{refused})")
+    first = range(min(len(script.queries), MOST_QUERIES))
+    with progress_shown():
+        trials, everything = try_queries(script, located_queries(text, first), sample)
+    console().print(trial_text.table(trials, text))
+    if more := len(script.queries) - len(trials):
+        click.echo(f"and {counted(more, 'query', 'queries')} more, not tried")
+    if notes := trial_text.notes(trials, text, everything):
+        click.echo(rendered(notes, str(path), "note", "note"))
 
 
 def summarise(script: Script) -> Table:

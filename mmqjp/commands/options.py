@@ -19,6 +19,8 @@ from mmqjp.state.choice import AUTO, ENGINES
 from xscl import Script, XsclErrors, parse_script
 from xscl.builder import LONGEST_WINDOW, UNITS
 
+FEED_FORMS = ("item", "raw")
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -45,13 +47,22 @@ def plan_option(command: Decorated) -> Decorated:
     )(command)
 
 
+class FeedsBeforePaths(click.Command):
+    """A command in which a path may stand behind `--feeds`: it is not taken for the option's value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        following = [*args[1:], ""]
+        plain = [arg == "--feeds" and after not in FEED_FORMS for arg, after in zip(args, following, strict=True)]
+        return super().parse_args(ctx, [f"{arg}=item" if bare else arg for arg, bare in zip(args, plain, strict=True)])
+
+
 def feeds_option(command: Decorated) -> Decorated:
     """The option --feeds."""
     return click.option(
         "--feeds",
         is_flag=False,
         flag_value="item",
-        type=click.Choice(["item", "raw"]),
+        type=click.Choice(FEED_FORMS),
         help="The input is feeds. Each entry becomes a document: an <item> or, with raw, its own XML.",
     )(command)
 

@@ -1,0 +1,157 @@
+"""Tries the equalities of join predicates on documents: how many values either side has, and how many both have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mmqjp.explain.sample import Sample, TooLong, texts
+from xscl.algebra.expressions import And, Call, Compare, Expr, Or, Span, Step, VarPath
+from xscl.algebra.functions import DERIVED, derive
+from xscl.algebra.pattern import PatternNode, attach, naming
+from xscl.lower_paths import PatternBuilder
+from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
+
+TRIED = (("lower-case",), ("normalize-space",), ("normalize-space", "lower-case"), ("canonical-url",), ("host",))
+"""The functions that might make values equal, the innermost first."""
+
+_END = "end"
+
+Values = dict[str, list[tuple[str, int]]]
+"""Texts, each with at most two documents that have it: their streams and numbers in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTrial:
+    """What an equality found. `left` and `right` count distinct values; `shared` those that two different documents
+    have. If there are none, `functions` around both sides would give `shared_then`."""
+
+    span: Span
+    left: int
+    right: int
+    shared: int
+    functions: tuple[str, ...] = ()
+    shared_then: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """A node of a block, or of a path from there, with functions applied to its text, the innermost first."""
+
+    block: int
+    var: str
+    steps: tuple[Step, ...] = ()
+    functions: tuple[str, ...] = ()
+
+
+_Scope = Mapping[str, _Operand]
+
+
+def try_joins(source: Input, sample: Sample, namespaces: Mapping[str, str]) -> list[JoinTrial]:
+    """Tries each equality between two blocks of a source, which has spans. Windows and other conditions of the joins
+    are not looked at, nor is a name that a `SELECT *` in parentheses makes."""
+    trial = _Trial(sample, namespaces)
+    trial.scope(source)
+    return trial.found
+
+
+class _Trial:
+    """Collects what the equalities of one source `found`."""
+
+    def __init__(self, sample: Sample, namespaces: Mapping[str, str]) -> None:
+        self._sample, self._build = sample, PatternBuilder(namespaces)
+        self._blocks: list[tuple[Block, PatternNode]] = []
+        self.found: list[JoinTrial] = []
+
+    def scope(self, source: Input) -> _Scope:
+        """Tries the equalities of a source. Returns what its names stand for."""
+        match source:
+            case Block():
+                pattern = self._build.path(source.steps)
+                self._blocks.append((source, pattern))
+                number = len(self._blocks) - 1
+                return {var: _Operand(number, var) for var in pattern.variables()}
+            case Join():
+                left = self.scope(source.left)
+                names = {**left, **self.scope(source.right)}
+                for equality in _equalities(source.pred):
+                    one, other = _operand(equality.left, names), _operand(equality.right, names)
+                    if one and other and one.block != other.block:
+                        self.found.append(self._try(equality, one, other))
+                return names
+            case SubQuery():
+                names = dict(self.scope(source.source))
+                if isinstance(source.select, SelectItems):
+                    items = ((item.name, _operand(item.operand, names)) for item in source.select.items)
+                    return {name: operand for name, operand in items if operand}
+                return names
+
+    def _try(self, equality: Compare, one: _Operand, other: _Operand) -> JoinTrial:
+        left, right = self._values(one), self._values(other)
+        shared = _shared(left, right)
+        if not shared:
+            for functions in TRIED:
+                derived = _derived(left, functions), _derived(right, functions)
+                if then := _shared(*derived):
+                    return JoinTrial(equality.span, len(left), len(right), 0, functions, then)
+        return JoinTrial(equality.span, len(left), len(right), shared)
+
+    def _values(self, operand: _Operand) -> Values:
+        block, pattern = self._blocks[operand.block]
+        name = operand.var
+        if operand.steps:
+            pattern = attach(pattern, name, self._build.path(operand.steps, last_var=_END))
+            name = _END
+        pattern = naming(pattern, (name,))
+        values: Values = {}
+        for number, tree in enumerate(self._sample.of(block.stream)):
+            try:
+                for text in set(texts(pattern, tree)):
+                    _note(values, _applied(text, operand.functions), [(block.stream, number)])
+            except TooLong:
+                continue
+        return values
+
+
+def _note(values: Values, text: str, documents: Sequence[tuple[str, int]]) -> None:
+    known = values.setdefault(text, [])
+    known += [one for one in documents if one not in known][: 2 - len(known)]
+
+
+def _shared(left: Values, right: Values) -> int:
+    """How many values are in two different documents."""
+    return sum(1 for text, ones in left.items() if any(one != other for one in ones for other in right.get(text, ())))
+
+
+def _derived(values: Values, functions: tuple[str, ...]) -> Values:
+    found: Values = {}
+    for text, documents in values.items():
+        if derived := _applied(text, functions):
+            _note(found, derived, documents)
+    return found
+
+
+def _applied(text: str, functions: Sequence[str]) -> str:
+    for name in functions:
+        text = derive(name, text)
+    return text
+
+
+def _equalities(expr: Expr) -> Iterator[Compare]:
+    match expr:
+        case Compare(op="="):
+            yield expr
+        case And() | Or():
+            for arg in expr.args:
+                yield from _equalities(arg)
+
+
+def _operand(expr: Expr, names: _Scope) -> _Operand | None:
+    match expr:
+        case VarPath(var=var, steps=steps) if var in names:
+            known = names[var]
+            return None if known.functions and steps else replace(known, steps=(*known.steps, *steps))
+        case Call(name=name, args=(arg,)) if name in DERIVED:
+            inner = _operand(arg, names)
+            return inner and replace(inner, functions=(*inner.functions, name))
+    return None

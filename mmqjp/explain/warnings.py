@@ -1,0 +1,37 @@
+"""Warns of correct queries that look like mistakes: each warning has its place in the script and a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from feeds.entries import EntryForm
+from mmqjp.explain.item_warnings import item_warnings
+from mmqjp.explain.stream_warnings import stream_warnings
+from xscl import Query, Script, XsclError
+from xscl.parser import located_queries
+from xscl.problems import Lines, Problem
+
+
+def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[XsclError]:
+    """The warnings for a script and its text, in the order of their places. `feeds` says what entries of feeds are as
+    documents; None if documents are something else."""
+    published = script.published()
+
+    def problems(query: Query) -> Iterator[Problem]:
+        yield from stream_warnings(query, published, feeds=feeds is not None)
+        if feeds == "item":
+            yield from item_warnings(query, published)
+
+    warned: list[int] = []
+    right: set[object] = set()
+    for number, query in enumerate(script.queries):
+        parts = query.shared_parts()
+        if parts in right:
+            continue
+        if any(True for _ in problems(query)):
+            warned.append(number)
+        else:
+            right.add(parts)
+    lines = Lines(text)
+    found = [XsclError(problem, lines) for query in located_queries(text, warned) for problem in problems(query)]
+    return sorted(found, key=lambda warning: (warning.span.start, warning.span.end))

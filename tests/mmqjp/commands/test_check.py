@@ -1,0 +1,162 @@
+"""`mmqjp check --feeds` and `mmqjp check --against`: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import DOCUMENTS, write_documents, write_queries
+from tests.support.cli import mmqjp as call
+
+FEED = """<rss version="2.0"><channel><title>T</title><link>https://a.example/</link>
+<item><title>One</title><guid>1</guid><pubDate>Thu, 01 Jan 2026 00:00:00 GMT</pubDate></item>
+<item><title>ONE</title><guid>2</guid><pubDate>Thu, 01 Jan 2026 00:00:00 GMT</pubDate></item></channel></rss>"""
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    return write_documents(tmp_path / "documents.jsonl")
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of a table's rows."""
+    return [
+        [cell for cell in line.strip().split("  ") if cell]
+        for line in text.splitlines()
+        if line.startswith(" ") and "─" not in line and line.strip()
+    ]
+
+
+def stripped(rows: list[list[str]]) -> list[list[str]]:
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_warnings_are_on_standard_error_and_fail_only_with_strict(tmp_path, strict):
+    queries = write_queries(tmp_path, "S//item[./titel]; S//item[./title]")
+    result = call("check", "--feeds", queries, *(["--strict"] if strict else []))
+    assert result.exit_code == (1 if strict else 0)
+    assert result.stdout.startswith(f"{queries}: 2 queries, no mistakes\n")
+    assert result.stderr == (
+        f"{queries}:1:11: warning: items have no titel\n"
+        "  S//item[./titel]; S//item[./title]\n            ^^^^^\nhelp: did you mean title?\n"
+    )
+
+
+@pytest.mark.parametrize("option", [["--feeds"], ["--feeds=item"], ["--feeds", "item"]])
+def test_the_option_feeds_takes_no_path_for_its_value(tmp_path, option):
+    queries = write_queries(tmp_path, "S//item[./titel]")
+    assert "no titel" in call("check", *option, queries).stderr
+    assert "no titel" in call("check", queries, *option).stderr
+    assert call("check", "--feeds", "raw", queries).stderr == ""
+
+
+def test_strict_without_a_warning_succeeds(tmp_path):
+    assert call("check", "--feeds", "--strict", write_queries(tmp_path, "S//item[./title]")).exit_code == 0
+
+
+def test_very_many_warnings_are_counted(tmp_path):
+    result = call("check", "--feeds", write_queries(tmp_path, ";\n".join(f"S//item[./x{n}]" for n in range(103))))
+    assert result.stderr.count("warning: ") == 100 and result.stderr.endswith("and 3 more warnings\n")
+
+
+def test_a_short_table_where_all_is_well(tmp_path, documents):
+    result = call("check", write_queries(tmp_path), "--against", documents)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "tried on 4 documents (stream S 4)" in result.stdout
+    assert stripped(table(result.stdout)) == [
+        ["query", "part", "found"],
+        ["book_blog", "outputs", "2"],
+        ["S//book->x1[./author->x2]", "2 of 4 documents"],
+        ["S//blog->x4[./author->x5]", "2 of 4 documents"],
+        ["x2 = x5", "2 and 2 values, 2 shared"],
+        ["q2", "outputs", "1"],
+        ['S//blog->b[./author = "Ada"]', "1 of 4 documents"],
+    ]
+    assert "note" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("query", "note"),
+    [
+        ("S//book[./autor]",
+         "1:10: note: ./autor matched none of 4 documents of stream S; before it, //book matched 2\n"
+         "  S//book[./autor]\n           ^^^^^^\nhelp: did you mean author (in 2)?\n"),
+        ("S//book[./@author]",
+         "1:10: note: ./@author matched none of 4 documents of stream S; before it, //book matched 2\n"
+         "  S//book[./@author]\n           ^^^^^^^^\nhelp: it is an element: write author (in 2)\n"),
+        ("S/author",
+         "1:2: note: /author matched none of 4 documents of stream S\n"
+         "  S/author\n   ^^^^^^^\nhelp: it is deeper: write //author (in 4)\n"),
+        ('S//book[./author = "ada"]',
+         '1:9: note: ./author = "ada" matched none of 4 documents of stream S; before it, ./author matched 2\n'
+         '  S//book[./author = "ada"]\n          ^^^^^^^^^^^^^^^^\nhelp: the values are "Ada" (in 1), "Bob" (in 1)\n'),
+        ('S//book[contains(./autor, "A")]',
+         '1:9: note: contains(./autor, "A") matched none of 4 documents of stream S; before it, //book matched 2\n'
+         '  S//book[contains(./autor, "A")]\n          ^^^^^^^^^^^^^^^^^^^^^^\nhelp: did you mean author (in 2)?\n'),
+        ("S//book[./title]",
+         "1:10: note: ./title matched none of 4 documents of stream S; before it, //book matched 2\n"
+         "  S//book[./title]\n           ^^^^^^\nhelp: there are author\n"),
+        ("news//book",
+         "1:1: note: there is no document of stream news\n"
+         "  news//book\n  ^^^^^^^^^^\nhelp: there are documents of S (4)\n"),
+        ("S//blog[./author->x] FOLLOWED BY {x = y, INF} S//book[./author->y]",
+         "1:1: note: nothing is FOLLOWED BY what it joins\n"
+         "  S//blog[./author->x] FOLLOWED BY {x = y, INF} S//book[./author->y]\n"
+         "  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+         "help: JOIN would give 2 outputs: it takes equal times, and either order\n"),
+        ("S//book[./author->x] FOLLOWED BY {x = y, 1 h} S//blog[./author->y]",
+         "1:1: note: nothing joins within the window\n"
+         "  S//book[./author->x] FOLLOWED BY {x = y, 1 h} S//blog[./author->y]\n"
+         "  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+         "help: with INF it would give 2 outputs\n"),
+    ],
+)  # fmt: skip
+def test_a_note_says_which_part_found_nothing_and_what_may_be_meant(tmp_path, documents, query, note):
+    queries = write_queries(tmp_path, query)
+    result = call("check", queries, "--against", documents)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.endswith(f"\n{queries}:{note}")
+
+
+def test_an_equality_that_never_holds_is_told_with_what_would_make_it_hold(tmp_path):
+    (tmp_path / "feed.xml").write_text(FEED)
+    queries = write_queries(tmp_path, "S//item[./title->t] JOIN {t = u, 1 h} S//item[./title->u]")
+    result = call("check", queries, "--feeds", "--against", tmp_path / "feed.xml")
+    assert ["t = u", "2 and 2 values, 0 shared"] in stripped(table(result.stdout))
+    assert "note: the two sides have 2 and 2 values, and no two documents share one\n" in result.stdout
+    assert result.stdout.endswith("help: they share 1 with lower-case(...) around both sides\n")
+
+
+def test_a_reader_is_tried_on_what_is_published(tmp_path, documents):
+    queries = write_queries(tmp_path, 'S//blog PUBLISH blogs; blogs//author[. = "Bob"]; blogs//autor')
+    result = call("check", queries, "--against", documents)
+    assert ['blogs//author[. = "Bob"]', "1 of 2 documents"] in stripped(table(result.stdout))
+    assert result.stdout.endswith("help: did you mean author (in 2)?\n")
+
+
+def test_a_name_in_a_namespace_is_found(tmp_path):
+    xml = '<a xmlns="urn:n"><title>T</title></a>'
+    path = write_documents(tmp_path / "n.jsonl", [{"id": "d", "time": "2026-01-01", "xml": xml}])
+    result = call("check", write_queries(tmp_path, "S//*:a[./title]"), "--against", path)
+    assert result.stdout.endswith("help: it is in the namespace urn:n: write *:title (in 1)\n")
+
+
+def test_the_limit_and_what_cannot_be_read(tmp_path):
+    broken = {"id": "x", "time": "2026-01-01", "xml": "<a"}
+    path = write_documents(tmp_path / "some.jsonl", [broken, *DOCUMENTS])
+    result = call("check", write_queries(tmp_path), "--against", path, "--limit", "3")
+    assert "tried on 3 documents (stream S 3; 1 could not be read)" in result.stdout
+    path.write_text(json.dumps(broken))
+    nothing = call("check", write_queries(tmp_path), "--against", path)
+    assert nothing.exit_code == 1
+    assert nothing.stderr == f"mmqjp: error: {path}: there is no document to try the queries on\n"
+
+
+def test_what_documents_say_does_not_reach_the_terminal(tmp_path):
+    xml = "<a>\u009b31mred</a>"
+    path = write_documents(tmp_path / "n.jsonl", [{"id": "d", "time": "2026-01-01", "xml": xml}])
+    result = call("check", write_queries(tmp_path, 'S//a[. = "x"]'), "--against", path)
+    assert "\u009b" not in result.stdout and 'the values are "\ufffd31mred" (in 1)' in result.stdout
