@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,9 +25,11 @@ from mmqjp.queries.registry import Registry
 from mmqjp.state.open_store import directory_bytes
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
+from mmqjp.tables.documents import documents_by_id
 from templates.catalog import Catalog
 from xpath_stage.spark import SparkStage
 from xscl import Script
+from xscl.algebra.normal import NormalQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -194,9 +196,19 @@ class Session(Engine):
         """Returns the same outputs as `outputs`, in the order of output lines: by t1, query, documents, nodes."""
         return self._components.outbox.lines(after)
 
-    def documents_behind(self, output: Output) -> list[tuple[int, ...]]:
-        """Returns the documents of each match that may be behind a stored output, in the query's order, by docid."""
-        return self._components.outbox.documents_behind(output)
+    def matches_behind(self, outputs: Sequence[Output]) -> dict[int, list[tuple[str | None, tuple[int, ...]]]]:
+        """Returns the matches that may be behind some stored outputs, by `seq`: each as the form of its query, None in
+        stores of earlier formats, and the docids of its documents, in the query's order."""
+        return self._components.outbox.matches_behind(outputs)
+
+    def removed_queries(self, name: str) -> dict[str, NormalQuery]:
+        """Returns the normal forms of the queries that were registered under a name and removed, by the ids of their
+        forms. Those that this version cannot read are left out."""
+        return self._components.stored_queries.removed(name)
+
+    def documents(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, str]]:
+        """Returns the t0 and the XML of the stored external documents among some, given as (stream, id), by these."""
+        return documents_by_id(self._store, keys)
 
     def position(self, sink: str) -> Position:
         """Returns the stored position of a sink."""

@@ -19,7 +19,7 @@ from mmqjp.answers.outputs import Chunk, Outputs, OutputStream
 from mmqjp.answers.spread.written_outputs import WrittenOutputs
 from mmqjp.answers.stored_outputs import stored_chunks, stored_chunks_by_time
 from mmqjp.queries.members import Members
-from mmqjp.tables.answers import documents_behind
+from mmqjp.tables.answers import matches_behind
 from mmqjp.tables.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -97,13 +97,18 @@ class Outbox:
         """Returns the same outputs in the order of the output lines of a run: by t1, query, documents, nodes."""
         return OutputStream(lambda: stored_chunks_by_time(self._store, after))
 
-    def documents_behind(self, output: Output) -> list[tuple[int, ...]]:
-        """Returns the documents of each match that may be behind a stored output, in the query's order, by docid."""
-        found: list[tuple[int, ...]] = []
-        for row in documents_behind(self._store, output.seq).to_pylist():
-            earlier = row["documents"] is None
-            if earlier or (row["documents"], row["nodes"]) == (list(output.documents), json_nodes(output.nodes)):
-                found.append((row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"]))
+    def matches_behind(self, outputs: Sequence[Output]) -> dict[int, list[tuple[str | None, tuple[int, ...]]]]:
+        """Returns the matches that may be behind some stored outputs, by `seq`: each as the form of its query, None in
+        stores of earlier formats, and the docids of its documents, in the query's order."""
+        columns = {
+            "seq": pa.array([output.seq for output in outputs], pa.int64()),
+            "documents": pa.array([output.documents for output in outputs], pa.list_(pa.string())),
+            "nodes": pa.array([json_nodes(output.nodes) for output in outputs], pa.string()),
+        }
+        found: dict[int, list[tuple[str | None, tuple[int, ...]]]] = {}
+        for row in matches_behind(self._store, pa.table(columns)).to_pylist() if outputs else ():
+            docids = (row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"])
+            found.setdefault(row["seq"], []).append((row["form"], docids))
         return found
 
     def position(self, sink: str) -> Position:

@@ -12,16 +12,16 @@ WIDTH = 100
 
 
 def console() -> Console:
-    """A console on the current standard output. Unless that is a terminal, it writes plain text of COLUMNS columns, or
-    of WIDTH."""
+    """A console on the current standard output. If that is no terminal, it writes plain text of `width()` columns."""
     terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if terminal else _columns(), color_system="auto" if terminal else None,
+    return Console(file=sys.stdout, width=None if terminal else width(), color_system="auto" if terminal else None,
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip
 
 
-def _columns() -> int:
+def width() -> int:
+    """The width of what goes to no terminal: COLUMNS, or WIDTH."""
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isascii() and columns.isdecimal() and int(columns[:6]) > 0 else WIDTH
+    return max(int(columns), 20) if columns.isascii() and columns.isdecimal() and 0 < int(columns[:6]) else WIDTH
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:

@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
 from time import perf_counter
-from urllib.parse import urlsplit
 
 import click
-from lxml import etree
-from rich import box
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from feeds.sources import read_documents
-from mmqjp.answers.output import Output
 from mmqjp.answers.outputs import Outputs
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
-from mmqjp.explain.terms import term_text
-from mmqjp.explain.why import Evidence, JoinedValue
+from mmqjp.present.item import item_of
+from mmqjp.present.match import Match
+from mmqjp.present.read import MatchReader
+from mmqjp.present.terminal import print_heading, print_match
+from mmqjp.present.times import IN_UTC
 from mmqjp.session import Session
 from mmqjp.state.choice import DUCKDB, SPARK
 from mmqjp.tables.documents import FROM_OUTSIDE
-from mmqjp.text import printable_line
 from xscl import Script
-
-EQUATION_WIDTH = 40
-"""Longer equations are broken before their equals signs, in characters."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownEntry:
-    """What is shown of a feed entry: its title, the host of its feed, and its time in microseconds."""
-
-    title: str
-    host: str
-    time: int
 
 
 @click.command()
@@ -67,10 +49,9 @@ def demo(both: bool, engine: str, plan: str, master: str | None) -> None:
     out = console()
     with answered(chosen, None if both else master, plan) as found:
         text, script = found.text, found.script
-        items = documents_shown(found.session)
-        feeds = len({item.host for item in items.values()})
-        out.print(f"{len(script.queries)} standing queries, {len(items)} entries of {feeds} feeds, on {chosen}.\n")
-        show(out, found.outputs, purposes(text, script), items, Evidence(found.session))
+        entries, feeds = entries_and_feeds(found.session)
+        out.print(f"{len(script.queries)} standing queries, {entries} entries of {feeds} feeds, on {chosen}.\n")
+        show(out, MatchReader(found.session).matches(found.outputs), purposes(text, script))
     count = len(found.outputs)
     if both:
         out.print(f"{count} matches on {DUCKDB} in {found.seconds:.1f} s. The same on {SPARK} ...")
@@ -129,56 +110,17 @@ def purposes(text: str, script: Script) -> dict[str, str]:
     return found
 
 
-def documents_shown(engine: Session) -> dict[tuple[str, str], ShownEntry]:
-    """What to show of each external document, by (stream, id)."""
+def entries_and_feeds(engine: Session) -> tuple[int, int]:
+    """How many entries the engine keeps, and of how many feeds: each has its own site."""
     rows = engine.sql(FROM_OUTSIDE, trusted=True).to_pylist()
-    return {(row["stream"], row["id"]): _item(row["xml"], row["t0"]) for row in rows}
+    return len(rows), len({item_of(row["id"], row["stream"], row["t0"], row["xml"]).site for row in rows})
 
 
-def _item(xml: str, time: int) -> ShownEntry:
-    root = etree.fromstring(xml)
-    channel = root.findtext("channel_url", "")
-    return ShownEntry(root.findtext("title", ""), urlsplit(channel).hostname or channel, time)
-
-
-def show(
-    out: Console,
-    outputs: Sequence[Output],
-    about: dict[str, str],
-    items: dict[tuple[str, str], ShownEntry],
-    evidence: Evidence,
-) -> None:
-    """Prints the outputs query by query, in the order of the script."""
+def show(out: Console, matches: Iterable[Match], about: dict[str, str]) -> None:
+    """Prints matches query by query, in the order of the script, with what each query is for."""
     order = {name: place for place, name in enumerate(about)}
-    for name, found in groupby(sorted(outputs, key=lambda o: order[o.query]), key=lambda o: o.query):
-        out.print(Text(name, style="bold cyan").append(f": {about[name]}", style="default not bold"))
-        table = Table(box=box.HORIZONTALS, expand=True, show_lines=True, pad_edge=False)
-        table.add_column("what, with times in UTC", ratio=5, overflow="fold")
-        table.add_column("why", ratio=4, overflow="fold")
-        for output in found:
-            shown = [items[key] for key in zip(output.streams, output.documents, strict=True)]
-            table.add_row(_what(shown), _why(evidence, output))
-        out.print(Padding(table, (0, 0, 1, 0)))
-
-
-def _time(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _what(items: list[ShownEntry]) -> Text:
-    text = Text()
-    for item in items:
-        text.append("\n" if text else "").append(printable_line(item.title))
-        text.append(f"\n  {printable_line(item.host)}, {_time(item.time)}", style="dim")
-    return text
-
-
-def _why(evidence: Evidence, output: Output) -> Text:
-    joined = evidence.of(output)
-    return Text("\n".join(map(_equation, joined))) if joined else Text("it passes the filter", style="dim")
-
-
-def _equation(joined: JoinedValue) -> str:
-    parts = [*map(term_text, joined.terms), repr(joined.value)]
-    line = " = ".join(parts)
-    return line if len(line) <= EQUATION_WIDTH else "\n= ".join(parts)
+    in_order = sorted(matches, key=lambda match: order[match.output.query])
+    for name, found in groupby(in_order, key=lambda match: match.output.query):
+        print_heading(name, about[name], out)
+        for match in found:
+            print_match(match, IN_UTC, out)

@@ -1,4 +1,4 @@
-"""The commands for a store's queries, with or without a running service: subscribe, pause, list, query and others."""
+"""The commands for a store's queries, with or without a running service: subscribe, pause, list and others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -21,12 +20,10 @@ from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
-from mmqjp.commands.options import engine_option, read_script, seconds, shared_option
+from mmqjp.commands.options import engine_option, read_script, shared_option
 from mmqjp.commands.progress import progress_shown
 from mmqjp.service.client import Client
-from mmqjp.service.question_runner import QUERY
-from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS
-from mmqjp.state.choice import AUTO, DUCKDB, ENGINES, SPARK, choose, stored_engine
+from mmqjp.state.choice import DUCKDB, SPARK, choose, stored_engine
 from mmqjp.text import printable_line
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -177,53 +174,6 @@ def show(name: str, state: Path, as_json: bool, wait: float) -> None:
     for row in found:
         click.echo(f"{name}: {_state(row)}, since {iso_utc(row['added_at'])}")
         click.echo(f"  {row['text']}")
-
-
-@click.command()
-@click.argument("sql")
-@click.option(
-    "--timeout", metavar="DURATION", callback=seconds, default=f"{MAX_SECONDS:g}s", show_default=True,
-    help="Longest time for the query, in addition to --wait. INF: no limit.",
-)  # fmt: skip
-@click.option(
-    "--most-rows", metavar="N", type=click.IntRange(min=1), default=MAX_ROWS, show_default=True,
-    help="Most rows of the answer.",
-)  # fmt: skip
-@click.option(
-    "--most-bytes", metavar="N", type=click.IntRange(min=1), default=MAX_BYTES, show_default=True,
-    help="Largest answer, in bytes.",
-)  # fmt: skip
-@click.option(
-    "--engine", type=click.Choice(ENGINES), default=AUTO, show_default=True,
-    help="Whose SQL it is. auto: DuckDB's, which needs no Java; spark: that of Spark, for stores on Spark.",
-)  # fmt: skip
-@store_options
-@click.pass_context
-def query(
-    context: click.Context,
-    sql: str,
-    timeout: float | None,
-    most_rows: int,
-    most_bytes: int,
-    engine: str,
-    state: Path,
-    wait: float,
-) -> None:
-    """Query a store in SQL, and print each row of the answer as a line of JSON.
-
-    \b
-    Example:
-      mmqjp query "SELECT query, count(*) AS outputs FROM outputs GROUP BY query" --state state/
-
-    A running service answers beside its work, which takes precedence. The tables are only read, as of one batch.
-    """
-    asked = {"sql": sql, "seconds": timeout, "most_rows": most_rows, "most_bytes": most_bytes}
-    longest = float("inf") if timeout is None else wait + timeout
-    # A configuration that says spark for all commands does not mean that a store on DuckDB cannot be queried.
-    given = context.get_parameter_source("engine") is ParameterSource.COMMANDLINE
-    reader = SPARK if engine == SPARK and (given or stored_engine(state) == SPARK) else DUCKDB
-    found = client(state, longest, reader=reader).ask(QUERY, asked)
-    json_lines(dict(zip(found["columns"], row, strict=True)) for row in found["rows"])
 
 
 def json_lines(rows: Any) -> None:

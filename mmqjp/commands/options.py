@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from common.errors import InvalidValue
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
@@ -121,7 +122,15 @@ def read_script(path: Path) -> tuple[str, Script]:
 
 def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     """A duration, written like the window of a query, in microseconds; None for INF."""
-    text = (value or "INF").strip()
+    try:
+        return microseconds_of(value or "INF")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def microseconds_of(text: str) -> int | None:
+    """The microseconds of a duration, written like the window of a query; None for INF. Raises InvalidValue."""
+    text = text.strip()
     if text.upper() in ("INF", "INFINITY"):
         return None
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
@@ -129,10 +138,10 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
     digits = number.replace(".", "", 1)
     if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
         known = ", ".join(UNITS)
-        raise click.BadParameter(f"{text!r} is not a duration; write a number and a unit ({known}), like 1h, or INF")
+        raise InvalidValue(f"{text!r} is not a duration; write a number and a unit ({known}), like 1h, or INF")
     microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
     if microseconds > LONGEST_WINDOW:
-        raise click.BadParameter(f"{text!r} is too long; write INF for no limit")
+        raise InvalidValue(f"{text!r} is too long; write INF for no limit")
     return microseconds
 
 

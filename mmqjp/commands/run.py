@@ -1,4 +1,4 @@
-"""`mmqjp run`: answers the queries of a file over documents, and writes one JSON line for each output."""
+"""`mmqjp run`: answers the queries of a file over documents, and writes one JSON line for each output, or a table."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ from mmqjp.commands.fetching import (
     fetch_source_options,
     require_a_success,
 )
+from mmqjp.commands.formats import (
+    FOR_PEOPLE,
+    SHOWN,
+    chosen_format,
+    clock_of,
+    few_texts,
+    format_option,
+    show_matches,
+    utc_option,
+)
 from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.open import chosen_engine, open_engine, subscribe
@@ -46,6 +56,7 @@ from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.garbage import gc_frozen
+from mmqjp.present.read import MatchReader
 from mmqjp.service.drops import DropDirectory
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH
@@ -91,9 +102,11 @@ Batch = tuple[Sequence[Document | Reject], CommitMetadata]
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where to write the output lines. With --state they are appended, else the file is written anew. "
-    "Default, or with -: standard output.",
+    help="Where to write the output lines. With --state they are appended, else the file is written anew, as it is in "
+    "other formats than jsonl. Default, or with -: standard output.",
 )
+@format_option
+@utc_option
 @click.option(
     "--dead-letters",
     "dead_letters_path",
@@ -129,6 +142,8 @@ def run(
     most_versions: int,
     time_xpath: str | None,
     output: Path | None,
+    form: str | None,
+    utc: bool,
     dead_letters_path: Path | None,
     state: Path | None,
     batch_size: int,
@@ -141,16 +156,20 @@ def run(
     master: str | None,
     engine: str,
 ) -> None:
-    """Run queries over documents and write one JSON line for each output.
+    """Run queries over documents and write one JSON line for each output, or show what matched and why.
 
     \b
     Examples:
+      mmqjp run --queries stories.xscl --documents feeds/ --feeds --format table
       mmqjp run --queries stories.xscl --documents feeds/ --feeds --output matches.jsonl
       mmqjp run --queries stories.xscl --fetch subscriptions.opml --state state/ --output matches.jsonl
 
     A second run with the same --state continues where the first one ended. Queries that are still in the file
     continue, and the others of the state end. New outputs are appended to the output file. A document that cannot be
     read is left out, counted and reported on standard error.
+
+    On a terminal, the matches of this run are shown as a table; otherwise they are written as JSON lines. A run in
+    another format than jsonl does not count as having written the lines: with --state, the next run in jsonl does.
     """
     if not paths and not lists:
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
@@ -164,16 +183,20 @@ def run(
     )
     documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
     engine = chosen_engine(engine, state, master, paths).engine
-    dead, target = DeadLetters(dead_letters_path), check_output(output)
+    dead, target, chosen = DeadLetters(dead_letters_path), check_output(output), chosen_format(form, output)
     quota = Quota(max_matches, max_outputs, max_work)
     with (
         open_engine(engine, master, plan, state, Timing(lateness), quota=quota, shared=shared) as opened,
         ExitStack() as here,
     ):
         growing = state is not None
-        sink = here.enter_context(closing(open_sink(target, opened.position(OUTPUT_SINK), _report, growing=growing)))
-        delivery = Delivery(opened, sink)
-        delivery.prepare()
+        before = opened.last_seq
+        delivery = None
+        if chosen == "jsonl":
+            position = opened.position(OUTPUT_SINK)
+            sink = here.enter_context(closing(open_sink(target, position, _report, growing=growing)))
+            delivery = Delivery(opened, sink)
+            delivery.prepare()
         dead.begin()
         try:
             drops = intake = report = None
@@ -195,7 +218,10 @@ def run(
                         intake = Intake(opened, tails, fetched_history, batch_size, BATCH_BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
-                written = deliver(opened, delivery)
+                if delivery is not None:
+                    written = deliver(opened, delivery)
+                else:
+                    written = show_new(opened, before, chosen, output, utc=utc)
                 if intake is not None:
                     drop_superseded(opened, intake)
         except KeyboardInterrupt:
@@ -256,6 +282,16 @@ def deliver(engine: Session, delivery: Delivery) -> int:
     count = delivery.write(engine.lines(delivery.acked))
     if count:  # noted only now: what was not written is not delivered
         delivery.save_position()
+    return count
+
+
+def show_new(engine: Session, before: int, form: str, output: Path | None, *, utc: bool) -> int:
+    """Shows the outputs with numbers greater than `before`, the newest ones if they are many and the format is for
+    people. Returns how many there are."""
+    count = engine.last_seq - before
+    first = max(before, engine.last_seq - SHOWN) if form in FOR_PEOPLE else before
+    found = MatchReader(engine).matches(engine.outputs(first))
+    show_matches(found, form, output, clock_of(form, utc=utc), total=count, texts=few_texts(engine.queries()))
     return count
 
 

@@ -54,6 +54,11 @@ class StoredRecords:
             self._keep(record_of(row))
         self._shrink(len(requested))
 
+    def found(self, docids: Collection[int]) -> dict[int, Record]:
+        """Returns the documents that are stored among some, by docid."""
+        self.load(docids)
+        return {docid: self[docid] for docid in docids if docid in self._records}
+
     def release_trees(self) -> None:
         """Frees the parsed trees of stored documents, and shrinks the cache to its limit."""
         self._shrink(0)

@@ -1,112 +1,82 @@
-"""Explains why an output came about: finds the values that its documents share in the stored documents."""
+"""Explains why outputs came about: looks up their documents and queries, many at a time, and finds their reasons."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
-from mmqjp.answers.construct import Value
-from mmqjp.answers.joint import JointBinding
 from mmqjp.answers.output import Output
-from mmqjp.answers.residual import holds
 from mmqjp.documents.record import Record
-from mmqjp.explain.terms import leaf_sides
+from mmqjp.explain.reasons import Reason, ReasonSearch, TooMuchWork
 from mmqjp.session import Session
-from xpath_stage.binder import bindings
-from xscl.algebra.normal import Conjunct, NormalQuery, Side, Term
+from xscl.algebra.normal import NormalQuery
 
+MOST_STEPS = 200_000
+"""The most steps that the search for one reason takes: about a second."""
 
-@dataclass(frozen=True, slots=True)
-class JoinedValue:
-    """A value join that held: the terms as the query names them, and the value.
+MOST_QUERIES = 100
+"""For an answer of an earlier store, at most so many queries of its name are tried."""
 
-    A term of an inner join is missing if the query does not see its variable.
-    """
-
-    terms: tuple[Term, ...]
-    value: str
+MOST_NAMES = 10_000
+"""The normal forms of removed queries are kept for so many names."""
 
 
 class Evidence:
-    """Finds the value joins behind outputs in the matches that an engine stores."""
+    """Finds the reasons of outputs in the matches and documents that an engine stores."""
 
     def __init__(self, engine: Session) -> None:
-        self._records = engine.records
-        self._normal: dict[str, list[NormalQuery]] = defaultdict(list)
-        for subscription in engine.registry.subscriptions.values():
-            self._normal[subscription.name].append(subscription.normal)
         self._engine = engine
+        self._removed: dict[str, dict[str, NormalQuery]] = {}
+        self._selecting: dict[str, bool] = {}
 
-    def of(self, output: Output) -> tuple[JoinedValue, ...]:
-        """Returns the value joins behind an output, inner ones first. A filter has none."""
-        for docids in self._engine.documents_behind(output):
-            parts = [self._records[part] for docid in docids for part in self._records[docid].parts]
-            for normal in self._normal[output.query]:
-                for conjunct in normal.conjuncts:
-                    for binding, joined in _joint(conjunct, parts):
-                        if _nodes(normal, binding) == dict(output.nodes):
-                            return joined
-        return ()
+    def of(self, outputs: Sequence[Output]) -> list[Reason | None]:
+        """Returns the reason of each output.
 
+        None if it cannot be told: a document is no longer stored, or it has so many nodes that the search takes too
+        long. Raises StoreError.
+        """
+        behind = self._engine.matches_behind(outputs)
+        found = self._engine.records.found({docid for of_one in behind.values() for _, ids in of_one for docid in ids})
+        known = found | self._engine.records.found({part for record in found.values() for part in record.parts})
+        reasons = [self._reason(output, behind.get(output.seq, ()), known) for output in outputs]
+        self._engine.records.release_trees()
+        return reasons
 
-def _nodes(normal: NormalQuery, binding: JointBinding) -> dict[str, int | str]:
-    return {
-        entry.key: Value(*binding[entry.value.var]).json_id()
-        for entry in normal.entries
-        if isinstance(entry.value, Term)
-    }
+    def has_select(self, name: str) -> bool:
+        """Returns whether a query of a name selects values, instead of whole documents."""
+        if name not in self._selecting:
+            if len(self._selecting) >= MOST_NAMES:
+                self._selecting.clear()
+            self._selecting[name] = any(not normal.star for normal in self._normal_forms(name, None))
+        return self._selecting[name]
 
+    def _reason(
+        self, output: Output, behind: Iterable[tuple[str | None, tuple[int, ...]]], known: dict[int, Record]
+    ) -> Reason | None:
+        sources = list(zip(output.documents, output.streams, strict=True))
+        places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
+        for form, docids in behind:
+            if not all(docid in known and all(part in known for part in known[docid].parts) for docid in docids):
+                continue
+            parts = [known[part] for docid in docids for part in known[docid].parts]
+            placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
+            for normal in self._normal_forms(output.query, form):
+                try:
+                    reason = ReasonSearch(normal, output.nodes, placed, MOST_STEPS).reason()
+                except TooMuchWork:
+                    return None
+                if reason is not None:
+                    return reason
+        return None
 
-def _joint(conjunct: Conjunct, parts: Sequence[Record]) -> Iterator[tuple[JointBinding, tuple[JoinedValue, ...]]]:
-    """Yields the joint bindings of a conjunctive query over documents, one per block, with the value joins that
-    hold."""
-    sides, offset = [], 0
-    for side in conjunct.sides():
-        blocks = _blocks(side)
-        sides.append(list(_side(side, parts[offset : offset + blocks])))
-        offset += blocks
-    for choice in product(*sides):
-        binding = {var: bound for one, _ in choice for var, bound in one.items()}
-        joined = [
-            ((left, right), _text(binding, left))
-            for left, right in conjunct.joins
-            if _text(binding, left) == _text(binding, right)
-        ]
-        if len(joined) == len(conjunct.joins) and all(
-            holds(expr, lambda var, binding=binding: Value(*binding[var]).text())  # type: ignore[misc]  # mypy infers no lambda with a default
-            for expr in conjunct.residual
-        ):
-            inner = [value for _, values in choice for value in values]
-            yield binding, (*inner, *(JoinedValue(*found) for found in joined))
-
-
-def _side(side: Side, parts: Sequence[Record]) -> Iterator[tuple[JointBinding, tuple[JoinedValue, ...]]]:
-    if side.hidden is None:
-        (record,) = parts
-        for found in bindings(side.pattern, record.tree):
-            yield {var: (record, node) for var, node in found}, ()
-        return
-    # Maps the inner join's names of variables to the outer ones. Variables without one are not visible outside.
-    carried = [child.var for child in side.pattern.children]
-    names = {inner: outer for inner, outer in zip(side.hidden.variables, carried, strict=True) if outer}
-    for conjunct in side.hidden.conjuncts:
-        for binding, joined in _joint(conjunct, parts):
-            yield (
-                {names[var]: bound for var, bound in binding.items() if var in names},
-                tuple(
-                    JoinedValue(
-                        tuple(Term(names[t.var], t.functions) for t in held.terms if t.var in names), held.value
-                    )
-                    for held in joined
-                ),
-            )
-
-
-def _blocks(side: Side) -> int:
-    return 1 if side.hidden is None else sum(1 for _ in leaf_sides(side.hidden.conjuncts[0]))
-
-
-def _text(binding: JointBinding, term: Term) -> str:
-    return Value(*binding[term.var], term.functions).text()
+    def _normal_forms(self, name: str, form: str | None) -> list[NormalQuery]:
+        """The queries of a name with the form of an answer. Answers of earlier stores have None: all of the name."""
+        living = (query for query in self._engine.registry.named(name) if form in (None, query.form_id))
+        found = [query.normal for query in islice(living, 1 if form else MOST_QUERIES)]
+        if found:
+            return found
+        if name not in self._removed:
+            if len(self._removed) >= MOST_NAMES:
+                self._removed.clear()
+            self._removed[name] = self._engine.removed_queries(name)
+        return [normal for known, normal in self._removed[name].items() if form in (None, known)]

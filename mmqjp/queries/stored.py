@@ -6,6 +6,7 @@ A query of an earlier run is registered by its rows of R_T. Its text is parsed w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,11 +17,12 @@ from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import Compiler, StoredQuery
 from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width_of
 from mmqjp.queries.registry import Registry
-from mmqjp.tables.queries import TABLES, added_at
+from mmqjp.tables.queries import TABLES, added_at, removed_texts
 from mmqjp.tables.table_rows import TableRows
 from templates.catalog import Catalog, SharedStep
 from templates.shared_rows import RowKey
 from templates.template import Shape
+from xscl.algebra.normal import NormalQuery
 from xscl.algebra.pattern_json import from_json, to_json
 
 _PLACEMENT_COLUMNS = "place template variables op window_us streams"
@@ -163,6 +165,16 @@ class StoredQueries:
     def added_at(self, qid: int) -> int:
         """Returns when a query was added, in microseconds."""
         return added_at(self._store, qid)
+
+    def removed(self, name: str) -> dict[str, NormalQuery]:
+        """Returns the normal forms of the queries that were registered under a name and removed, by the ids of their
+        forms. Those that this version cannot read are left out."""
+        found = {}
+        for text in removed_texts(self._store, name):
+            with suppress(StoreError):
+                query = Compiler().compile_text(text)
+                found[query.form_id] = query.normal
+        return found
 
     # ------------------------------------------------------------ writing
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,30 +59,43 @@ class Client:
         return answer.result
 
     def _looked_up(self, do: str, arguments: Mapping[str, Any]) -> CommandResult | None:
-        """The result of a read-only command that this process can run itself.
+        """The result of a read-only command that this process can run itself; None if it cannot."""
+        if do not in READ_ONLY:
+            return None
+        with self.reading(beside=do == QUERY) as engine:
+            return None if engine is None else run_command(engine, Command("", do, arguments))
+
+    @contextmanager
+    def reading(self, *, beside: bool = True) -> Iterator[Session | None]:
+        """The store, only to be read.
 
         None if another process holds the store and nobody may read beside it, or if commands wait that must be run
-        first. Only a process that may write to the store can run those, so one that may not does not wait for them. A
-        question beside another process is not kept waiting: that process may answer another dialect of SQL.
+        first. Only a process that may write to the store can run those, so one that may not does not wait for them. Who
+        may read `beside` another process does not wait for them either: that process may answer another dialect of SQL.
         """
-        if do not in READ_ONLY or self.open_read_only is None:
+        engine = self._opened_read_only(beside=beside)
+        if engine is None:
+            yield None
+        else:
+            with engine:
+                yield engine
+
+    def _opened_read_only(self, *, beside: bool) -> Session | None:
+        if self.open_read_only is None:
             return None
         writes = os.access(self.state, os.W_OK)
         waits = not self.reads_beside and is_held(self.state)
-        if writes and (waits or not ((self.reads_beside and do == QUERY) or Spool(self.state).is_empty())):
+        if writes and (waits or not ((self.reads_beside and beside) or Spool(self.state).is_empty())):
             return None
-        command = Command("", do, arguments)
         try:
-            with self.open_read_only() as engine:
-                return run_command(engine, command)
+            return self.open_read_only()
         except (InUse, Outdated) as error:
             if not writes:
                 raise
             if not self.reads_beside or isinstance(error, InUse):
                 return None
         self.open_store().close()  # which brings it up to date
-        with self.open_read_only() as engine:
-            return run_command(engine, command)
+        return self.open_read_only()
 
     def _submitted(self, do: str, arguments: Mapping[str, Any]) -> CommandResult:
         """The result of a command in the spool. The process that holds the store runs it, or this one if none does."""

@@ -11,6 +11,7 @@ from feeds.times import Now, now_us
 from mmqjp.queries.changes import MetadataFor, UnknownQuery
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log
+from mmqjp.service.match_pages import MATCHES, page_of_matches
 from mmqjp.service.question_runner import QUERY
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.sql_question import SqlQuestion, run_question
@@ -150,5 +151,5 @@ def _status(engine: Session, arguments: Mapping[str, Any]) -> object:
     return status(engine).to_dict()
 
 
-LOOKUPS: Mapping[str, Lookup] = {"list": _list, "show": _show, "status": _status}
+LOOKUPS: Mapping[str, Lookup] = {"list": _list, "show": _show, "status": _status, MATCHES: page_of_matches}
 """Commands that only read, apart from QUERY. They run between two batches."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from join_stage.store.reading import Bounds, Question, QuestionInterrupted
 from mmqjp.loading import QUESTION_THREAD
+from mmqjp.service.json_values import column_values
 from mmqjp.service.spool import CommandResult
 from mmqjp.session import Session
 
@@ -121,5 +122,5 @@ def run_question(engine: Session, question: SqlQuestion, clock: MonotonicClock =
 
 def _as_json(found: pa.Table) -> dict[str, Any]:
     """A table as lists, which JSON can hold. Two columns may have the same name."""
-    columns = [column.to_pylist() for column in found.columns]
+    columns = [column_values(column) for column in found.columns]
     return {"columns": found.column_names, "rows": [list(row) for row in zip(*columns, strict=True)]}

@@ -111,15 +111,21 @@ def earlier_outputs_by_time(store: TableStore, after: int) -> pa.Table:
     return store.select(f"SELECT * FROM earlier_outputs WHERE seq > {after} ORDER BY t1, query, documents")
 
 
-def documents_behind(store: TableStore, seq: int) -> pa.Table:
-    """Returns the matches that may be behind an output: their documents `docid1` and `docid2`, and the `documents` and
-    `nodes` of the outputs that they gave, null in earlier formats."""
+def matches_behind(store: TableStore, outputs: pa.Table) -> pa.Table:
+    """Returns the matches that may be behind some outputs, which are given by `seq`, `documents` and `nodes`.
+
+    For each there is the `seq` of the output, the `form` of its query, null in earlier formats, and the documents
+    `docid1` and `docid2`.
+    """
+    first, last = min(outputs["seq"].to_pylist(), default=0), max(outputs["seq"].to_pylist(), default=-1)
     return store.select(
-        f"""SELECT m.match, m.docid1, m.docid2, a.documents, a.nodes FROM answers a
+        f"""SELECT o.seq, a.form, m.match, m.docid1, m.docid2 FROM asked o
+JOIN answers a ON a.documents = o.documents AND a.nodes = o.nodes AND a.first_seq <= o.seq AND a.last_seq >= o.seq
 JOIN answer_matches l ON l.answer = a.answer JOIN match_rows m ON m.match = l.match
-WHERE a.first_seq <= {seq} AND a.last_seq >= {seq}
-UNION ALL SELECT m.match, m.docid1, m.docid2, NULL, NULL FROM earlier_output_matches l
-JOIN match_rows m ON m.match = l.match WHERE l.seq = {seq} ORDER BY match"""
+WHERE a.first_seq <= {last} AND a.last_seq >= {first}
+UNION ALL SELECT o.seq, NULL, m.match, m.docid1, m.docid2 FROM asked o
+JOIN earlier_output_matches l ON l.seq = o.seq JOIN match_rows m ON m.match = l.match ORDER BY seq, match""",
+        {"asked": outputs},
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from join_stage.store.protocol import TableStore
 from join_stage.store.schema import NumberedViews
 from mmqjp.tables.columns import INT, INTS, TEXT, TEXTS, schema
@@ -66,3 +68,11 @@ def added_at(store: TableStore, qid: int) -> int:
     """Returns when a query was added, in microseconds."""
     (time,) = store.select(f"SELECT added_at FROM added_queries WHERE qid = {qid}")["added_at"].to_pylist()
     return int(time)
+
+
+def removed_texts(store: TableStore, name: str) -> list[str]:
+    """Returns the distinct texts of the queries that were registered under a name and removed."""
+    sql = """SELECT DISTINCT q.text FROM added_queries q JOIN asked a ON q.name = a.name
+JOIN removed_queries r ON q.qid = r.qid ORDER BY q.text"""
+    texts: list[str] = store.select(sql, {"asked": pa.table({"name": [name]})})["text"].to_pylist()
+    return texts

@@ -37,3 +37,6 @@ SCHEMA = StoreSchema(
     TABLES, queries.VIEWS | answers.VIEWS, queries.R_T, documented=_DOCUMENTED, former_names=answers.FORMER_NAMES
 )
 """All tables and views of a store beside the join state."""
+
+TIMES = frozenset(("t0", "t1", "time", "timestamp", "added_at", "removed_at", "noted_at", "taken_at", "committed_at"))
+"""The columns of tables and views that hold times, in microseconds."""

@@ -1,0 +1,1 @@
+"""Outputs as a person sees them: what matched, when and why, in several formats. Reads a session, changes nothing."""

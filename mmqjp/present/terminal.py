@@ -1,0 +1,76 @@
+"""Matches in a terminal: a heading for each query, and below it what matched and why. Links stay whole."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from mmqjp.present.facts import Fact, values, why
+from mmqjp.present.item import Item
+from mmqjp.present.marks import marked_title
+from mmqjp.present.match import Match
+from mmqjp.present.report import Report, counted, source
+from mmqjp.present.times import Clock
+
+INDENT = 18
+"""The width of a time and the space after it."""
+
+_STYLES = {"name": "cyan", "value": "", "plain": "dim"}
+
+
+def print_report(report: Report, out: Console) -> None:
+    """Prints the matches of a report."""
+    for group in report.groups:
+        print_heading(group.name, counted(len(group)), out)
+        for match in group.matches:
+            print_match(match, report.clock, out)
+    zone = f", times in {report.clock.zone_at(newest)}" if (newest := report.newest) is not None else ""
+    out.print(Text(f"{report.summary}{zone}", style="bold"))
+
+
+def print_heading(name: str, about: str, out: Console) -> None:
+    """Prints the name of a query and a few words about it."""
+    heading = Text(name, style="bold").append(f"  {about}", style="not bold dim")
+    for part in heading.wrap(out, out.width):
+        part.rstrip()
+        out.print(part)
+    out.print(Rule(style="dim", characters="─"))
+
+
+def print_match(match: Match, clock: Clock, out: Console) -> None:
+    """Prints a match: its documents, and why they matched."""
+    for place, item in enumerate(match.items):
+        time = "" if item.time is None else clock.minute(item.time)
+        title = Text()
+        for part, marked in marked_title(match, place):
+            title.append(part, style="bold underline" if marked and out.is_terminal else "bold")
+        _print_row(Text(time, style="dim"), title, out)
+        _print_source(item, out)
+    for number, fact in enumerate(why(match)):
+        _print_row(Text("because" if not number else "", style="dim", justify="right"), _fact(fact), out)
+    for name, text in values(match):
+        _print_row(Text(""), Text(f"{name}: ", style="cyan").append(text, style="default"), out)
+    out.print()
+
+
+def _print_row(first: Text, second: Text, out: Console) -> None:
+    """Prints a time, or a word in its place, and a text beside it."""
+    for number, part in enumerate(second.wrap(out, max(out.width - INDENT, 10), overflow="fold")):
+        part.rstrip()
+        before = Text(first.plain if not number else "", style=first.style)
+        before.align(first.justify or "left", INDENT - 2)  # type: ignore[arg-type]  # of the two that are used here
+        out.print(Text.assemble(before, "  ", part), soft_wrap=True)
+
+
+def _print_source(item: Item, out: Console) -> None:
+    _print_row(Text(""), Text(source(item), style="dim"), out)
+    if item.link:  # not wrapped: a link in two lines cannot be followed
+        out.print(Text(" " * INDENT).append(item.link, style=f"blue link {item.link}"), soft_wrap=True)
+
+
+def _fact(fact: Fact) -> Text:
+    text = Text()
+    for word in fact:
+        text.append(f'"{word.text}"' if word.kind == "value" else word.text, style=_STYLES[word.kind])
+    return text

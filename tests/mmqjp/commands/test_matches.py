@@ -1,0 +1,254 @@
+"""`mmqjp matches`, and `mmqjp run` in the formats of matches: what is shown of a store, by whom and in which order."""
+
+import csv
+import io
+import json
+import sys
+from typing import cast
+
+import pytest
+
+from feeds.document import Document
+from mmqjp.commands import formats
+from mmqjp.commands.matches import ServedStore, time_since
+from mmqjp.present.times import IN_UTC
+from mmqjp.present.wanted import Wanted
+from mmqjp.service import match_pages
+from mmqjp.service.client import Client
+from mmqjp.service.commands import run_command
+from mmqjp.service.match_pages import MATCHES
+from mmqjp.service.spool import Command
+from mmqjp.session import Session
+from tests.support.cli import LINES, mmqjp, write_documents, write_queries
+
+HOUR = 3_600_000_000
+DUCKDB = ("--engine", "duckdb")
+
+
+@pytest.fixture
+def story(tmp_path):
+    """A state with two queries and three matches: the one of the small story."""
+    state = tmp_path / "state"
+    result = run(tmp_path, "--state", state, "--format", "jsonl")
+    assert result.exit_code == 0, result.stderr
+    return state
+
+
+def run(directory, *options, engine="duckdb"):
+    queries, documents = write_queries(directory), write_documents(directory / "documents.jsonl")
+    return mmqjp("run", "--engine", engine, "--queries", queries, "--documents", documents, *options)
+
+
+def shown(state, *options):
+    result = mmqjp("matches", "--state", state, *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def numbers(state, *options):
+    return [json.loads(line)["seq"] for line in shown(state, *options).splitlines()]
+
+
+TABLE = """\
+book_blog  2 matches
+────────────────────────────────────────────────────────────────────────────────────────────────────
+2026-01-02 00:00  Bob
+                  book of S
+2026-01-04 00:00  Bob
+                  blog of S
+         because  same author "Bob"
+
+2026-01-01 00:00  Ada
+                  book of S
+2026-01-03 00:00  Ada
+                  blog of S
+         because  same author "Ada"
+
+q2  1 match
+────────────────────────────────────────────────────────────────────────────────────────────────────
+2026-01-03 00:00  Ada
+                  blog of S
+         because  passes the filter
+
+3 matches, times in UTC
+"""
+
+
+def test_the_table_has_a_group_for_each_query_and_the_newest_first(story):
+    assert shown(story, "--format", "table", "--utc") == TABLE
+
+
+def test_json_lines_are_the_lines_of_run_with_more(story):
+    lines = [json.loads(line) for line in shown(story).splitlines()]
+    assert [json.loads(line).items() <= found.items() for line, found in zip(LINES, lines, strict=True)] == [True] * 3
+    assert [[item["title"] for item in line["items"]] for line in lines] == [["Ada", "Ada"], ["Ada"], ["Bob", "Bob"]]
+    assert [len(line["why"]["joined"]) for line in lines] == [1, 0, 1]
+
+
+def test_csv_has_the_same_matches(story):
+    rows = list(csv.DictReader(io.StringIO(shown(story, "--format", "csv"))))
+    assert [(row["query"], row["time"], row["title_1"], row["id_2"]) for row in rows] == [
+        ("book_blog", "2026-01-03T00:00:00Z", "Ada", "d3"),
+        ("q2", "2026-01-03T00:00:00Z", "Ada", ""),
+        ("book_blog", "2026-01-04T00:00:00Z", "Bob", "d4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), [0, 1, 2]),
+        (("--query", "book_blog"), [0, 2]),
+        (("--limit", "1"), [2]),
+        (("--limit", "1", "--query", "q2"), [1]),
+        (("--limit", "9"), [0, 1, 2]),
+        (("--since", "2026-01-03T00:00:01Z"), [2]),
+        (("--since", "2026-01-04", "--utc"), [2]),
+        (("--since", "2026-01-05T00:00Z"), []),
+        (("--since", "40000d", "--query", "q2"), [1]),
+        (("--since", "1 us"), []),
+    ],
+)
+def test_a_query_a_time_and_a_number_choose_matches(story, options, expected):
+    assert numbers(story, *options) == expected
+
+
+def test_the_formats_for_people_show_the_newest_and_how_many_there_are(story, monkeypatch):
+    assert shown(story, "--format", "markdown", "--limit", "2").startswith("**the newest 2 of 3 matches**\n")
+    monkeypatch.setattr("mmqjp.commands.matches.SHOWN", 1)
+    assert shown(story, "--format", "html").count('<li class="match">') == 1
+    assert len(json.loads(shown(story, "--format", "json"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--query", "book_blok"), "no query of {state} is called 'book_blok'; did you mean book_blog?"),
+        (("--query", "'x"), 'no query of {state} is called "\'x"; there are: book_blog, q2'),
+    ],
+)
+def test_an_unknown_query_is_an_error_that_names_others(story, options, message):
+    result = mmqjp("matches", "--state", story, *options)
+    assert (result.exit_code, result.stderr) == (1, f"mmqjp: error: {message.format(state=story)}\n")
+
+
+@pytest.mark.parametrize("since", ["yesterday", "2026-13-01", "3 months"])
+def test_a_bad_time_is_a_usage_error(story, since):
+    result = mmqjp("matches", "--state", story, "--since", since)
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1 and "--since" in result.stderr
+
+
+def test_durations_are_before_now():
+    assert time_since("2d", IN_UTC, now=100 * HOUR) == 52 * HOUR
+    assert time_since("INF", IN_UTC, now=5) < -(10**15)
+
+
+def test_a_page_is_written_to_a_file(story, tmp_path):
+    target = tmp_path / "page.html"
+    assert shown(story, "--format", "html", "--output", target) == ""
+    page = target.read_text("utf-8")
+    assert page.startswith("<!doctype html>") and "FROM S//book-&gt;x1" in page
+
+
+def test_a_store_without_queries_has_no_matches(tmp_path):
+    with Session("duckdb", state=tmp_path / "state"):
+        pass
+    assert shown(tmp_path / "state", "--format", "table") == "0 matches\n"
+
+
+def test_what_is_gone_is_shown_by_its_name_and_id(tmp_path):
+    with Session("duckdb", state=tmp_path, now=lambda: 20 * HOUR, lateness=0) as engine:
+        engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 6 h} S/b->y PUBLISH ended")
+        for name, hour in (("a", 1), ("b", 5), ("c", 20)):
+            engine.process([Document(f"the {name}", f"<{name}>v</{name}>", time=hour * HOUR)])
+        engine.prune(16 * HOUR)
+        engine.unsubscribe("ended")
+    lines = shown(tmp_path, "--format", "table", "--utc", "--query", "ended").splitlines()
+    assert lines[2:5] == [f"{' ' * 18}the a", f"{' ' * 18}of S, no longer stored", "1970-01-01 05:00  v"]
+    assert "because  the reason is not known" in lines[6]
+
+
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted("book_blog"), Wanted(None, 1767484800000000), Wanted("q2", 0, 1)])
+@pytest.mark.parametrize("looked_through", [1, 2, 20_000])
+def test_a_service_hands_over_the_same_matches_in_pages(story, wanted, looked_through, monkeypatch):
+    monkeypatch.setattr(match_pages, "LOOKED_THROUGH", looked_through)
+    options = [("--query", wanted.name), ("--since", wanted.since and "2026-01-04T00:00Z")]
+    expected = shown(story, *(word for option in options if option[1] for word in option))
+    with Session("duckdb", state=story) as engine:
+
+        class Asked:
+            """A client whose commands and answers pass as JSON."""
+
+            def ask(self, do, arguments):
+                answer = run_command(engine, Command("1", do, json.loads(json.dumps(arguments))))
+                assert answer.error is None
+                return json.loads(json.dumps(answer.result))
+
+        store = ServedStore(cast(Client, Asked()))
+        found = list(store.matches(wanted, wanted.start(store.select)))
+        assert store.texts("q2") == {"q2": ['FROM S//blog->b[./author = "Ada"]']}
+    assert json.loads(json.dumps([match.to_dict() for match in found])) == [*map(json.loads, expected.splitlines())]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"after": "0"}, {"after": 0, "name": 1}, {"after": 0, "since": "x"}])
+def test_a_page_that_is_asked_for_wrongly_is_refused(arguments):
+    with Session("duckdb") as engine:
+        error = run_command(engine, Command("1", MATCHES, arguments)).error
+    assert error is not None and "a page of matches is asked for by" in error
+
+
+# ---------------------------------------------------------------- run
+
+
+def test_run_shows_a_table_if_asked_to(tmp_path):
+    assert run(tmp_path, "--format", "table", "--utc").stdout == TABLE
+
+
+def test_run_writes_lines_unless_it_is_asked_for_more(tmp_path):
+    lines = "".join(f"{line}\n" for line in LINES)
+    assert run(tmp_path).stdout == run(tmp_path, "--format", "jsonl").stdout == lines
+
+
+def test_a_terminal_gets_a_table_and_a_file_gets_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert formats.chosen_format(None, None) == "table"
+    assert formats.chosen_format("csv", None) == "csv"
+    assert formats.chosen_format(None, tmp_path / "x") == "jsonl"
+
+
+def test_run_shows_the_matches_of_this_run_and_leaves_the_lines_to_the_next(tmp_path):
+    state = tmp_path / "state"
+    assert run(tmp_path, "--state", state, "--format", "table", "--utc").stdout == TABLE
+    assert run(tmp_path, "--state", state, "--format", "table", "--utc").stdout == "0 matches\n"
+    assert run(tmp_path, "--state", state).stdout == "".join(f"{line}\n" for line in LINES)
+
+
+def test_run_replaces_the_file_of_a_page(tmp_path):
+    page = tmp_path / "page.html"
+    for _ in range(2):
+        assert run(tmp_path, "--format", "html", "--output", page).exit_code == 0
+    assert page.read_text("utf-8").count("<!doctype html>") == 1
+
+
+# ---------------------------------------------------------------- engines
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["table", "csv", "json", "html", "markdown"])
+def test_both_engines_give_the_same_text(spark, tmp_path, form):
+    on_duckdb = run(tmp_path, "--format", form, "--utc")
+    on_spark = run(tmp_path, "--format", form, "--utc", engine="spark")
+    assert (on_spark.exit_code, on_spark.stdout) == (0, on_duckdb.stdout)
+
+
+@pytest.mark.spark
+def test_a_state_on_spark_is_shown_as_one_on_duckdb(spark, tmp_path, story):
+    state = tmp_path / "on-spark"
+    assert run(tmp_path, "--state", state, engine="spark").exit_code == 0
+    for options in (
+        ("--format", "table", "--utc"),
+        ("--query", "q2"),
+        ("--limit", "1"),
+        ("--since", "2026-01-04T00:00Z"),
+    ):
+        assert shown(state, *options) == shown(story, *options)

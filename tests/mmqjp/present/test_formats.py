@@ -1,0 +1,282 @@
+"""The formats of matches, each read back by a reader of its own, with texts that try to become something else."""
+
+import csv
+import io
+import json
+from base64 import b64encode
+from datetime import UTC, timedelta, timezone
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from lxml import html
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from mmqjp.answers.output import Output
+from mmqjp.explain.reasons import Condition, JoinedValue, Operand, Reason
+from mmqjp.present.data_formats import write_csv, write_json, write_json_lines
+from mmqjp.present.facts import FILTERED, UNKNOWN, plain, values, why
+from mmqjp.present.groups import Spool
+from mmqjp.present.item import Item
+from mmqjp.present.markdown import escaped, write_markdown
+from mmqjp.present.marks import marked_title
+from mmqjp.present.match import Match
+from mmqjp.present.page import write_page
+from mmqjp.present.report import Report
+from mmqjp.present.terminal import print_report
+from mmqjp.present.times import IN_UTC, Clock
+
+DAY = 86_400_000_000
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "a | b \\| c",
+    "[x](javascript:alert(1)) ![y](https://a.example/y.png)",
+    "**b** _i_ `c` ~~d~~ <!-- e --> &amp; $f$ {{ 7*7 }} {% x %}",
+    "=HYPERLINK(0) ; '1'!A1",
+    "-1+1|cmd",
+    'quoted "x", and; comma',
+    "عنوان من اليمين",
+    "</style></title><b>",
+    "@someone www.a.example https://b.example",
+    "[bold red]x[/] :smile:",
+    "w" * 200,
+)
+
+
+MARKDOWN_ELEMENTS = {"div", "p", "strong", "h2", "table", "thead", "tbody", "tr", "th", "td", "br", "a"}
+
+PAGE_ELEMENTS = {"html", "head", "meta", "title", "style", "body", "header", "main", "h1", "h2", "p", "nav", "ul", "ol"}
+PAGE_ELEMENTS |= {"li", "a", "span", "section", "time", "div", "mark"}
+
+
+def output(query="q1", seq=0, t1=DAY, documents=("d1", "d2")):
+    streams = ("S",) * len(documents)
+    return Output(query, 0, t1, documents, streams, {"x": 1}, "<match/>", f"{seq:032}", seq)
+
+
+def item(title="A", number=1, time=DAY):
+    return Item(f"d{number}", "S", time, "item", title, "a.example", "", f"https://a.example/{number}")
+
+
+def joined(left, right, functions=()):
+    return JoinedValue(Operand("title", left, functions, 0), Operand("title", right, functions, 1))
+
+
+def match(title="A", other="B", query="q1", seq=0, t1=DAY, reason=None):
+    reason = reason or Reason((joined(title, other, ("lower-case",)),))
+    return Match(output(query, seq, t1), (item(title), item(other, 2)), reason, (("note", title),))
+
+
+HOSTILE_MATCHES = [match(text, text[::-1], seq=number) for number, text in enumerate(HOSTILE)]
+
+
+def parsed(text: str) -> Any:
+    """A page, as a parser of HTML reads it."""
+    return html.document_fromstring(text)
+
+
+def written(write, *arguments):
+    out = io.BytesIO()
+    write(*arguments, out)
+    return out.getvalue().decode()
+
+
+def report_of(matches, **more):
+    spool = Spool().add(matches)
+    groups = spool.groups()
+    return Report(groups, sum(map(len, groups)), IN_UTC, **more)
+
+
+# ---------------------------------------------------------------- for programs
+
+
+def test_json_lines_are_the_output_lines_with_more():
+    lines = written(write_json_lines, HOSTILE_MATCHES).splitlines()
+    for line, one in zip(lines, HOSTILE_MATCHES, strict=True):
+        found = json.loads(line)
+        assert json.loads(one.output.to_line()).items() <= found.items()
+        assert [shown["title"] for shown in found["items"]] == [shown.title for shown in one.items]
+        assert Match.from_dict(found) == one
+
+
+def test_a_match_with_everything_is_read_back():
+    operand = Operand("t", "a", (), None)
+    reason = Reason((joined("a", "b"),), (Condition(("contains(", operand, ', "x")')),))
+    whole = Match(output(documents=("d1",)), (Item("d1", "S", title="d1"),), reason, (("a", "b"), ("a", "c")))
+    assert Match.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+    found = whole.to_dict()["why"]
+    assert found["joined"][0]["value"] == "a" and found["conditions"][0]["text"] == 'contains(t, "x")'
+
+
+@pytest.mark.parametrize("count", [0, 1, len(HOSTILE)])
+def test_json_is_an_array_of_the_same_objects(count):
+    some = HOSTILE_MATCHES[:count]
+    lines = written(write_json_lines, some).splitlines()
+    assert json.loads(written(write_json, some)) == [json.loads(line) for line in lines]
+
+
+def test_csv_has_a_row_for_each_match_and_no_formulas():
+    out = io.BytesIO()
+    write_csv(HOSTILE_MATCHES, out, IN_UTC)
+    text = out.getvalue().decode()
+    assert text.count("\r\n") == len(HOSTILE) + 1
+    rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    assert [row["title_1"].removeprefix("'") for row in rows] == [*HOSTILE]
+    assert {row["time_2"] for row in rows} == {"1970-01-02T00:00:00Z"}
+    for row in rows:
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row.values())
+
+
+def test_csv_has_columns_for_the_match_with_most_documents():
+    long = Match(output(documents=("d1", "d2", "d3")), (item(), item("B", 2), item("C", 3)), Reason())
+    out = io.BytesIO()
+    write_csv([match(), long], out, IN_UTC)
+    first, second = csv.DictReader(io.StringIO(out.getvalue().decode()))
+    assert (first["title_3"], second["title_3"]) == ("", "C")
+
+
+# ---------------------------------------------------------------- for people
+
+
+def test_markdown_shows_every_text_as_it_is():
+    text = written(lambda out: write_markdown(report_of(HOSTILE_MATCHES), out))
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    page = parsed(parser.render(text))
+    rows = page.xpath("//tbody/tr")
+    assert [len(row.xpath("./td")) for row in rows] == [3] * len(HOSTILE)
+    titles = [row.xpath("./td[2]/a")[0].text_content().replace("\u2060", "") for row in rows]
+    assert titles == [*reversed(HOSTILE)]
+    assert {link.get("href") for link in page.iter("a")} == {"https://a.example/1", "https://a.example/2"}
+    assert {element.tag for element in page.iter()} <= MARKDOWN_ELEMENTS | {"html", "body"}
+
+
+def test_markdown_tells_nobody_and_makes_no_address():
+    assert escaped("@ann www.a.example https://b.example/@c") == "\u2060@ann www\\.a.example https\\://b.example/@c"
+
+
+@pytest.fixture
+def page():
+    return parsed(written(lambda out: write_page(report_of(HOSTILE_MATCHES), out)))
+
+
+def test_the_page_shows_every_text_as_it_is(page):
+    titles = [title.text_content().strip() for title in page.find_class("title")]
+    assert titles[::2] == [*reversed(HOSTILE)]
+    assert [title.get("dir") for title in page.find_class("title")] == ["auto"] * 2 * len(HOSTILE)
+
+
+def test_the_page_has_no_script_and_loads_nothing(page):
+    assert {element.tag for element in page.iter()} <= PAGE_ELEMENTS
+    assert {
+        name for element in page.iter() for name in element.attrib if name.startswith("on") or name == "src"
+    } == set()
+
+
+def test_the_policy_of_the_page_allows_its_own_style_alone():
+    text = written(lambda out: write_page(report_of([match()]), out))
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    policy = parsed(text).xpath("//meta[@http-equiv='Content-Security-Policy']/@content")
+    assert policy == [f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"]
+
+
+def test_links_of_the_page_lead_out_without_a_trace(page):
+    outside = [link for link in page.iter("a") if not link.get("href").startswith("#query-")]
+    assert {(link.get("href"), link.get("rel")) for link in outside} == {
+        (f"https://a.example/{number}", "noopener noreferrer nofollow") for number in (1, 2)
+    }
+
+
+def test_groups_of_the_page_have_counts_and_the_newest_first():
+    matches = [
+        match("A1", query="a", t1=1 * DAY),
+        match("B", query="b", t1=5 * DAY),
+        match("A2", query="a", t1=3 * DAY),
+    ]
+    text = written(lambda out: write_page(report_of(matches, texts={"a": ["FROM x < y"]}), out))
+    found = parsed(text)
+    assert [heading.text_content().split() for heading in found.iter("h2")] == [
+        ["a", "2", "matches"],
+        ["b", "1", "match"],
+    ]
+    titles = [title.text_content().strip() for title in found.find_class("title")]
+    assert titles[::2] == ["A2", "A1", "B"]
+    assert [pre.text for pre in found.iter("pre")] == ["FROM x < y"]
+    assert found.xpath("//h2/@id") == [href.removeprefix("#") for href in found.xpath("//nav//a/@href")]
+
+
+def test_a_page_without_matches_says_so():
+    text = written(lambda out: write_page(report_of([]), out))
+    assert "0 matches" in text and "No query has matched anything yet." in text
+
+
+def test_the_table_keeps_links_whole_and_obeys_the_width():
+    long = Item("d1", "S", DAY, "item", "word " * 30, "a.example", "", "https://a.example/" + "x" * 100)
+    one = Match(output(documents=("d1",)), (long,), Reason())
+    out = io.StringIO()
+    print_report(report_of([one, *HOSTILE_MATCHES]), Console(file=out, width=60, highlight=False, emoji=False))
+    lines = out.getvalue().splitlines()
+    assert f"{' ' * 18}{long.link}" in lines
+    assert max(len(line) for line in lines if "https://a.example/x" not in line) <= 60
+    assert all(line == line.rstrip() for line in lines)
+    assert "[bold red]x[/] :smile:" in out.getvalue()
+
+
+# ---------------------------------------------------------------- facts, marks, times
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (Reason((joined("A", "a", ("lower-case",)),)), ['title "A" = "a" by lower-case']),
+        (Reason((joined("A", "A", ("lower-case",)),) * 2), ['same title "A"']),
+        (
+            Reason(
+                (
+                    JoinedValue(
+                        Operand("u", "https://www.a.example/x", ("host",)), Operand("v", "//a.example", ("host",))
+                    ),
+                )
+            ),
+            ['u "https://www.a.example/x" = v "//a.example" by host: "a.example"'],
+        ),
+        (Reason((JoinedValue(Operand("u", "A"), Operand("link/@href", "A")),)), ['u = link/@href "A"']),
+        (
+            Reason((), (Condition(("contains(", Operand("content", "x" * 500), ", ", Operand("u", "A"), ")")),)),
+            ['contains(content, u "A")'],
+        ),
+        (Reason(), [FILTERED]),
+    ],
+)
+def test_facts_say_what_made_a_match(reason, expected):
+    assert [plain(fact) for fact in why(Match(output(), (), reason))] == expected
+
+
+def test_a_match_without_a_reason_says_so():
+    assert [plain(fact) for fact in why(Match(output(), ()))] == [UNKNOWN]
+
+
+def test_selected_values_that_stand_in_the_items_are_not_told_again():
+    one = Match(output(), (item("A"),), Reason(), (("t", "A"), ("u", "https://a.example/1"), ("w", "B")))
+    assert values(one) == [("w", "B")]
+
+
+def test_joined_values_are_marked_in_titles():
+    reason = Reason((joined("B", "b"), JoinedValue(Operand("name", "wor", (), 0), Operand("name", "zz", (), 1))))
+    assert marked_title(match("A word", "b", reason=reason), 0) == [("A ", False), ("wor", True), ("d", False)]
+    assert marked_title(match("A", "b", reason=reason), 1) == [("b", True)]
+
+
+def test_times_are_shown_in_the_zone_and_read_in_it():
+    there = Clock(timezone(timedelta(hours=2), "THERE"))
+    assert (there.minute(DAY), there.zone_at(DAY)) == ("1970-01-02 02:00", "THERE")
+    assert (there.iso(DAY), IN_UTC.iso(DAY)) == ("1970-01-02T02:00:00+02:00", "1970-01-02T00:00:00Z")
+    assert there.read("1970-01-02") == DAY - 7_200_000_000
+    assert there.read("1970-01-02T00:00:00Z") == Clock(UTC).read("1970-01-02") == DAY
+
+
+def test_times_outside_of_the_calendar_are_shown_as_numbers():
+    assert (IN_UTC.minute(10**18), Clock().iso(-(10**18))) == (str(10**18), str(-(10**18)))
