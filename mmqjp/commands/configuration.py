@@ -14,6 +14,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -165,5 +166,11 @@ def _value(path: Path, key: str, option: click.Option | click.Argument, value: A
 
 
 def _unknown(path: Path, key: str, known: Iterable[str]) -> click.UsageError:
-    names = ", ".join(f'"{name}"' for name in sorted(set(known)))
-    return click.UsageError(f'the configuration {path} has an unknown setting "{key}"; the known ones are {names}')
+    """The error for a key that is no setting: it names the nearest one, or all."""
+    table, dot, last = key.rpartition(".")
+    names = sorted({name.removeprefix(table + dot) for name in known})
+    if close := get_close_matches(last, names, 1):
+        advice = f'did you mean "{table}{dot}{close[0]}"?'
+    else:
+        advice = "the known ones are " + ", ".join(f'"{table}{dot}{name}"' for name in names)
+    return click.UsageError(f'the configuration {path} has an unknown setting "{key}"; {advice}')

@@ -71,8 +71,6 @@ def _iso(microseconds: int) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if not text or any(map(str.isspace, text)) else text

@@ -118,6 +118,9 @@ def test_environment_with_an_unknown_engine(files, monkeypatch):
         (b'engine = "mysql"', "has engine = 'mysql': 'mysql' is not one of"),
         (b"engine = 1", "has engine = 1"),
         (b'motor = "duckdb"', 'unknown setting "motor"; the known ones are "'),
+        (b'enigne = "duckdb"', 'unknown setting "enigne"; did you mean "engine"?'),
+        (b"[stream]\nkep = '1d'", 'unknown setting "stream.kep"; did you mean "stream.keep"?'),
+        (b"[strem]\nkeep = '1d'", 'unknown setting "strem"; did you mean "stream"?'),
     ],
 )
 def test_a_bad_configuration_is_named(files, tmp_path, text, message):
@@ -249,7 +252,7 @@ def test_the_configuration_is_chosen_on_the_command_line_or_in_the_environment(f
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[run]\nkeep = '1d'", 'has an unknown setting "run.keep"; the known ones are "run.allow-private"'),
+        ("[run]\ncheckpoint = 'x'", 'has an unknown setting "run.checkpoint"; the known ones are "run.allow-private"'),
         ("[walk]\nengine = 'duckdb'", 'has an unknown setting "walk"'),
         ("[stream]\nsource = 'drops'", "has stream.source = 'drops'; write a list of strings"),
         ("[stream]\nstate = ['drops']", "has stream.state = ['drops']; write a string, a number, or true or false"),

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from common.progress import EVERY, followed, observed
 from mmqjp.cli import main
 from mmqjp.commands import check as check_module
+from mmqjp.commands.console import console
 from mmqjp.commands.progress import progress_shown
 from xscl import XsclErrors, parse_script
 from xscl.problems import MOST_SHOWN
@@ -90,3 +91,9 @@ def test_the_first_mistakes_are_shown_and_the_others_counted(more: int):
     assert sum(": error: " in line for line in shown) == MOST_SHOWN
     counts = {0: [], 1: ["and 1 more mistake"], 1_900: ["and 1,900 more mistakes"]}
     assert [line for line in shown if line.startswith("and ")] == counts[more]
+
+
+@pytest.mark.parametrize(("told", "width"), [("60", 60), ("150", 150), ("", 100), ("wide", 100), ("0", 100)])
+def test_tables_are_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, told: str, width: int):
+    monkeypatch.setenv("COLUMNS", told)
+    assert console().width == width

@@ -154,8 +154,8 @@ def test_events_are_json_or_lines_for_people():
     log.event("batch", documents=12345, seconds=0.12345, text="a\nb")
     log.event("stopped", rate=12345.6)
     assert written == [
-        '1970-01-01T00:00:00.000Z batch documents=12,345 seconds=0.123 text="a\\nb"',
-        "\r\x1b[K1970-01-01T00:00:00.000Z stopped rate=12,346\n",
+        '1970-01-01T00:00:00.000Z batch documents=12345 seconds=0.123 text="a\\nb"',
+        "\r\x1b[K1970-01-01T00:00:00.000Z stopped rate=12346\n",
     ]
 
 
