@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
+from itertools import islice
 
 from xscl.algebra.expressions import Span
 from xscl.problems import Problem
 from xscl.scope import blocks
 from xscl.syntax import DEFAULT_STREAM, Query
+
+MOST_COMPARED = 1_000
+"""With how many PUBLISHed names an unknown stream is compared."""
 
 
 def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) -> Iterator[Problem]:
@@ -21,8 +25,9 @@ def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) ->
         stream = block.stream
         if stream == DEFAULT_STREAM or stream in published:
             continue
-        close = get_close_matches(stream, published, n=1, cutoff=0.75)
-        folded = [name for name in (DEFAULT_STREAM, *published) if name.lower() == stream.lower()]
+        names = list(islice(published, MOST_COMPARED))
+        close = get_close_matches(stream, names, n=1, cutoff=0.75)
+        folded = [name for name in (DEFAULT_STREAM, *names) if name.lower() == stream.lower()]
         meant = (folded or close or [""])[0]
         span = Span(block.span.start, block.span.start + len(stream))
         if feeds:

@@ -32,6 +32,8 @@ def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[Xscl
             warned.append(number)
         else:
             right.add(parts)
+    if not warned:
+        return []
     lines = Lines(text)
     found = [XsclError(problem, lines) for query in located_queries(text, warned) for problem in problems(query)]
     return sorted(found, key=lambda warning: (warning.span.start, warning.span.end))
