@@ -1,11 +1,14 @@
 """README.md and the pages of docs/: each block runs, and prints what is shown."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.support import tables_page
-from tests.support.docs import GENERATED, PAGES, differences
+from tests.support.docs import DOCS, GENERATED, PAGES, differences
+from tests.support.places import ROOT
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -21,3 +24,9 @@ def test_pages_that_are_made_are_current(page: Path):
 
 def test_every_table_of_a_store_is_described():
     assert tables_page.undescribed() == set(), "describe these in tests/support/table_meanings.py"
+
+
+def test_the_site_has_every_page():
+    settings = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))
+    listed = set(re.findall(r"'([\w-]+\.md)'", str(settings["project"]["nav"])))
+    assert listed == {path.name for path in DOCS.glob("*.md")}

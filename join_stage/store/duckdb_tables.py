@@ -73,7 +73,10 @@ def set_up(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
     connection.execute(f"SET threads = {most_threads()}")
     connection.execute("SET preserve_insertion_order = false")
-    connection.execute("SET enable_progress_bar = false")  # it would show in a notebook
+    # It would show in a notebook. In one without ipywidgets it is off, and setting it is an error.
+    connection.execute("SELECT current_setting('enable_progress_bar')")
+    if connection.fetchall() != [(False,)]:
+        connection.execute("SET enable_progress_bar = false")
 
 
 @contextmanager

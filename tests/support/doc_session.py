@@ -28,6 +28,9 @@ from xscl import parse_script
 SHELL = frozenset("|<>;&$*`")
 """Characters that make a command one for a shell."""
 
+ASKED = "--documents examples/feeds --feeds --format table"
+"""What is asked with a query whose output a page shows."""
+
 LONGEST = 120
 """The longest time for a command that is not ours, in seconds."""
 
@@ -82,7 +85,7 @@ class Session:
         if block.printed is None:
             return ""
         (self.directory / "shown.xscl").write_text(block.text, "utf-8")
-        return self._succeed(block, "mmqjp run --queries shown.xscl --documents examples/feeds --feeds")
+        return self._succeed(block, f"mmqjp run --queries shown.xscl {ASKED}")
 
     def _succeed(self, block: Block, command: str) -> str:
         status, printed = self.command(command)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import cli_page, tables_page
+from tests.support import cli_page, notebook, tables_page
 from tests.support.doc_blocks import READ, RUN, SHOWN, Block, Lines, blocks, commands, written
 from tests.support.doc_session import NotAsSaid, Session, parse, session
 from tests.support.places import ROOT
@@ -116,6 +116,8 @@ if __name__ == "__main__":
     if chosen.write:
         for made, text in GENERATED.items():
             made.write_text(text(), "utf-8")
+        if chosen.pages is PAGES:
+            notebook.write()
     for page in chosen.pages:
         if chosen.write:
             print(f"{page}: {write(page.resolve())} blocks changed")
