@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from lxml import etree
 
 from xpath_stage.parse import text_of
 from xscl.algebra.expressions import CompareOp
-from xscl.algebra.functions import compare, ends_with, matches, number_string, xpath_number
+from xscl.algebra.functions import DERIVED, compare, ends_with, matches, number_text, xpath_number
 from xscl.algebra.pattern import EXTENSION_PREFIX
 from xscl.algebra.regex.search import PatternLimit
 from xscl.algebra.regex.syntax import PatternError
+from xscl.algebra.times import compare_times
 
 _Value = list[etree._Element | str] | str | float
 
@@ -32,17 +33,22 @@ def _atoms(value: _Value) -> list[str | float]:
     return [text_of(node) if isinstance(node, etree._Element) else str(node) for node in value]
 
 
-def _string(_context: object, value: float) -> str:
-    if math.isfinite(value):
-        return number_string(repr(value))
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+def _compare_times(_context: object, left: _Value, op: CompareOp, right: _Value) -> bool:
+    return any(compare_times(op, str(one), str(two)) for one in _atoms(left) for two in _atoms(right))
 
 
+def _of_text(derive: Callable[[str], str]) -> Callable[[object, str], str]:
+    return lambda _context, text: derive(text)
+
+
+for _name in DERIVED:
+    _functions[_name] = _of_text(DERIVED[_name])
 _functions["ends-with"] = lambda _context, text, end: ends_with(text, end)
-_functions["matches"] = lambda _context, text, pattern: matches(text, pattern)
+_functions["matches"] = lambda _context, text, pattern, flags="": matches(text, pattern, flags)
 _functions["number"] = lambda _context, text: xpath_number(text)
 _functions["compare"] = _compare
-_functions["string"] = _string
+_functions["compare-times"] = _compare_times
+_functions["string"] = lambda _context, value: number_text(value)
 
 
 _TOKEN = re.compile(r"""("[^"]*"|'[^']*'|[A-Za-z_][\w.-]*)|([0-9]+\.?[0-9]*|\.[0-9]+)""")

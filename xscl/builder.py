@@ -51,7 +51,7 @@ LONGEST_WINDOW = 2**63 - 1
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.
 _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
-_STRING_VALUED = frozenset({"normalize-space", "string"})
+_STRING_VALUED = frozenset({"normalize-space", "string", "lower-case", "upper-case", "canonical-url", "host"})
 
 _ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _ESCAPE = re.compile(r"\{\{|\}\}|&(#x[0-9A-Fa-f]{1,6}|#[0-9]{1,7}|\w+)?;?")

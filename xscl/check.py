@@ -22,9 +22,11 @@ from xscl.algebra.expressions import (
     Step,
     VarPath,
 )
-from xscl.check_expressions import FILTER, PREDICATE, SELECT, check_condition, check_operand
+from xscl.check_comparisons import check_comparisons, check_constant
+from xscl.check_expressions import FILTER, PREDICATE, SELECT, Place, check_condition, check_operand
 from xscl.check_publishing import check_publishing
 from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
+from xscl.equalities import in_each_arm, is_value_join, missing_equality
 from xscl.problems import Lines, Problem
 from xscl.scope import NameKind, blocks, operand_kind, star_items, variables_of_plain, visible_names
 from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
@@ -41,9 +43,12 @@ MAX_STEPS = 100
 _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 
 
-def check_script(script: Script, lines: Lines, in_place: Callable[[int], Query]) -> list[Problem]:
+def check_script(
+    script: Script, lines: Lines, in_place: Callable[[int], Query], *, stored: bool = False
+) -> list[Problem]:
     """Every mistake in the meaning of a script's queries. `lines` are the script's. `in_place` parses the query of a
-    number, counted from 0, again: the spans inside those of the script may be those of other queries."""
+    number, counted from 0, again: the spans inside those of the script may be those of other queries. With `stored` the
+    script was checked when it was registered: comparisons that earlier versions took are none."""
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     problems: list[Problem] = []
     right: set[tuple[object, ...]] = set()
@@ -51,17 +56,19 @@ def check_script(script: Script, lines: Lines, in_place: Callable[[int], Query])
         parts = query.shared_parts()
         if parts in right:  # nothing is wrong with a name or a window by itself
             continue
-        if _problems(query, lines, prefixes, by_filter=True):
-            problems += _problems(in_place(number), lines, prefixes)
+        if _problems(query, lines, prefixes, by_filter=True, stored=stored):
+            problems += _problems(in_place(number), lines, prefixes, stored=stored)
         else:
             right.add(parts)
     return problems + list(check_publishing(script))
 
 
-def _problems(query: Query, lines: Lines, prefixes: set[str], *, by_filter: bool = False) -> list[Problem]:
+def _problems(
+    query: Query, lines: Lines, prefixes: set[str], *, by_filter: bool = False, stored: bool
+) -> list[Problem]:
     """The mistakes of a query. With `by_filter`, filters that many queries have are looked at once, and the places of
     mistakes are not right."""
-    checker = _QueryChecker(lines, prefixes, by_filter=by_filter)
+    checker = _QueryChecker(lines, prefixes, by_filter=by_filter, stored=stored)
     checker.query(query)
     return checker.problems
 
@@ -69,9 +76,9 @@ def _problems(query: Query, lines: Lines, prefixes: set[str], *, by_filter: bool
 class _QueryChecker:
     """Checks one query, and collects its `problems`."""
 
-    def __init__(self, lines: Lines, prefixes: set[str], *, by_filter: bool) -> None:
+    def __init__(self, lines: Lines, prefixes: set[str], *, by_filter: bool, stored: bool) -> None:
         self.lines = lines
-        self.by_filter = by_filter
+        self.by_filter, self.stored = by_filter, stored
         self.prefixes = prefixes
         self.problems: list[Problem] = []
         self.bound: dict[str, Span] = {}
@@ -172,8 +179,18 @@ class _QueryChecker:
                     if names is not None and self.bound.keys().isdisjoint(names):
                         self.bound.update(dict.fromkeys(names, condition.span))
                         continue
-                self.problems += check_condition(condition, FILTER)
+                self.condition(condition, FILTER, {}, "./timestamp")
                 self.filter(condition, above, binds=binds, why=why)
+
+    def condition(self, expr: Expr, place: Place, names: dict[str, NameKind], path: str) -> None:
+        """Checks a condition. `path` is an example of one to a time."""
+        found = list(check_condition(expr, place))
+        if not found and not self.stored:
+            found = list(check_comparisons(expr, names, path, self.text_of))
+        self.problems += found
+
+    def text_of(self, expr: Expr) -> str:
+        return self.lines.text[expr.span.start : expr.span.end]
 
     def binding_span(self, step: Step) -> Span:
         """Where a step's variable stands: right behind the test, or at the end of the step."""
@@ -212,7 +229,7 @@ class _QueryChecker:
 
     def predicate(self, join: Join, left: dict[str, NameKind], right: dict[str, NameKind]) -> None:
         before, both = len(self.problems), left | right
-        self.problems += check_condition(join.pred, PREDICATE)
+        self.condition(join.pred, PREDICATE, both, f"{next(iter(both), 'x')}/timestamp")
         self.variables(join.pred, both, "in a predicate")
         if len(self.problems) > before:
             return
@@ -223,17 +240,17 @@ class _QueryChecker:
             self.problem(f"the predicate has more than {MAX_DISJUNCTS} disjuncts", join.pred.span, hint)
             return
         for conjunction in conjunctions:
-            count = sum(_is_value_join(literal, left, right, both) for literal in conjunction)
+            count = sum(is_value_join(literal, left, right, both) for literal in conjunction)
             if count > MAX_VALUE_JOINS:
                 message = f"more than {MAX_VALUE_JOINS} value joins in one disjunct"
                 self.problem(message, join.pred.span, "join on fewer pairs of nodes")
-            elif count == 0 and len(conjunctions) == 1:
-                hint = "add one, such as x = y with x bound on the left and y on the right"
-                self.problem("the predicate has no equality between the two inputs", join.pred.span, hint)
             elif count == 0:
-                hint = "each arm of an or needs one, such as x = y with x bound on the left and y on the right"
-                message = "this disjunct of the predicate has no equality between the two inputs"
-                self.problem(message, conjunction[0].span, hint)
+                hint = missing_equality(conjunction, left, self.text_of)
+                if len(conjunctions) == 1:
+                    self.problem("the predicate has no equality between the two inputs", join.pred.span, hint)
+                else:
+                    message = "this disjunct of the predicate has no equality between the two inputs"
+                    self.problem(message, conjunction[0].span, in_each_arm(hint))
 
     def variables(self, expr: Expr, names: dict[str, NameKind], where: str) -> None:
         """Checks the variables of a predicate or a SELECT, and the paths on them."""
@@ -255,7 +272,7 @@ class _QueryChecker:
             return
         if kind is None:
             self.unknown_variable(path.var, names, Span(path.span.start, path.span.start + len(path.var)))
-        elif kind in ("value", "constant") and path.steps:
+        elif kind not in ("element", "attribute") and path.steps:
             hint = "take the path inside the inner SELECT"
             self.problem(f"{path.var} is a value of the inner SELECT, not a node: it has no paths", path.span, hint)
             return
@@ -287,6 +304,7 @@ class _QueryChecker:
 
     def operand(self, part: SelectItem | Hole, names: dict[str, NameKind]) -> None:
         self.problems += check_operand(part.operand, SELECT)
+        self.problems += check_constant(part.operand, operand_kind(part.operand, names))
         self.variables(part.operand, names, "in SELECT")
 
     def element(self, node: ElementConstructor, names: dict[str, NameKind]) -> None:
@@ -314,21 +332,3 @@ class _QueryChecker:
 def _end(span: Span, name: str) -> Span:
     """The span of a name at the end of another span."""
     return Span(span.end - len(name), span.end)
-
-
-def _is_value_join(
-    literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
-) -> bool:
-    """Whether a literal is an equality between a node of one input and a node of the other."""
-    if not isinstance(literal, Compare) or literal.op != "=":
-        return False
-    a, b = _variable(literal.left), _variable(literal.right)
-    if operand_kind(literal.left, both) == "constant" or operand_kind(literal.right, both) == "constant":
-        return False
-    return (a in left and b in right) or (a in right and b in left)
-
-
-def _variable(operand: Expr) -> str | None:
-    while isinstance(operand, Call) and operand.args:
-        operand = operand.args[0]
-    return operand.var if isinstance(operand, VarPath) else None

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Number, Or, Rel, Span, String, VarPath
 from xscl.algebra.functions import DERIVED
+from xscl.algebra.regex.flags import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex.search import compile_pattern
 from xscl.algebra.regex.syntax import PatternError
 from xscl.problems import Problem
@@ -15,10 +16,19 @@ from xscl.problems import Problem
 BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2}
 """The functions that are conditions, in filters and predicates, with the number of their arguments."""
 
-FILTER_FUNCTIONS = {"normalize-space": 1, "string": 1, "string-length": 1, "number": 1, "count": 1}
-"""The other functions of filters, with the number of their arguments."""
+MORE_ARGUMENTS = {"matches": 3}
+"""How many arguments a function can have, if it can have more."""
 
 _DERIVED_FUNCTIONS = dict.fromkeys(DERIVED, 1)
+
+FILTER_FUNCTIONS = {**_DERIVED_FUNCTIONS, "string": 1, "count": 1}
+"""The other functions of filters, with the number of their arguments."""
+
+_NO_CLOCK = (
+    'a query asks nothing of the clock: write a time, as in date(./timestamp) >= "2026-07-16"; how far apart two '
+    "documents are is the window of a join"
+)
+_TIMES = 'compare whole times, as in date(./timestamp) >= "2026-07-16"'
 
 _KNOWN_ELSEWHERE = {
     "position": "positions in a document cannot be asked for; say what the node holds instead",
@@ -33,7 +43,19 @@ _KNOWN_ELSEWHERE = {
     "local-name": "write *:name as a step of the path to ignore namespaces",
     "upper": "write upper-case(...)",
     "lower": "write lower-case(...)",
+    "trim": "write normalize-space(...)",
+    "length": "write string-length(...)",
+    "like": 'write contains(text, "part"), or matches(text, "pattern")',
+    "count": "count nodes in a filter of the block, as in S//item->a[count(./author) > 1]",
+    "string": "a variable or a path stands for its text: leave out string()",
+    **dict.fromkeys(("now", "today", "current-date", "current-dateTime", "current-time"), _NO_CLOCK),
+    **dict.fromkeys(("dateTime", "datetime", "time", "timestamp", "to_date", "year", "month", "day"), _TIMES),
 }
+
+
+_ARGUMENTS = {"matches": '(text, "pattern") or matches(text, "pattern", "i")'}
+_EXAMPLES = {"date": '>= "2026-07-16"'}
+"""What values are compared with in examples, if not with a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +90,7 @@ def check_condition(expr: Expr, place: Place) -> Iterator[Problem]:
         case Call():
             problems = list(check_operand(expr, place))
             if not problems and place is FILTER:
-                problems = [_no_condition(expr.span, f"{expr.name}(...) > 0")]
+                problems = [_no_condition(expr.span, f"{expr.name}(...) {_EXAMPLES.get(expr.name, '> 0')}")]
             elif not problems:
                 problems = [_no_condition(expr.span, f"{expr.name}(...) = y")]
             yield from problems
@@ -98,28 +120,42 @@ def _check_call(call: Call, signatures: dict[str, int], place: Place) -> Iterato
         yield _unknown_function(call.name, name_span, place)
         return
     wanted = signatures[call.name]
-    if len(call.args) != wanted:
-        message = f"{call.name}() takes {_arguments(wanted)}, not {len(call.args)}"
-        example = "(text, part)" if wanted == 2 else "(path)" if place is FILTER else "(variable)"
+    if not wanted <= len(call.args) <= MORE_ARGUMENTS.get(call.name, wanted):
+        more = f" or {MORE_ARGUMENTS[call.name]}" if call.name in MORE_ARGUMENTS else ""
+        message = f"{call.name}() takes {_arguments(wanted, more)}, not {len(call.args)}"
+        example = (
+            _ARGUMENTS.get(call.name) or "(text, part)"
+            if wanted == 2
+            else "(path)"
+            if place is FILTER
+            else "(variable)"
+        )
         yield Problem(message, call.span, f"write {call.name}{example}")
         return
     if call.name == "count" and not isinstance(call.args[0], Rel):
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
     if call.name == "matches":
-        yield from _check_pattern(call.args[1])
+        yield from _check_pattern(*call.args[1:])
     for arg in call.args:
         yield from check_operand(arg, place)
 
 
-def _check_pattern(pattern: Expr) -> Iterator[Problem]:
+def _check_pattern(pattern: Expr, flags: Expr | None = None) -> Iterator[Problem]:
     if not isinstance(pattern, String):
         hint = 'write it in quotes: matches(x, "[0-9]+")'
         yield Problem("the pattern of matches() must be a string literal", pattern.span, hint)
-        return
-    try:
-        compile_pattern(pattern.value)
-    except PatternError as error:
-        yield Problem(f"bad regular expression: {error}", pattern.span, "see XPath 2.0's regular expressions")
+    elif not isinstance(flags, String | None):
+        hint = 'write them in quotes: matches(x, "[a-z]+", "i")'
+        yield Problem("the flags of matches() must be a string literal", flags.span, hint)
+    elif flags and not set(flags.value) <= set(KNOWN_FLAGS):
+        hint = "the flags are i (ignore case), s (. matches line ends, too) and x (ignore white space in the pattern)"
+        unknown = next(flag for flag in flags.value if flag not in KNOWN_FLAGS)
+        yield Problem(f"matches() has no flag {unknown} here", flags.span, hint)
+    else:
+        try:
+            compile_pattern(pattern.value, flags.value if flags else "")
+        except PatternError as error:
+            yield Problem(f"bad regular expression: {error}", pattern.span, "see XPath 2.0's regular expressions")
 
 
 def _unknown_function(name: str, span: Span, place: Place) -> Problem:
@@ -140,5 +176,5 @@ def _no_condition(span: Span, example: str) -> Problem:
     return Problem("this is a value, not a condition", span, f"compare it with something: {example}")
 
 
-def _arguments(count: int) -> str:
-    return "1 argument" if count == 1 else f"{count} arguments"
+def _arguments(count: int, more: str = "") -> str:
+    return "1 argument" if count == 1 else f"{count}{more} arguments"

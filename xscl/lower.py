@@ -13,15 +13,8 @@ from functools import lru_cache
 from typing import Literal
 
 from common.quick import quick
-from xscl.algebra.expressions import (
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    String,
-    VarPath,
-    holes_of,
-)
+from xscl.algebra.comparisons import canonical, is_number
+from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Rel, String, VarPath, holes_of
 from xscl.algebra.mirror import UNORDERED
 from xscl.algebra.normal import (
     TUPLE_TEST,
@@ -188,10 +181,11 @@ class _Normalizer:
                 patterns[block] = attach(patterns[block], term.var, self._build.path(steps, last_var=fresh))
                 return VarPath(fresh)
             case Call(name=name, args=args):
-                return Call(name, tuple(self._resolve(a, scope, patterns) for a in args))
+                found = tuple(self._resolve(a, scope, patterns) for a in args)
+                return found[0] if name == "number" and is_number(found[0]) else Call(name, found)
             case Compare(op=op, left=left, right=right):
                 one, two = self._resolve(left, scope, patterns), self._resolve(right, scope, patterns)
-                return expr if one is left and two is right else Compare(op, one, two)
+                return canonical(expr if one is left and two is right else Compare(op, one, two))
         return expr
 
     # ------------------------------------------------------------ conjunctive queries
@@ -211,10 +205,12 @@ class _Normalizer:
                 pushed = None if pair else _constant_equality(expr)
                 if pair:
                     joins[pair] = None
+                    for term in pair:
+                        self._require_value(term, own)
                 elif pushed:
                     var, text = pushed
                     block = self._block_of[var]
-                    own[block] = _require(own[block], var, text)
+                    own[block] = _require(own[block], var, Condition(literal=text))
                 else:
                     residual[expr] = None
             used = needed | {term.var for pair in joins for term in pair}
@@ -233,6 +229,13 @@ class _Normalizer:
         if one_left == two_left:
             return None
         return (one, two) if one_left else (two, one)
+
+    def _require_value(self, term: Term, patterns: list[PatternNode]) -> None:
+        """Requires the value of a join to be equal to itself: a text that is no time or no number is equal to none."""
+        if term.functions and term.functions[-1] in ("date", "number"):
+            value = _expression(term, Rel())
+            block = self._block_of[term.var]
+            patterns[block] = _require(patterns[block], term.var, self._build.condition(Compare("=", value, value)))
 
     def _side(
         self, tree: _Tree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
@@ -260,8 +263,9 @@ def _distinct(conjuncts: Iterator[Conjunct]) -> tuple[Conjunct, ...]:
 # ---------------------------------------------------------------- terms and expressions
 
 
-def _expression(term: Term) -> Expr:
-    expr: Expr = VarPath(term.var)
+def _expression(term: Term, of: Expr | None = None) -> Expr:
+    """The term as an expression of its variable, or of another operand."""
+    expr: Expr = of or VarPath(term.var)
     for name in term.functions:
         expr = Call(name, (expr,))
     return expr
@@ -276,8 +280,7 @@ def _constant_equality(expr: Expr) -> tuple[str, str] | None:
     return None
 
 
-def _require(pattern: PatternNode, var: str, text: str) -> PatternNode:
-    condition = Condition(literal=text)
+def _require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode:
     return transform(
         pattern,
         lambda n: (

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from common.remembered import Remembered
+from xscl.algebra.comparisons import is_number, is_of_times, is_time
 from xscl.algebra.expressions import And, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
 from xscl.algebra.functions import number_string
 from xscl.algebra.pattern import EXTENSION_PREFIX, Condition, PatternNode, Test, quoted
+from xscl.algebra.times import time_text
 
-_NUMERIC = ("count", "number", "string-length")
 _STRING_ARGUMENTS = ("contains", "starts-with", "normalize-space", "string-length", "string")
+"""The functions of XPath 1.0 whose arguments are strings, and that libxml2 gets right."""
 
 
 _shared_test = lru_cache(maxsize=10_000)(Test)
@@ -62,7 +64,7 @@ class PatternBuilder:
         for arm in _arms(condition):
             path, value = _path_and_literal(arm)
             if path is None:
-                conditions.append(Condition(xpath=self._xpath(arm)))
+                conditions.append(self.condition(arm))
             elif path.steps:
                 branches.append(self.path(path.steps, literal=value))
             elif value is not None:
@@ -79,6 +81,10 @@ class PatternBuilder:
             uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
         return _shared_test(test.kind, uri, test.local)
 
+    def condition(self, expr: Expr) -> Condition:
+        """A filter without bindings, as a condition of one node."""
+        return Condition(xpath=self._xpath(expr))
+
     def _xpath(self, expr: Expr) -> str:
         """A filter as XPath 1.0 text. It has no namespace prefix but EXTENSION_PREFIX."""
         match expr:
@@ -88,20 +94,20 @@ class PatternBuilder:
                 return quoted(value)
             case Number(text=text):
                 return text
+            case Compare(op=op, left=left, right=right) if is_of_times(expr):
+                return f'{EXTENSION_PREFIX}:compare-times({self._xpath_time(left)}, "{op}", {self._xpath_time(right)})'
             case Compare(op=op, left=left, right=right):
                 one, two = self._xpath(left), self._xpath(right)
-                numeric = _is_numeric(left) + _is_numeric(right)
+                numeric = is_number(left) + is_number(right)
                 if numeric == 2 or (numeric == 0 and op in ("=", "!=")):
                     return f"{one} {op} {two}"
                 return f'{EXTENSION_PREFIX}:compare({one}, "{op}", {two})'
-            case Call(name="ends-with" | "matches" as name, args=args):
-                return f"{EXTENSION_PREFIX}:{name}({', '.join(map(self._xpath_string, args))})"
-            case Call(name="number", args=(arg,)):
-                return f"{EXTENSION_PREFIX}:number({self._xpath_string(arg)})"
+            case Call(name="count", args=(arg,)):
+                return f"count({self._xpath(arg)})"
             case Call(name=name, args=args) if name in _STRING_ARGUMENTS:
-                return f"{name}({', '.join(self._xpath_string(a) if _is_numeric(a) else self._xpath(a) for a in args)})"
+                return f"{name}({', '.join(self._xpath_string(a) if is_number(a) else self._xpath(a) for a in args)})"
             case Call(name=name, args=args):
-                return f"{name}({', '.join(self._xpath(a) for a in args)})"
+                return f"{EXTENSION_PREFIX}:{name}({', '.join(map(self._xpath_string, args))})"
             case And(args=args):
                 return " and ".join(f"({self._xpath(a)})" for a in args)
             case Or(args=args):
@@ -115,9 +121,17 @@ class PatternBuilder:
         if isinstance(expr, Number):
             return quoted(number_string(expr.text))
         text = self._xpath(expr)
-        if _is_numeric(expr):
+        if is_number(expr):
             return f"{EXTENSION_PREFIX}:string({text})"
         return f"string({text})" if isinstance(expr, Rel) else text
+
+    def _xpath_time(self, expr: Expr) -> str:
+        """A side of a comparison of times as XPath text, whose value is the text of a time. A path has many."""
+        if isinstance(expr, String):
+            return quoted(time_text(expr.value) or expr.value)
+        if is_time(expr) and isinstance(expr, Call):
+            return self._xpath_string(expr.args[0])
+        return self._xpath(expr)
 
     def _xpath_step(self, step: Step) -> str:
         test = self.test(step.test)
@@ -141,10 +155,6 @@ def _arms(expr: Expr) -> Iterator[Expr]:
             yield from _arms(arg)
     else:
         yield expr
-
-
-def _is_numeric(expr: Expr) -> bool:
-    return isinstance(expr, Number) or (isinstance(expr, Call) and expr.name in _NUMERIC)
 
 
 def _path_and_literal(arm: Expr) -> tuple[Rel | None, str | None]:

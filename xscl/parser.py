@@ -25,16 +25,17 @@ from xscl.syntax import Query, Script
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
 
-def parse_script(text: str) -> Script:
+def parse_script(text: str, *, stored: bool = False) -> Script:
     """The script of a text, checked: its queries can be registered as they are.
 
-    The prefix `xml` needs no declaration. A script that uses it has it among its namespaces.
+    With `stored` they are registered already, perhaps by a version that refused less. The prefix `xml` needs no
+    declaration. A script that uses it has it among its namespaces.
 
     Raises:
         XsclErrors: with every mistake in the text, in the order of their places: mistakes of syntax in any statement,
             and mistakes of meaning in well-formed queries.
     """
-    return _known_script(text) or _Parser(text).script()
+    return _known_script(text) or _Parser(text).script(stored=stored)
 
 
 def located_queries(text: str, numbers: Iterable[int]) -> Iterator[Query]:
@@ -85,7 +86,7 @@ class _Parser:
         self._queries: list[tuple[Statement, Query]] = []
         self._declarations: list[Declaration] = []
 
-    def script(self, *, reuse: bool = True) -> Script:
+    def script(self, *, reuse: bool = True, stored: bool = False) -> Script:
         """The script. With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
         for statement in followed("parsing", self._statements):
             self._take(statement, reuse)
@@ -96,12 +97,12 @@ class _Parser:
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
         script = Script(tuple(query for _, query in self._queries), tuple(namespaces.items()))
-        problems += check_script(script, self._lines, self.in_place)
+        problems += check_script(script, self._lines, self.in_place, stored=stored)
         if not script.queries and not problems:
             problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
         if problems:
             raise XsclErrors(XsclError(problem, self._lines) for problem in problems)
-        if not namespaces:
+        if not namespaces and not stored:
             self._remember()
         return script
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 from common.remembered import Remembered
+from xscl.algebra.comparisons import is_number, is_time
 from xscl.algebra.expressions import And, Call, Compare, Expr, Rel, Step, String, VarPath
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
 MOST_PLAIN = 10
 """How many steps a plain filter may have."""
 
-NameKind = Literal["element", "attribute", "value", "constant"]
-"""What a name stands for: a node of either kind, a value derived from a node, or a constant."""
+NameKind = Literal["element", "attribute", "value", "number", "time", "constant"]
+"""What a name stands for: a node of either kind, a text, number or time derived from a node, or a constant."""
 
 
 def leaves(source: Input) -> list[Block | SubQuery]:
@@ -82,7 +83,9 @@ def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
         case VarPath():
             return operand.steps[-1].test.kind
         case Call(args=(argument,)):
-            return "constant" if operand_kind(argument, names) == "constant" else "value"
+            if operand_kind(argument, names) == "constant":
+                return "constant"
+            return "time" if is_time(operand) else "number" if is_number(operand) else "value"
         case _:
             return "constant"
 

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from xscl.algebra.comparisons import is_of_times
 from xscl.algebra.expressions import Call, Compare, Expr, Number, String, VarPath
-from xscl.algebra.functions import (
-    DERIVED,
-    compare,
-    contains,
-    derive,
-    ends_with,
-    matches,
-    number_string,
-    starts_with,
-)
+from xscl.algebra.functions import DERIVED, NUMERIC, TESTS, compare, derive, number_string
 from xscl.algebra.regex.search import PatternLimit
 from xscl.algebra.regex.syntax import PatternError
-
-_TESTS = {"contains": contains, "starts-with": starts_with, "ends-with": ends_with, "matches": matches}
+from xscl.algebra.times import compare_times
 
 
 def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
@@ -27,18 +18,25 @@ def holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
     A regular expression that takes too long does not match.
     """
     match expr:
+        case Compare(op=op, left=left, right=right) if is_of_times(expr):
+            return compare_times(op, text_of_operand(left, text_of), text_of_operand(right, text_of))
         case Compare(op=op, left=left, right=right):
             return compare(op, _value(left, text_of), _value(right, text_of))
-        case Call(name=name, args=(first, second)):
+        case Call(name=name, args=args) if name in TESTS:
             try:
-                return _TESTS[name](text_of_operand(first, text_of), text_of_operand(second, text_of))
+                return TESTS[name](*[text_of_operand(arg, text_of) for arg in args])
             except (PatternError, PatternLimit):
                 return False
     raise AssertionError(f"not a residual predicate: {expr!r}")
 
 
 def _value(expr: Expr, text_of: Callable[[str], str]) -> str | float:
-    return float(expr.text) if isinstance(expr, Number) else text_of_operand(expr, text_of)
+    match expr:
+        case Number(text=text):
+            return float(text)
+        case Call(name=name, args=(arg,)) if name in NUMERIC:
+            return NUMERIC[name](text_of_operand(arg, text_of))
+    return text_of_operand(expr, text_of)
 
 
 def text_of_operand(expr: Expr, text_of: Callable[[str], str]) -> str:

@@ -7,6 +7,8 @@ from difflib import get_close_matches
 
 from feeds.item import ATTRIBUTES, FIELDS
 from mmqjp.explain.item_places import ADDRESSES, DOCUMENT, ITEM, TIMES, Place, Places, follow, is_single
+from xscl import to_xscl
+from xscl.algebra.comparisons import ORDERS
 from xscl.algebra.expressions import (
     And,
     Call,
@@ -23,6 +25,7 @@ from xscl.algebra.expressions import (
     VarPath,
     holes_of,
 )
+from xscl.algebra.times import time_text
 from xscl.problems import Problem
 from xscl.syntax import DEFAULT_STREAM, Block, Input, Join, Query, SelectItems, SubQuery
 
@@ -132,6 +135,8 @@ class _Checker:
         left, right = self._value(expr.left, context, names), self._value(expr.right, context, names)
         for places, other in ((left, expr.right), (right, expr.left)):
             what = _what(places)
+            if what == "a time" and self._of_times(expr, other):
+                return
             if not what or (expr.op in ("=", "!=") and not isinstance(other, Number)):
                 continue
             if what == "a time" and not isinstance(other, Number):
@@ -140,6 +145,19 @@ class _Checker:
             hint = 'compare it with a time, such as "2026-07-16"' if what == "a time" else "compare it with = or !="
             self._warn(f"{_named(places)} holds {what}, which is no number: this {holds} holds", expr.span, hint)
             return
+
+    def _of_times(self, expr: Compare, other: Expr) -> bool:
+        """Warns if a comparison of a field that holds a time with `other` compares it as a number or as a text."""
+        dated = f"write date({to_xscl(expr.left)}) {expr.op} date({to_xscl(expr.right)})"
+        if expr.op in ORDERS and isinstance(other, Rel | VarPath):
+            self._warn("two paths are compared as numbers, and this is a time: this never holds", expr.span, dated)
+            return True
+        if expr.op in ORDERS or not isinstance(other, String) or time_text(other.value) in ("", other.value):
+            return False
+        holds = "always" if expr.op == "!=" else "never"
+        dated = dated.replace(f"date({to_xscl(other)})", to_xscl(other))
+        self._warn(f"items write this time as {time_text(other.value)}: this {holds} holds", expr.span, dated)
+        return True
 
     def _value(self, expr: Expr, context: Places | None, names: Names) -> Places | None:
         """Checks an operand whose text is used. Returns the places of a node."""

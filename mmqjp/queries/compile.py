@@ -183,7 +183,7 @@ class Compiler:
     def compile_text(self, text: str) -> CompiledQuery:
         """Compiles a stored query, which is a script of its own. Raises StoreError if it cannot be parsed."""
         try:
-            script = parse_script(text)
+            script = parse_script(text, stored=True)
         except XsclErrors as error:
             raise StoreError(f"the store has a query that this version cannot read: {error}") from error
         return self.compile(script.queries[0], script.namespaces)

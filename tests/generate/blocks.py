@@ -8,6 +8,7 @@ from random import Random
 
 from lxml import etree
 
+from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, argument, comparison, string_test
 from tests.generate.documents import NAMESPACE, chance
 from tests.oracle.match import Matcher, Node, Tree
 from xscl.algebra.expressions import (
@@ -15,12 +16,9 @@ from xscl.algebra.expressions import (
     Axis,
     Call,
     Compare,
-    CompareOp,
     Expr,
     NameTest,
     Not,
-    Number,
-    Operand,
     Or,
     Rel,
     Step,
@@ -28,20 +26,17 @@ from xscl.algebra.expressions import (
 )
 from xscl.syntax import Block
 
-LITERALS = ("1", "2", "u", "10", "")
-NUMBERS = ("1", "2", "10", "1.5", "-1")
-PATTERNS = ("1", "^[0-9]+$", "^u?$", "[a-z]")
-OPERATORS: tuple[CompareOp, ...] = ("=", "!=", "<", "<=", ">", ">=")
-
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name that a predicate or SELECT may use, with what it stands for in the sample document."""
+    """A name that a predicate or SELECT may use, with what it stands for in the sample document. `value` is the
+    function that it is the value of, if it is one of an inner SELECT."""
 
     var: str
     text: str
     at: etree._Element | None = None
     leaf: bool = False
+    value: str | None = None
 
 
 class BlockMaker:
@@ -185,23 +180,15 @@ class BlockMaker:
         path, text = self._plain(at)
         if shape < 20 and path.steps:
             return path
-        if shape < 44:
-            operator = rng.choice(("=", "=", *OPERATORS))
-            constant: Operand = String(text if chance(rng, 60) else rng.choice(LITERALS))
-            if chance(rng, 40):
-                constant = Number(rng.choice(NUMBERS))
-            pair = (constant, path) if chance(rng, 15) else (path, constant)
-            return Compare(operator, *pair)
         if shape < 48:
-            return Compare(rng.choice(OPERATORS), path, self._plain(at)[0])
+            other = self._plain(at)[0] if shape >= 44 else None
+            return comparison(rng, path, text, other)
         if shape < 58:
-            name = rng.choice(("contains", "starts-with", "ends-with", "matches"))
-            literal = rng.choice(PATTERNS) if name == "matches" else rng.choice((text[:1], *LITERALS))
-            return Call(name, (path, String(literal)))
+            return string_test(rng, argument(rng, path), text)
         if shape < 70:
-            name = rng.choice(("count", "string-length", "number", "normalize-space", "string"))
-            right: Expr = String(text.strip()) if name in ("normalize-space", "string") else Number(rng.choice(NUMBERS))
-            return Compare(rng.choice(OPERATORS), Call(name, (path,)), right)
+            name = rng.choice(("count", "date", "number", "string-length", *TEXT_FUNCTIONS, "string"))
+            value = Call(name, (path if name == "count" else argument(rng, path),))
+            return comparison(rng, value, text, None)
         if shape < 80:
             return Not(self._boolean(at, depth + 1))
         arms = (self._boolean(at, depth + 1), self._boolean(at, depth + 1))

@@ -18,6 +18,7 @@ ROOT_TAGS = "aaaaaaaabbcd"
 INNER_TAGS = "bbbbbbbcccad"
 VALUES = ("1",) * 20 + ("2",) * 8 + ("u",) * 4 + ("10", "1.0", "", " ", " 1 ", "U", "x&y")
 URLS = ("https://ex.org/p", "http://Ex.org/p/?utm_source=z", "http://ex.org:80/p#top", "https://www.ex.org/q?b=2&a=1")
+TIMES = ("2026-07-16", "2026-07-16T08:30:00Z", "Thu, 16 Jul 2026 10:30:00 +0200", "2026-07-17T00:00:00.000001")
 STREAMS = ("S",) * 6 + ("T",)
 PUBLISHED = ("hits", "alerts", "news")
 START = 1_136_214_245_000_000
@@ -31,7 +32,9 @@ def chance(rng: Random, percent: int) -> bool:
 
 def value(rng: Random) -> str:
     """A text or attribute value: few, so that equal ones are common."""
-    return rng.choice(URLS) if chance(rng, 4) else rng.choice(VALUES)
+    if chance(rng, 4):
+        return rng.choice(URLS)
+    return rng.choice(TIMES) if chance(rng, 4) else rng.choice(VALUES)
 
 
 def _name(rng: Random, local: str, percent_namespaced: int) -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from feeds.document import Document
-from tests.generate.blocks import LITERALS, NUMBERS, OPERATORS, PATTERNS, BlockMaker, Name, flat_and, flat_or
+from tests.generate.blocks import BlockMaker, Name, flat_and, flat_or
+from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, alike, comparison, kind_of, string_test
 from tests.generate.documents import NAMESPACE, PUBLISHED, SECOND, STREAMS, chance, document_xml
 from tests.oracle.evaluation import evaluate
 from xscl.algebra import functions
-from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Hole, Number, Operand, String, VarPath
+from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Hole, Operand, String, VarPath
 from xscl.algebra.normal import JoinOp
 from xscl.printer import to_xscl
 from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
 
-DERIVED = ("normalize-space", "lower-case", "upper-case", "canonical-url", "normalize-space", "host")
+DERIVED = (*TEXT_FUNCTIONS, "normalize-space", "date", "number", "string-length")
 WINDOWS = (8 * SECOND, None, 8 * SECOND, 5 * SECOND, None, 8 * SECOND, 2 * SECOND, 1_500_000, 0)
 
 
@@ -189,7 +190,7 @@ class QueryMaker:
 
     def _equality(self, one: Choice, other: Choice) -> Compare:
         pair = (other.operand, one.operand) if chance(self._rng, 15) else (one.operand, other.operand)
-        return Compare("=", *pair)
+        return Compare("=", *alike(*pair, _kinds(one, other)))
 
     def _residual(self, left: Sequence[Name], right: Sequence[Name]) -> Expr:
         """A predicate beside the equalities: a comparison that the samples often pass, or a test of strings."""
@@ -197,18 +198,13 @@ class QueryMaker:
         shape = rng.randrange(100)
         for _ in range(4):
             one, other = self._choose(left), self._choose(left if shape < 15 else right)
-            operator = rng.choice(OPERATORS if shape < 15 else OPERATORS[1:])
-            if functions.compare(operator, one.text, other.text):
+            kinds = _kinds(one, other)
+            compared = comparison(rng, one.operand, one.text, other.operand if shape < 60 else None, kinds)
+            if functions.compare(compared.op, one.text, other.text):
                 break
-        if shape < 60:
-            return Compare(operator, one.operand, other.operand)
         if shape < 75:
-            constant: Operand = Number(rng.choice(NUMBERS)) if chance(rng, 50) else String(rng.choice(LITERALS))
-            return Compare(rng.choice(OPERATORS), rng.choice((one, other)).operand, constant)
-        if shape < 90:
-            name = rng.choice(("contains", "starts-with", "ends-with"))
-            return Call(name, (one.operand, other.operand if chance(rng, 60) else String(rng.choice(LITERALS))))
-        return Call("matches", (other.operand, String(rng.choice(PATTERNS))))
+            return compared
+        return string_test(rng, one.operand, other.text, other.operand if chance(rng, 50) else None)
 
     def _choose(self, names: Sequence[Name]) -> Choice:
         """A variable, a path on it, or a derived value of either."""
@@ -222,6 +218,8 @@ class QueryMaker:
             operand, text = VarPath(name.var, below[0]), below[1]
         if shape % 10 == 9:
             function = rng.choice(DERIVED)
+            if functions.derive(function, text) in ("", "NaN") and chance(rng, 90):
+                function = "lower-case"  # nothing is equal to what is no time and no number
             return Choice(Call(function, (operand,)), functions.derive(function, text), name)
         return Choice(operand, text, name)
 
@@ -251,7 +249,8 @@ class QueryMaker:
                 found[operand.var] = SelectItem(operand, operand.var), choice.name
             else:
                 name = self._make.fresh("n")
-                found[name] = SelectItem(operand, name), Name(name, choice.text)
+                value = operand.name if isinstance(operand, Call) else None
+                found[name] = SelectItem(operand, name), Name(name, choice.text, value=value)
         return SelectItems(tuple(item for item, _ in found.values())), tuple(name for _, name in found.values())
 
     def _constructor(self, part: Part) -> ElementConstructor:
@@ -270,6 +269,18 @@ class QueryMaker:
             children = (inner, hole()) if chance(rng, 50) else ("by ", hole(), inner)
         name = "p:alert" if self._namespaced and chance(rng, 30) else "alert"
         return ElementConstructor(name, (attribute,) if chance(rng, 60) else (), children)
+
+
+def _kinds(*choices: Choice) -> Callable[[Expr], str]:
+    """What the values of the operands are. A name may stand for the value of a function."""
+
+    def kind(operand: Expr) -> str:
+        for choice in choices:
+            if choice.operand == operand and isinstance(operand, VarPath) and not operand.steps and choice.name.value:
+                return kind_of(Call(choice.name.value, ()))
+        return kind_of(operand)
+
+    return kind
 
 
 def _roots(part: Part) -> tuple[Name, ...]:

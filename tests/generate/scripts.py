@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from tests.generate.comparisons import TEXT_FUNCTIONS, accepted
 from xscl.algebra.expressions import (
     And,
     Call,
-    Compare,
     CompareOp,
     ElementConstructor,
     Expr,
@@ -32,8 +32,12 @@ NAMES = ("a", "b", "title", "Titel-1", "x.y", "größe", "from", "and", "not", "
 STREAMS = ("S", "blog", "feed-1", "ströme")
 PREFIXES = ("p", "dc", "xml-ish")
 OPS: tuple[CompareOp, ...] = ("=", "!=", "<", "<=", ">", ">=")
-DERIVED = ("lower-case", "upper-case", "normalize-space", "canonical-url", "host")
+DERIVED = (*TEXT_FUNCTIONS, "date", "number", "string-length")
 PATTERNS = ("a+", "^[A-Z]{2,3}$", "(x|y)\\1?", "\\d", "")
+patterns = st.one_of(
+    st.tuples(st.sampled_from(PATTERNS).map(String)),
+    st.tuples(st.sampled_from(("a+", "[b-d] ", "")).map(String), st.sampled_from(("i", "sx", "")).map(String)),
+)
 
 literal_texts = st.text(
     st.characters(codec="utf-8", exclude_characters="\n", exclude_categories=["Cc", "Cs", "Cn", "Co"]), max_size=8
@@ -114,11 +118,12 @@ def _boolean(draw: Draw, depth: int, above: str) -> Expr:
         arms = tuple(_boolean(draw, depth - 1, kind) for _ in range(draw(st.integers(2, 3))))
         return And(arms) if kind == "and" else Or(arms)
     if kind == "compare":
-        return Compare(draw(st.sampled_from(OPS)), _value(draw, depth), _value(draw, depth))
+        return accepted(draw(st.sampled_from(OPS)), _value(draw, depth), _value(draw, depth))
     if kind == "call":
         name = draw(st.sampled_from(("contains", "starts-with", "ends-with", "matches")))
-        second: Expr = String(draw(st.sampled_from(PATTERNS))) if name == "matches" else _value(draw, depth)
-        return Call(name, (_value(draw, depth), second))
+        if name == "matches":
+            return Call(name, (_value(draw, depth), *draw(patterns)))
+        return Call(name, (_value(draw, depth), _value(draw, depth)))
     return _rel(draw, depth - 1, None)
 
 
@@ -131,7 +136,7 @@ def _value(draw: Draw, depth: int) -> Expr:
     if kind == "count":
         return Call("count", (_rel(draw, depth - 1, None),))
     if kind == "call" and depth > 0:
-        name = draw(st.sampled_from(("normalize-space", "string", "string-length", "number")))
+        name = draw(st.sampled_from((*DERIVED, "string")))
         return Call(name, (_value(draw, depth - 1),))
     return _rel(draw, depth - 1, None)
 
@@ -192,9 +197,9 @@ def _residual(draw: Draw, both: Source) -> Expr:
         else _operand(draw, both)
     )
     if draw(st.booleans()):
-        return Compare(draw(st.sampled_from(OPS)), _operand(draw, both), right)
+        return accepted(draw(st.sampled_from(OPS)), _operand(draw, both), right)
     if draw(st.booleans()):
-        return Call("matches", (_operand(draw, both), String(draw(st.sampled_from(PATTERNS)))))
+        return Call("matches", (_operand(draw, both), *draw(patterns)))
     return Call(draw(st.sampled_from(("contains", "starts-with", "ends-with"))), (_operand(draw, both), right))
 
 
@@ -205,7 +210,7 @@ def _join(draw: Draw, left: Source, right: Source) -> Source:
         sides = [_operand(draw, left), _operand(draw, right)]
         if draw(st.booleans()):
             sides.reverse()
-        return (Compare("=", sides[0], sides[1]), *(_residual(draw, both) for _ in range(draw(st.integers(0, 2)))))
+        return (accepted("=", sides[0], sides[1]), *(_residual(draw, both) for _ in range(draw(st.integers(0, 2)))))
 
     def joined(arms: tuple[Expr, ...]) -> Expr:
         return And(arms) if len(arms) > 1 else arms[0]
@@ -235,7 +240,7 @@ def _sub_query(draw: Draw, source: Source, names: Names) -> Source:
             items.append(SelectItem(VarPath(var), name))
             nodes.append(name)
         else:
-            items.append(SelectItem(Call(draw(st.sampled_from(DERIVED)), (VarPath(var),)), name))
+            items.append(SelectItem(Call(draw(st.sampled_from(TEXT_FUNCTIONS)), (VarPath(var),)), name))
             values.append(name)
     return Source(SubQuery(SelectItems(tuple(items)), source.tree), tuple(nodes), (), tuple(values))
 

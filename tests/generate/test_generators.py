@@ -62,7 +62,7 @@ CONSTRUCTS = {
     *("FOLLOWED BY", "JOIN", "JOIN UNORDERED", "/", "//", "attribute", "element", "=", "!=", "<", "<=", ">", ">="),
     *("hits", "alerts", "news"),
     *("contains", "starts-with", "ends-with", "matches", "count", "string-length", "number", "string"),
-    *("normalize-space", "lower-case", "upper-case", "canonical-url", "host"),
+    *("normalize-space", "lower-case", "upper-case", "canonical-url", "host", "date"),
 }
 
 

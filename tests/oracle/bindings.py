@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tests.oracle.match import Node, Tree
+from tests.oracle.values import Typed, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,18 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a name stands for: a node of a document, perhaps with a derived text; or just a constant text."""
+    """What a name stands for: a node of a document, perhaps with a derived value; or just a constant text."""
 
     document: Stored | None
     node: Node | None
-    derived: str | None = None
+    derived: Typed | None = None
 
     @property
     def text(self) -> str:
+        return text_of(self.typed)
+
+    @property
+    def typed(self) -> Typed:
         if self.derived is not None:
             return self.derived
         assert self.document is not None and self.node is not None

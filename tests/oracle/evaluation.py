@@ -17,7 +17,7 @@ from lxml import etree
 from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value
 from tests.oracle.construct import append, as_element, construct, hole_key, holes_of
 from tests.oracle.match import Matcher
-from tests.oracle.values import DERIVED, STRING_TESTS, compare, number, number_text
+from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, text_of
 from xscl import to_xscl
 from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Number, Or, String, VarPath
 from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItems, SelectStar, SubQuery
@@ -167,14 +167,14 @@ class Evaluation:
                 return any(compare(pred.op, left, right) for left, right in pairs)
             case Call():
                 test = STRING_TESTS[pred.name]
-                texts = product(*([_string(atom) for atom in self._atoms(arg, visible)] for arg in pred.args))
-                return any(test(text, other) for text, other in texts)
+                texts = product(*([text_of(atom) for atom in self._atoms(arg, visible)] for arg in pred.args))
+                return any(test(*some) for some in texts)
         raise TypeError(f"not a join predicate: {pred!r}")
 
-    def _atoms(self, operand: Expr, visible: Mapping[str, Value]) -> list[str | float]:
+    def _atoms(self, operand: Expr, visible: Mapping[str, Value]) -> list[Typed]:
         if isinstance(operand, Number):
             return [number(operand.text)]
-        return [value.text for value in self._values(operand, visible)]
+        return [value.typed for value in self._values(operand, visible)]
 
     def _values(self, operand: Expr, visible: Mapping[str, Value]) -> list[Value]:
         """The values that an operand may take: one, or as many as its path finds nodes."""
@@ -187,12 +187,12 @@ class Evaluation:
                 matcher = Matcher(value.document.tree, self._namespaces)
                 return [Value(value.document, node) for node in matcher.nodes(value.node, operand.steps)]
             case String():
-                return [Value(None, None, operand.value)]
+                return [Value(None, None, Literal(operand.value))]
             case Number():
                 return [Value(None, None, number_text(number(operand.text)))]
             case Call():
                 arguments = self._values(operand.args[0], visible)
-                return [replace(value, derived=DERIVED[operand.name](value.text)) for value in arguments]
+                return [replace(value, derived=apply(operand.name, value.typed)) for value in arguments]
         raise TypeError(f"not an operand: {operand!r}")
 
     # ------------------------------------------------------------ SELECT and output documents
@@ -304,7 +304,3 @@ def _is_told(pair: tuple[Stored, ...], pairs: Collection[tuple[Stored, ...]]) ->
     (t1, stream, id) does."""
     places = [(document.t1, document.stream, document.id) for document in pair]
     return len(pair) == 2 and pair[::-1] in pairs and places[1] < places[0]
-
-
-def _string(atom: str | float) -> str:
-    return atom if isinstance(atom, str) else number_text(atom)

@@ -8,12 +8,13 @@ from itertools import chain, product
 
 from lxml import etree
 
-from tests.oracle.values import STRING_TESTS, compare, normalize_space, number, number_text
+from tests.oracle.times import Moment
+from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, text_of
 from xscl.algebra.expressions import And, Axis, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
 
 Bindings = tuple[tuple[str, "Node"], ...]
 Embedding = tuple["Node | None", Bindings]
-FilterValue = list["Node"] | str | float | bool
+FilterValue = list["Node"] | Typed | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Matcher:
             case Rel():
                 return self.nodes(node, expr.steps)
             case String():
-                return expr.value
+                return Literal(expr.value)
             case Number():
                 return number(expr.text)
             case And():
@@ -168,27 +169,16 @@ class Matcher:
             assert isinstance(values[0], list)
             return float(len(values[0]))
         if call.name in STRING_TESTS:
-            return STRING_TESTS[call.name](self._string(values[0]), self._string(values[1]))
-        if call.name == "number" and isinstance(values[0], float):
-            return values[0]
-        text = self._string(values[0])
-        match call.name:
-            case "string":
-                return text
-            case "number":
-                return number(text)
-            case "string-length":
-                return float(len(text))
-            case "normalize-space":
-                return normalize_space(text)
-        raise TypeError(f"not a function of filters: {call.name}")
+            return STRING_TESTS[call.name](*map(self._string, values))
+        value = values[0]
+        return apply(call.name, value if isinstance(value, float | Moment) else self._string(value))
 
-    def _atoms(self, value: FilterValue) -> list[str | float]:
-        """The values that a comparison tries: the string value of each node, or the one string or number."""
+    def _atoms(self, value: FilterValue) -> list[Typed]:
+        """The values that a comparison tries: the string value of each node, or the one string, number or time."""
         return [self.tree.text(node) for node in value] if isinstance(value, list) else [value]
 
     def _string(self, value: FilterValue) -> str:
         """XPath's string(): of a node set, the string value of its first node."""
         if isinstance(value, list):
             return self.tree.text(value[0]) if value else ""
-        return value if isinstance(value, str) else number_text(value)
+        return text_of(value)

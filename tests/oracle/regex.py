@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 Captured = frozenset[tuple[int, str]]
 """The number and the text of each group that has captured some."""
@@ -44,24 +44,42 @@ _SETS: dict[str, Test] = {
 }
 
 
-def matches(text: str, pattern: str) -> bool:
-    """Whether some part of the text matches."""
-    part = _whole(pattern)
+def matches(text: str, pattern: str, flags: str = "") -> bool:
+    """Whether some part of the text matches. The flags may be `i`, `s` and `x`."""
+    part = _whole(pattern, flags)
     return any(True for start in range(len(text) + 1) for _ in part(text, start, frozenset()))
 
 
 @lru_cache(maxsize=1000)
-def _whole(pattern: str) -> Part:
-    reader = _Reader(pattern)
+def _whole(pattern: str, flags: str) -> Part:
+    reader = _Reader(_dense(pattern) if "x" in flags else pattern, flags)
     part = reader.alternatives()
     assert not reader.tokens, f"not a pattern: {pattern!r}"
     return part
 
 
+def _dense(pattern: str) -> str:
+    """The pattern without the white space that is not in brackets."""
+    made, brackets = "", list[str]()
+    while pattern:
+        char, pattern = pattern[0], pattern[1:]
+        if brackets or char not in " \t\r\n":
+            made += char
+        if char == "\\":
+            rest = pattern if brackets else pattern.lstrip(" \t\r\n")
+            made, pattern = made + rest[:1], rest[1:]
+        elif char == "[":
+            brackets.append(char)
+        elif char == "]" and brackets:
+            brackets.pop()
+    return made
+
+
 class _Reader:
     """Takes the tokens of a pattern one by one. The first is at the end of the list."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, flags: str) -> None:
+        self._any_case, self._dot = "i" in flags, "" if "s" in flags else "\n\r"
         self.tokens = _TOKEN.findall(pattern)[::-1]
         self._groups = 0
 
@@ -123,7 +141,10 @@ class _Reader:
             return self._group(capturing=token == "(")
         if token[0] == "\\" and token[1] in "123456789":
             return self._reference(token[1])
-        test = self._brackets() if token == "[" else (lambda char: char not in "\n\r") if token == "." else _test(token)
+        dot = self._dot
+        test = (
+            self._brackets() if token == "[" else (lambda char: char not in dot) if token == "." else self._test(token)
+        )
         return lambda text, at, captured: [(at + 1, captured)] if at < len(text) and test(text[at]) else []
 
     def _group(self, capturing: bool) -> Part:
@@ -171,10 +192,33 @@ class _Reader:
             elif self._peek() == "-" and self.tokens[-2] not in ("]", "[", "-") and _one(token):
                 self.tokens.pop()
                 first, last = _one(token), _one(self._inside())
-                tests.append(_between(first, last))
+                tests.append(self._cased(_between(first, last)))
             else:
-                tests.append(_test(token))
+                tests.append(self._test(token))
         return lambda char: (any(test(char) for test in tests) != negative) and not (without and without(char))
+
+    def _test(self, token: str) -> Test:
+        return self._cased(_test(token)) if _one(token) else _test(token)
+
+    def _cased(self, test: Test) -> Test:
+        """Without regard to case: the test of the character, or of one with the same lower or upper case."""
+        return (lambda char: any(map(test, _case_variants(char)))) if self._any_case else test
+
+
+def _case_variants(char: str) -> frozenset[str]:
+    of_lower, of_upper = _by_case()
+    return frozenset(char + of_lower.get(char.lower(), "") + of_upper.get(char.upper(), ""))
+
+
+@cache
+def _by_case() -> tuple[dict[str, str], dict[str, str]]:
+    """All characters that have the same lower case, and the same upper case."""
+    of_lower, of_upper = dict[str, str](), dict[str, str]()
+    for char in map(chr, range(0x110000)):
+        lower, upper = char.lower(), char.upper()
+        of_lower[lower] = of_lower.get(lower, "") + char
+        of_upper[upper] = of_upper.get(upper, "") + char
+    return of_lower, of_upper
 
 
 def _one(token: str) -> str:

@@ -17,8 +17,9 @@ from urllib.parse import unquote
 import ada_url
 
 from tests.oracle import regex as oracle_regex
+from tests.oracle.times import Moment, moment
 
-_ORDER: dict[str, Callable[[float, float], bool]] = {
+_ORDER: dict[str, Callable[..., bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -29,12 +30,20 @@ _ORDER: dict[str, Callable[[float, float], bool]] = {
 _DIGITS = frozenset("0123456789")
 
 
+Typed = str | float | Moment
+"""What operands are: texts, numbers, times."""
+
+
+class Literal(str):
+    """A text that a query writes."""
+
+
 def number(text: str) -> float:
     """XPath 1.0's number(): the double nearest to the number that the text writes, NaN if it is not a number."""
     written = text.strip(" \t\r\n")
     whole, _, rest = written.removeprefix("-").partition(".")
     if not whole + rest or not _DIGITS.issuperset(whole + rest):
-        return float("nan")
+        return math.nan
     exact = Fraction(int(whole + rest or "0"), 10 ** len(rest))
     try:
         nearest = float(exact)
@@ -52,21 +61,34 @@ def number_text(value: float) -> str:
     return str(int(value)) if value == int(value) else format(Decimal(repr(value)), "f")
 
 
-def compare(op: str, left: str | float, right: str | float) -> bool:
+def text_of(value: Typed) -> str:
+    """A value as a text."""
+    return value.text() if isinstance(value, Moment) else number_text(value) if isinstance(value, float) else value
+
+
+def compare(op: str, left: Typed, right: Typed) -> bool:
     """A comparison as section 4 of the language's definition has it."""
+    both = (left, right)
+    says_time = any(isinstance(value, Literal) and moment(value).at is not None for value in both)
+    if any(isinstance(value, Moment) for value in both) or (
+        op not in ("=", "!=") and says_time and not any(isinstance(value, float) for value in both)
+    ):
+        a, b = (moment(text_of(value)).at for value in both)
+        return op == "!=" if a is None or b is None else _ORDER[op](a, b)
+    assert not isinstance(left, Moment) and not isinstance(right, Moment)
     if isinstance(left, str) and isinstance(right, str) and op in ("=", "!="):
         return ([*map(ord, left)] == [*map(ord, right)]) == (op == "=")
     one, other = (number(value) if isinstance(value, str) else value for value in (left, right))
     return _ORDER[op](one, other)
 
 
-STRING_TESTS: dict[str, Callable[[str, str], bool]] = {
+STRING_TESTS: dict[str, Callable[..., bool]] = {
     "contains": lambda text, part: any(text[at:].startswith(part) for at in range(len(text) + 1)),
     "starts-with": lambda text, part: text[: len(part)] == part,
     "ends-with": lambda text, part: len(part) <= len(text) and text[len(text) - len(part) :] == part,
     "matches": oracle_regex.matches,
 }
-"""The tests on two strings."""
+"""The tests on two strings. The last one may have flags."""
 
 
 # ---------------------------------------------------------------- derived values
@@ -158,4 +180,18 @@ DERIVED: dict[str, Callable[[str], str]] = {
     "canonical-url": canonical_url,
     "host": host,
 }
-"""The functions that derive a value."""
+"""The functions that derive a text."""
+
+
+def apply(name: str, value: Typed) -> Typed:
+    """The value of a function of one value."""
+    match name:
+        case "date":
+            return value if isinstance(value, Moment) else moment(text_of(value))
+        case "number":
+            return value if isinstance(value, float) else number(text_of(value))
+        case "string-length":
+            return float(len(text_of(value)))
+        case "string":
+            return text_of(value)
+    return DERIVED[name](text_of(value))

@@ -42,6 +42,22 @@ declare function local:compare($left, $op as xs:string, $right) as xs:boolean {
 declare function local:any($lefts as item()*, $op as xs:string, $rights as item()*) as xs:boolean {
   some $left in $lefts, $right in $rights satisfies local:compare(local:atom($left), $op, local:atom($right))
 };
+declare function local:time($text as xs:string) as xs:dateTime? {
+  let $text := normalize-space($text) || (if (contains($text, 'T')) then '' else 'T00:00:00')
+  return if (not($text castable as xs:dateTime)) then ()
+         else let $time := xs:dateTime($text)
+              return if (exists(timezone-from-dateTime($time))) then $time
+                     else adjust-dateTime-to-timezone($time, xs:dayTimeDuration('PT0S'))
+};
+declare function local:compare-times($left as xs:string, $op as xs:string, $right as xs:string) as xs:boolean {
+  let $a := local:time($left), $b := local:time($right)
+  return if (empty($a) or empty($b)) then $op = '!='
+         else switch ($op) case '=' return $a = $b case '!=' return $a != $b case '<' return $a < $b
+              case '<=' return $a <= $b case '>' return $a > $b default return $a >= $b
+};
+declare function local:any-times($lefts as item()*, $op as xs:string, $rights as item()*) as xs:boolean {
+  some $left in $lefts, $right in $rights satisfies local:compare-times(string($left), $op, string($right))
+};
 declare function local:atom($item as item()) { if ($item instance of node()) then string($item) else $item };
 """
 

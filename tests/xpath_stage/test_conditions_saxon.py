@@ -12,6 +12,7 @@ from lxml import etree
 from mmqjp.answers import residual
 from tests.support.saxon import saxon_of_document
 from xpath_stage.conditions import holds
+from xscl.algebra.comparisons import is_of_times
 from xscl.algebra.expressions import And, Call, Compare, CompareOp, Expr, NameTest, Not, Number, Or, Rel, Step, String
 from xscl.lower_paths import PatternBuilder
 
@@ -35,7 +36,10 @@ VALUES: tuple[str, ...] = (
     "ab",
     "a  b",
 )
-VALUES += ("\t1\n", "1000000000000", "0.00001", "1.1", "2.675", "9007199254740993", "0.30000000000000004", "NaN", "ÄΣ")
+TIMES: tuple[str, ...] = ("2026-07-16", "2026-07-16T08:30:00Z", "2026-07-16T10:30:00+02:00", "2026-07-15T24:00:00")
+TIMES += ("2026-07-16T00:00:00.5",)
+VALUES += (*TIMES, "2026-02-30", "\t1\n", "1000000000000", "0.00001", "1.1", "2.675", "9007199254740993")
+VALUES += ("0.30000000000000004", "NaN", "ΣÄ")
 NUMERALS: tuple[str, ...] = (
     "1",
     "2",
@@ -80,8 +84,16 @@ class Maker:
             return rng.choice((And(arms), Or(arms), Not(arms[0])))
         if shape < 5:
             name = rng.choice(("contains", "starts-with", "ends-with", "matches"))
-            other = String(rng.choice(PATTERNS)) if name == "matches" else self._value(1)
-            return Call(name, (self._value(1), other))
+            if name == "matches":
+                flags = (String(rng.choice(("i", "s", "x", "ix"))),) if rng.random() < 0.5 else ()
+                return Call(name, (self._value(1), String(rng.choice(PATTERNS)), *flags))
+            return Call(name, (self._value(1), self._value(1)))
+        if shape < 6:
+            if rng.random() < 0.3:
+                return Compare(rng.choice(OPERATORS[2:]), self._path(), String(rng.choice(TIMES)))
+            time: Expr = Call("date", (self._value(1),))
+            other: Expr = Call("date", (self._path(),)) if rng.random() < 0.3 else String(rng.choice(TIMES))
+            return Compare(rng.choice(OPERATORS), *((other, time) if rng.random() < 0.2 else (time, other)))
         return Compare(rng.choice(OPERATORS), self._value(2), self._value(2))
 
     def _value(self, depth: int) -> Expr:
@@ -93,7 +105,7 @@ class Maker:
             return Number(rng.choice(NUMERALS))
         if shape < 6 or not depth:
             return String(rng.choice(VALUES))
-        name = rng.choice(("normalize-space", "string", "string-length", "number", "count"))
+        name = rng.choice(("normalize-space", "lower-case", "upper-case", "string", "string-length", "number", "count"))
         return Call(name, (self._path() if name == "count" else self._value(depth - 1),))
 
     def _path(self) -> Rel:
@@ -119,6 +131,9 @@ def in_xquery(expr: Expr) -> str:
             return f"({in_xquery(one)} or {in_xquery(other)})"
         case Not(arg=arg):
             return f"not({in_xquery(arg)})"
+        case Compare(op=op, left=left, right=right) if is_of_times(expr):
+            sides = [text_of(side.args[0]) if isinstance(side, Call) else in_xquery(side) for side in (left, right)]
+            return f"local:any-times({sides[0]}, '{op}', {sides[1]})"
         case Compare(op=op, left=left, right=right):
             return f"local:any({in_xquery(left)}, '{op}', {in_xquery(right)})"
         case Call(name="count", args=(arg,)):

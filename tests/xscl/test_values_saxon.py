@@ -64,9 +64,9 @@ def said(test: Callable[..., bool]) -> Callable[..., str]:
     return lambda *arguments: "true" if test(*arguments) else "false"
 
 
-def ours(text: str, pattern: str) -> str:
+def ours(text: str, pattern: str, flags: str = "") -> str:
     try:
-        return said(functions.matches)(text, pattern)
+        return said(functions.matches)(text, pattern, flags)
     except PatternError:
         return INVALID
 
@@ -170,6 +170,51 @@ def regex_cases(seed: int, patterns: int, odd: int = 0) -> list[tuple[str, str]]
 
 def test_regular_expressions() -> None:
     check("matches($c(1), $c(2))", regex_cases(6, 500), ours, said(oracle_regex.matches))
+
+
+FLAGS = ("i", "s", "x", "is", "ix", "")
+
+
+def test_regular_expressions_with_flags() -> None:
+    rng = Random(9)
+    maker = RegexMaker(rng, references=False)
+    cases = []
+    for _ in range(500):
+        pattern, flags = maker.pattern(1), rng.choice(FLAGS)
+        if "x" in flags:
+            pattern = "".join(char + rng.choice(("", "", " ", "\t\n")) for char in pattern)
+        for _ in range(2):
+            text = random_text(rng, pattern)[:5]
+            cases.append((text.swapcase() if rng.random() < 0.5 else text, pattern, flags))
+    check("matches($c(1), $c(2), $c(3))", cases, ours)
+    valid = [case for case in cases if ours(*case) != INVALID]
+    assert len(valid) > 800
+    check("matches($c(1), $c(2), $c(3))", valid, said(oracle_regex.matches))
+
+
+def test_which_letters_are_alike_without_regard_to_case() -> None:
+    """The oracle judges all letters with case. Saxon knows those of an older Unicode, and has no others."""
+    cased = [char for char in LEGAL if char.lower() != char or char.upper() != char]
+    rng = Random(10)
+    for char in rng.sample(cased, 300) + list("kKsSßẞıiIİſµμΩωϑθϴǅ"):
+        for other in {char.lower()[:1], char.upper()[:1], char.title()[:1], rng.choice(cased)}:
+            for pattern in (f"^{char}$", f"[^{char}]", f"[{min(char, 'k')}-{max(char, 'k')}]"):
+                found = functions.matches(other, pattern, "i")
+                assert found == oracle_regex.matches(other, pattern, "i"), (other, pattern)
+    last = max(map(ord, cased))
+    assert last < 0x20000, "xscl.algebra.regex.flags looks no further"
+
+
+@pytest.mark.parametrize("flags", ["m", "q", "I", "i;", " "])
+def test_flags_that_there_are_not(flags: str) -> None:
+    with pytest.raises(PatternError, match="the flags here are i, s and x"):
+        functions.matches("a", "a", flags)
+
+
+def test_a_back_reference_without_regard_to_case_is_refused() -> None:
+    with pytest.raises(PatternError, match="without regard to case"):
+        functions.matches("aA", r"(a)\1", "i")
+    assert functions.matches("aa", r"(a) \1", "x")
 
 
 def test_which_regular_expressions_there_are() -> None:

@@ -12,7 +12,9 @@ from decimal import Decimal
 
 from common.urls import canonical_url, url_host
 from xscl.algebra.expressions import CompareOp
+from xscl.algebra.order import ORDER
 from xscl.algebra.regex.search import compile_pattern
+from xscl.algebra.times import time_text
 
 _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*")
 _SPACE = " \t\r\n"
@@ -35,10 +37,14 @@ def number_string(text: str) -> str:
     >>> number_string("5.0"), number_string("-.50"), number_string("-0")
     ('5', '-0.5', '0')
     """
-    value = float(text)
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return str(int(value)) if value == int(value) else format(Decimal(repr(value)), "f")
+    return number_text(float(text))
+
+
+def number_text(value: float) -> str:
+    """XPath 1.0's string() of a number: NaN, Infinity, or digits without an exponent and trailing zeros."""
+    if math.isfinite(value):
+        return str(int(value)) if value == int(value) else format(Decimal(repr(value)), "f")
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
@@ -53,19 +59,7 @@ def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
         return (left == right) is (op == "=")
     a = xpath_number(left) if isinstance(left, str) else left
     b = xpath_number(right) if isinstance(right, str) else right
-    match op:
-        case "=":
-            return a == b
-        case "!=":
-            return a != b
-        case "<":
-            return a < b
-        case "<=":
-            return a <= b
-        case ">":
-            return a > b
-        case ">=":
-            return a >= b
+    return ORDER[op](a, b)
 
 
 def normalize_space(text: str) -> str:
@@ -76,14 +70,20 @@ def normalize_space(text: str) -> str:
     return _SPACES.sub(" ", text.strip(_SPACE))
 
 
+NUMERIC: dict[str, Callable[[str], float]] = {"number": xpath_number, "string-length": lambda text: float(len(text))}
+"""The functions that derive a number from a string value. They never fail."""
+
 DERIVED: dict[str, Callable[[str], str]] = {
     "lower-case": str.lower,
     "upper-case": str.upper,
     "normalize-space": normalize_space,
     "canonical-url": canonical_url,
     "host": url_host,
+    "date": time_text,
+    "number": lambda text: number_text(xpath_number(text)),
+    "string-length": lambda text: str(len(text)),
 }
-"""The functions that derive a value from a node's string value. They never fail.
+"""The functions that derive a value from a node's string value, as a text. They never fail.
 
 `lower-case` and `upper-case` are Unicode's full case mappings, the same in any language, as XPath's Functions and
 Operators (5.4.7, 5.4.8) demand: ß becomes SS, and a sigma at a word's end a final one. (Saxon maps each character by
@@ -111,11 +111,20 @@ def ends_with(text: str, suffix: str) -> bool:
     return text.endswith(suffix)
 
 
-def matches(text: str, pattern: str) -> bool:
+def matches(text: str, pattern: str, flags: str = "") -> bool:
     """Whether a part of `text` matches the XPath 2.0 regular expression `pattern`. `^` and `$` anchor it.
 
     Raises:
-        PatternError: if `pattern` is no regular expression.
+        PatternError: if `pattern` is no regular expression, or `flags` has others than `i`, `s` and `x`.
         PatternLimit: if the search would take too long.
     """
-    return compile_pattern(pattern).found_in(text)
+    return compile_pattern(pattern, flags).found_in(text)
+
+
+TESTS: dict[str, Callable[..., bool]] = {
+    "contains": contains,
+    "starts-with": starts_with,
+    "ends-with": ends_with,
+    "matches": matches,
+}
+"""The functions that are conditions. `matches` may fail."""

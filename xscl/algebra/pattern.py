@@ -11,8 +11,9 @@ from common.remembered import Remembered
 from xscl.algebra.expressions import NodeKind
 
 EXTENSION_PREFIX = "mmqjp"
-"""The prefix of our own functions in a condition's XPath text: `ends-with` and `matches`, which XPath 1.0 lacks, and
-`number`, `string` and `compare` (of numbers), which libxml2 gets wrong: it reads 1e3 as a number, and writes 1e+12."""
+"""The prefix of our own functions in a condition's XPath text: those that XPath 1.0 lacks, such as `lower-case`, and
+`compare-times`; and `number`, `string` and `compare` (of numbers), which libxml2 gets wrong: it reads 1e3 as a number,
+and writes 1e+12."""
 
 
 @quick

@@ -48,12 +48,12 @@ class Pattern:
     """A compiled regular expression, which any number of threads may use.
 
     Raises:
-        PatternError: if `pattern` is no regular expression, or is too large.
+        PatternError: if `pattern` is no regular expression or is too large, or if there is no such flag.
     """
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, flags: str = "") -> None:
         self.pattern = pattern
-        tree = parse(pattern)
+        tree = parse(pattern, flags)
         self._size = size(tree)
         self._symbols = Alphabet(dict.fromkeys(_sets(tree)))
         self._ascii = self._symbols.ascii()
@@ -114,13 +114,13 @@ class Pattern:
 
 
 @lru_cache(maxsize=4096)
-def compile_pattern(pattern: str) -> Pattern:
-    """A regular expression of XPath 2.0, compiled; each is compiled once.
+def compile_pattern(pattern: str, flags: str = "") -> Pattern:
+    """A regular expression of XPath 2.0 with its flags, compiled; each is compiled once.
 
     Raises:
-        PatternError: if `pattern` is no regular expression, or is too large.
+        PatternError: if `pattern` is no regular expression or is too large, or if there is no such flag.
     """
-    return Pattern(pattern)
+    return Pattern(pattern, flags)
 
 
 class Alphabet(dict[int, str]):

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from common.errors import InputError
-from xscl.algebra.regex import charsets
+from xscl.algebra.regex import charsets, flags
 from xscl.algebra.regex.charsets import CharSet
 
 MAX_PATTERN = 500
@@ -89,16 +89,18 @@ class Reference:
 Regex = Chars | Edge | Sequence | Choice | Repeat | Group | Reference
 
 
-def parse(pattern: str) -> Regex:
-    """The tree of a regular expression.
+def parse(pattern: str, given: str = "") -> Regex:
+    """The tree of a regular expression with the given flags.
 
     Raises:
         PatternError: if `pattern` is no regular expression, is longer than MAX_PATTERN or larger than MAX_SIZE, or
-            nests deeper than MAX_DEPTH.
+            nests deeper than MAX_DEPTH; or if `given` has other flags than `i`, `s` and `x`.
     """
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"it is longer than {MAX_PATTERN} characters")
-    tree = _Parser(pattern).regex()
+    if not set(given) <= set(flags.KNOWN):
+        raise PatternError(f'the flags here are i, s and x, not "{given}"')
+    tree = _Parser(pattern, given).regex()
     if size(tree) > MAX_SIZE:
         raise PatternError(f"it is larger than {MAX_SIZE} characters when its repetitions are written out")
     return tree
@@ -136,8 +138,10 @@ def _count(digits: str) -> int:
 class _Parser:
     """Reads a pattern from left to right. `_at` is the place of the next character."""
 
-    def __init__(self, pattern: str) -> None:
-        self._text = pattern
+    def __init__(self, pattern: str, given: str) -> None:
+        self._text = flags.without_space(pattern) if "x" in given else pattern
+        self._ignores_case = "i" in given
+        self._dot = charsets.ALL if "s" in given else _DOT
         self._at = 0
         self._depth = 0
         self._opened = 0
@@ -214,12 +218,15 @@ class _Parser:
         if char in "^$":
             return Edge(char == "$")
         if char == ".":
-            return Chars(_DOT)
+            return Chars(self._dot)
         if char in "?*+":
             raise self._error(f"{char} repeats nothing: write \\{char} for the character", self._at - 1)
         if char in _META:
             raise self._error(f"write \\{char} for the character {char}", self._at - 1)
-        return Chars(charsets.single(char))
+        return Chars(self._cased(charsets.single(char)))
+
+    def _cased(self, chars: CharSet) -> CharSet:
+        return flags.with_case_variants(chars) if self._ignores_case else chars
 
     def _group(self) -> Regex:
         opened = self._at
@@ -255,6 +262,8 @@ class _Parser:
             self._at += 1
         if number not in self._closed:
             raise self._error(f"\\{number} refers to a group that is not closed before it", at)
+        if self._ignores_case:
+            raise self._error(f"\\{number} cannot be compared without regard to case: leave out the flag i", at)
         return Reference(number)
 
     # ------------------------------------------------------------ characters and sets
@@ -291,8 +300,7 @@ class _Parser:
         self._deeper(1)
         negative = self._took("^")
         start = self._at
-        sets: list[CharSet] = []
-        without = charsets.NONE
+        sets, without = list[CharSet](), charsets.NONE
         while not self._took("]"):
             if not self._next():
                 raise self._error("this bracket is not closed", opened)
@@ -323,14 +331,14 @@ class _Parser:
         if self._next() != "-" or self._next(1) in ("]", "[") or self._text.startswith("--[", self._at):
             if self._text.startswith("--]", at):
                 raise self._error("two hyphens at the end of brackets: write one")
-            return charsets.single(first)
+            return self._cased(charsets.single(first))
         self._at += 1
         if self._text[at] == "-" or self._next() == "-":
             raise self._error("a range that begins or ends with a hyphen is written with \\-")
         last = self._bracket_char()
         if last < first:
             raise self._error(f"the range {first}-{last} is empty", at)
-        return ((ord(first), ord(last)),)
+        return self._cased(((ord(first), ord(last)),))
 
     def _bracket_char(self) -> str:
         char = self._next()
