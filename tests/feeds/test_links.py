@@ -77,7 +77,8 @@ def addresses(feed: str, origin: Origin = HERE) -> list[str]:
     (document,) = History().settle(read_entries(feed.encode(), origin))
     assert isinstance(document, Document), document
     item = etree.fromstring(document.xml_bytes())
-    found = [item.findtext("item_url"), item.findtext("channel_url"), *(link.get("href") for link in item.iter("link"))]
+    found = [item.findtext(name) for name in ("item_url", "channel_url")]
+    found += [link.get("href") for link in item.iter("link", "enclosure")]
     content = etree.fromstring(f"<x>{item.findtext('content', '')}</x>", etree.HTMLParser())
     found += [str(value) for value in content.xpath("//@href | //@src | //@cite")]  # type: ignore[union-attr]
     return [address for address in found if address]

@@ -1,0 +1,89 @@
+"""What a reader calls a feed, and the folders that it is in, from lists through archives to items."""
+
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from feeds import Document, read_documents
+from feeds.drop_directory import Sidecar, read_sidecar, sidecar_json
+from feeds.fetch.archive import Archive, Capture
+from feeds.fetch.drop_archive import DropArchive
+from feeds.fetch.feed_state import FeedState
+from feeds.fetch.lists import read_feed_lists
+from feeds.fetch.state import FetchStore
+from feeds.fetch.warc_archive import WarcArchive
+from feeds.item import MOST_FOLDERS
+from tests.support.feed_server import START, rss
+
+TITLE, FOLDERS = 'Größe: 10 € \U0001f600; "x" <y> %41', ("Nachrichten/日本", "a: b", "c, d")
+
+
+def drops(directory: Path) -> Archive:
+    return DropArchive(directory)
+
+
+def warcs(directory: Path) -> Archive:
+    return WarcArchive(directory, "", lambda mark: None)
+
+
+@pytest.mark.parametrize("kind", [drops, warcs])
+def test_any_title_and_folder_comes_through_an_archive(tmp_path, kind):
+    archive = kind(tmp_path / "crawl")
+    told = "https://a.example/", "a", "https://a.example/", 200, (), START, "ab" * 32, rss("one").encode()
+    archive.keep(Capture(*told, TITLE, FOLDERS))
+    archive.finish()
+    (document,) = read_documents([tmp_path / "crawl"], feeds="item")
+    assert isinstance(document, Document)
+    item = etree.fromstring(document.xml_bytes())
+    assert item.findtext("feed_title") == TITLE
+    assert [folder.text for folder in item.iter("folder")] == ["Nachrichten", *FOLDERS]
+
+
+@pytest.mark.parametrize(
+    "notes", ['{"title": 1, "folders": "News"}', '{"title": null, "folders": {"a": 1}}', '{"folders": [1, null]}', "{}"]
+)
+def test_notes_of_other_crawlers_may_be_anything(tmp_path, notes):
+    (tmp_path / "f.json").write_text(notes)
+    assert read_sidecar(tmp_path / "f.json") == Sidecar()
+
+
+def test_a_sidecar_is_read_as_it_was_written(tmp_path):
+    sidecar = Sidecar(url="https://a.example/", fetched=START, title=TITLE, folders=FOLDERS)
+    (tmp_path / "f.json").write_bytes(sidecar_json(sidecar))
+    assert read_sidecar(tmp_path / "f.json") == sidecar
+
+
+def listed(tmp_path: Path, body: str) -> FeedState:
+    (tmp_path / "f.opml").write_text(f"<opml><body>{body}</body></opml>", "utf-8")
+    (feed,), _ = read_feed_lists([str(tmp_path / "f.opml")])
+    return feed
+
+
+def test_a_feed_is_in_all_the_folders_where_it_is_listed(tmp_path):
+    feed = "<outline text='{}' xmlUrl='https://a.example/'/>"
+    named = (
+        f"<outline text='A'>{feed.format('')}</outline>{feed.format('T')}<outline text='B'>{feed.format('U')}</outline>"
+    )
+    found = listed(tmp_path, named)
+    assert (found.title, found.folders) == ("T", ("A", "B"))
+    many = "".join(f"<outline text='{n}'>{feed.format('')}</outline>" for n in range(3 * MOST_FOLDERS))
+    assert len(listed(tmp_path, many).folders) == MOST_FOLDERS
+
+
+def test_an_address_is_no_title(tmp_path):
+    assert listed(tmp_path, "<outline text='https://a.example/' xmlUrl='https://a.example/'/>").title == ""
+
+
+def test_what_a_list_does_not_say_stays(tmp_path):
+    url = "https://a.example/"
+    with FetchStore(tmp_path / "fetch.sqlite", write=True) as store:
+        for feed, title, folders in [
+            (FeedState(url, "a", "T", "F"), "T", ("F",)),
+            (FeedState(url, "a"), "T", ("F",)),
+            (FeedState(url, "a", "", "G\nH/I"), "T", ("G", "H/I")),
+            (FeedState(url, "a", "U"), "U", ()),
+        ]:
+            store.add([feed])
+            (known,) = store.feeds()
+            assert (known.title, known.folders) == (title, folders)
