@@ -13,7 +13,6 @@ from feeds.entries import EntryForm
 from feeds.files import printable
 from feeds.history import History
 from feeds.kinds import FEED_SUFFIXES
-from feeds.sightings import Item
 from feeds.tail import Tail
 from feeds.times import Now, now_us, time_reader
 from feeds.unreadable import or_reject
@@ -29,26 +28,46 @@ def read_documents(
 ) -> Iterator[Document | Reject]:
     """The documents of all paths, path by path, and a Reject for each thing that could not be made one.
 
+    `history` is what is known of entries before, and says whether those that have changed are documents again; without
+    it they are. For the rest see `tails_of`. What is read raises nothing: a file that cannot be read is a Reject.
+    """
+    return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
+
+
+def settled(tails: Iterable[Tail], history: History) -> Iterator[Document | Reject]:
+    """The documents and rejects that a history finds in all files of some tails."""
+    files = chain.from_iterable(tail.drain() for tail in tails)
+    return history.settle(chain.from_iterable(or_reject(items, file) for file, items in files))
+
+
+def tails_of(
+    paths: Iterable[str | Path],
+    *,
+    feeds: EntryForm | None = None,
+    time_xpath: str | None = None,
+    now: Now = now_us,
+    prefix: str = "",
+) -> list[Tail]:
+    """A tail for each path. `prefix` is put before their names.
+
     `feeds` makes each entry of a feed file a document ("item": normalised, "raw": as it stands). `time_xpath` says
-    where an XML file holds its time. `now` times JSON lines that give no time. `history` is what is known of entries
-    before, and says whether those that have changed are documents again; without it they are.
-    All paths are looked at before the first document is read.
+    where an XML file holds its time. `now` times JSON lines that give no time. All paths are looked at.
 
     Raises SourceError for a path that is missing, empty or of a kind that is not known, and for a `time_xpath` that is
-    not XPath. What is read raises nothing: a file that cannot be read is a Reject.
+    not XPath.
     """
     if time_xpath is not None:
         time_reader(time_xpath)  # which is told also if there is no path to read
+    return [_tail(Path(path), feeds, time_xpath, now, prefix) for path in paths]
 
-    def read(path: Path) -> Iterator[Item]:
-        is_directory = _is_directory(path)
-        tail = Tail(path, feeds=feeds, time_xpath=time_xpath, relative=not is_directory, now=now)
-        if is_directory and tail.names() == set():
-            raise _empty(path, feeds)
-        return chain.from_iterable(or_reject(items, file) for file, items in tail.drain())
 
-    found = chain.from_iterable([read(Path(path)) for path in paths])
-    return (history or History()).settle(found)
+def _tail(path: Path, feeds: EntryForm | None, time_xpath: str | None, now: Now, prefix: str) -> Tail:
+    is_directory = _is_directory(path)
+    name = prefix + printable(str(path.absolute()))
+    tail = Tail(path, feeds=feeds, time_xpath=time_xpath, name=name, relative=not is_directory, now=now)
+    if is_directory and tail.names() == set():
+        raise _empty(path, feeds)
+    return tail
 
 
 def _is_directory(path: Path) -> bool:

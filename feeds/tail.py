@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -69,6 +69,11 @@ class WaitingFile:
     def feed(self) -> str:
         """The address of the feed that the file is a version of; "" if it is not known."""
         return feed_address(self.path) if self.tail.has_feeds and not self.lines else ""
+
+
+def any_file(file: SourceFile) -> bool:
+    """The default of `Tail.drain`: every file is wanted."""
+    return True
 
 
 class Tail:
@@ -186,10 +191,10 @@ class Tail:
                 yield ReadItem(item, to(count))
             yield ReadItem(None, to(ALL_READ))
 
-    def drain(self) -> Iterator[tuple[str, Iterator[Item]]]:
-        """All items of each file that is there, with the file's name, in the order in which files are read, as if
-        nothing were ever added. The items raise OSError if the file cannot be read."""
-        for file in in_order(self._listing.files()):
+    def drain(self, is_wanted: Callable[[SourceFile], bool] = any_file) -> Iterator[tuple[str, Iterator[Item]]]:
+        """All items of each file that is there and wanted, with the file's name, in the order in which files are read,
+        as if nothing were ever added. The items raise OSError if the file cannot be read."""
+        for file in in_order(filter(is_wanted, self._listing.files())):
             yield file.name, self._items(file)
 
     def _items(self, file: SourceFile) -> Iterator[Item]:

@@ -16,7 +16,7 @@ from feeds.size import input_bytes
 from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure
-from mmqjp.commands.progress import progress_shown
+from mmqjp.commands.progress import live_line, progress_shown
 from mmqjp.documents.watermarks import Timing
 from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
 from mmqjp.session import Session
@@ -61,7 +61,8 @@ def chosen_engine(
 
 def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
     """The Spark session that the options describe."""
-    with umask_of(shared=shared):
+    with live_line() as show, umask_of(shared=shared):
+        show("starting Spark ...")
         return open_session("spark", master)
 
 
@@ -78,8 +79,11 @@ def open_engine(
     read_only: bool = False,
     shared: bool = False,
 ) -> Session:
-    """The engine that the options describe. It logs no dead letters: the caller reports them."""
-    with umask_of(shared=shared or (state is not None and is_shared(state))):
+    """The engine that the options describe. It logs no dead letters: the caller reports them. A terminal is told
+    meanwhile that Spark is being started."""
+    with live_line() as show, umask_of(shared=shared or (state is not None and is_shared(state))):
+        if engine == SPARK:
+            show("starting Spark ...")
         return Session(
             engine,
             state=state,

@@ -1,4 +1,4 @@
-"""The progress bar of commands that read or register many queries."""
+"""How commands show what they do: the progress bar of reading or registering many queries, and a line of counts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -29,6 +30,28 @@ def progress_shown(clock: Callable[[], float] = time.monotonic) -> Iterator[None
             yield
     finally:
         bar.close()
+
+
+@contextmanager
+def live_line(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str], None]]:
+    """Yields a function that shows a text, in place of the one before, on standard error. Only a terminal gets
+    anything. The text is gone at the end."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    following, is_shown = clock(), False
+
+    def show(text: str) -> None:
+        nonlocal following, is_shown
+        if (now := clock()) >= following:
+            following, is_shown = now + INTERVAL, True
+            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+    try:
+        yield show
+    finally:
+        if is_shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 class _Bar:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,8 +14,9 @@ from common.private import make_inside
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
-from feeds.sources import read_documents
+from feeds.sources import settled, tails_of
 from mmqjp.answers.quota import Quota
+from mmqjp.commands.console import counted
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.fetching import (
@@ -52,6 +52,8 @@ from mmqjp.commands.options import (
     time_xpath_option,
     versions_option,
 )
+from mmqjp.commands.progress import live_line
+from mmqjp.commands.run_reports import report_dead_letters, report_future, report_paused
 from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
@@ -60,15 +62,13 @@ from mmqjp.present.read import MatchReader
 from mmqjp.service.drops import DropDirectory
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH
+from mmqjp.service.rereading import FILES, Rereading, reading_of
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
 from mmqjp.sinks.jsonl import open_sink
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
 from mmqjp.text import printable_line
-
-LISTED_PAUSED = 10
-"""How many paused queries are listed."""
 
 NOT_KEPT = "without --state nothing is kept"
 
@@ -181,7 +181,8 @@ def run(
     history, fetched_history = (
         History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
     )
-    documents = read_documents(paths, feeds=feeds, time_xpath=time_xpath, history=history)
+    reading = reading_of(feeds, time_xpath, versions, most_versions)
+    tails = tails_of(paths, feeds=feeds, time_xpath=time_xpath, prefix=FILES + reading)
     engine = chosen_engine(engine, state, master, paths).engine
     dead, target, chosen = DeadLetters(dead_letters_path), check_output(output), chosen_format(form, output)
     quota = Quota(max_matches, max_outputs, max_work)
@@ -199,7 +200,7 @@ def run(
             delivery.prepare()
         dead.begin()
         try:
-            drops = intake = report = None
+            drops = intake = report = rereading = None
             if lists:
                 fetched_into = make_inside(state, DROPS) if state else Path(here.enter_context(TemporaryDirectory()))
                 drops = DropDirectory(fetched_into, keep_drops)
@@ -212,35 +213,40 @@ def run(
                 elif not opened.registry.subscriptions:
                     raise Failure(f"{state} has no queries; name a file of queries with --queries")
                 with gc_frozen():
-                    process(opened, ((batch, NO_METADATA) for batch in batches(documents, batch_size)), dead)
+                    if state is None:
+                        found = batches(settled(tails, history), batch_size)
+                        process(opened, ((batch, NO_METADATA) for batch in found), dead)
+                    else:
+                        rereading = Rereading(opened, tails, history, reading, batch_size)
+                        process(opened, rereading.batches(), dead, rereading)
                     if drops is not None:
-                        tails = [drops.tail(feeds or "item")]
-                        intake = Intake(opened, tails, fetched_history, batch_size, BATCH_BYTES, unreadable)
+                        fetched_tail = drops.tail(feeds or "item")
+                        intake = Intake(opened, [fetched_tail], fetched_history, batch_size, BATCH_BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
                 if delivery is not None:
                     written = deliver(opened, delivery)
                 else:
                     written = show_new(opened, before, chosen, output, utc=utc)
-                if intake is not None:
-                    drop_superseded(opened, intake)
+                drop_superseded(opened, [source for source in (intake, rereading) if source is not None])
         except KeyboardInterrupt:
             raise Interrupted(_kept(opened.counters().documents, state)) from None
         finally:
             dead.close()
-            _report_dead_letters(dead, dead_letters_path)
-            _report_future(history.future + fetched_history.future)
-            _report_paused(opened)
+            report_dead_letters(dead, dead_letters_path)
+            report_future(history.future + fetched_history.future)
+            report_paused(opened)
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(
-            f"mmqjp: {counters.documents:,} documents, {counters.duplicates:,} already known, "
+            f"mmqjp: {_files(rereading)}{counters.documents:,} documents, {counters.duplicates:,} already known, "
             f"{dead.count:,} dead letters, {written:,} outputs",
             err=True,
         )
     if report is not None:
         require_a_success(report)
-    if dead.count and not counters.documents and not counters.duplicates:
+    unchanged = rereading is not None and rereading.unchanged
+    if dead.count and not counters.documents and not counters.duplicates and not unchanged:
         raise Failure("no document was accepted: all are dead letters")
 
 
@@ -257,24 +263,38 @@ def unreadable(file: str, reason: str) -> None:
         click.echo(f"mmqjp: {printable_line(file)} {reason}; the next run with the same --state reads it", err=True)
 
 
-def drop_superseded(engine: Session, intake: Intake) -> None:
+def drop_superseded(engine: Session, read: Sequence[Intake | Rereading]) -> None:
     """Every PRUNE_INTERVAL batches, drops the notes on what was read that later ones have superseded."""
-    if engine.batch - int(engine.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
-        engine.prune(None, None, *intake.listing())
+    if read and engine.batch - int(engine.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
+        listings = [one.listing() for one in read]
+        sources = [source for names, _ in listings for source in names]
+        engine.prune(None, None, sources, {file for _, files in listings for file in files})
         engine.commit_metadata(CommitMetadata(settings={PRUNED_AT_BATCH: str(engine.batch)}))
 
 
-def process(engine: Session, found: Iterable[Batch], dead: DeadLetters) -> None:
+def process(engine: Session, found: Iterable[Batch], dead: DeadLetters, rereading: Rereading | None = None) -> None:
     """Processes batches. On a terminal, shows the counts so far."""
-    live = sys.stderr.isatty()
-    for documents, metadata in found:
-        engine.process(documents, metadata)
-        dead.add(engine.last_dead_letters())
-        if live:
+    with live_line() as show:
+
+        def so_far() -> None:
             seen = engine.counters()
-            click.echo(f"\r{seen.documents:,} documents, {seen.outputs:,} outputs", nl=False, err=True)
-    if live:
-        click.echo("\r\x1b[K", nl=False, err=True)
+            show(f"{_files(rereading)}{seen.documents:,} documents, {seen.outputs:,} outputs")
+
+        if rereading is not None:
+            rereading.told = so_far
+        for documents, metadata in found:
+            engine.process(documents, metadata)
+            dead.add(engine.last_dead_letters())
+            so_far()
+
+
+def _files(rereading: Rereading | None) -> str:
+    """How many files are read, and how many are unchanged, if that is known."""
+    if rereading is None:
+        return ""
+    parts = [f"{rereading.read:,} of {rereading.waiting:,} files read"] if rereading.waiting else []
+    parts += [f"{counted(rereading.unchanged, 'file')} unchanged"] if rereading.unchanged else []
+    return ", ".join([*parts, ""])
 
 
 def deliver(engine: Session, delivery: Delivery) -> int:
@@ -303,34 +323,3 @@ def _kept(documents: int, state: Path | None) -> str:
     if state is None:
         return NOT_KEPT
     return f"{documents:,} documents are committed in {state}; the same command continues from there"
-
-
-def _report_paused(engine: Session) -> None:
-    """Reports the paused queries, which were not answered for all documents."""
-    paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
-    for query in paused[:LISTED_PAUSED]:
-        click.echo(f"mmqjp: {query.name} is paused: {printable_line(str(query.paused))}", err=True)
-    if len(paused) > LISTED_PAUSED:
-        click.echo(f"mmqjp: and {len(paused) - LISTED_PAUSED:,} more are paused", err=True)
-
-
-def _report_future(future: Counter[str]) -> None:
-    """Reports entries dated after their fetch, and the feed with the most of them. `future` counts them by feed."""
-    for source, count in future.most_common(1):
-        total = future.total()
-        what = f"{total:,} feed entr{'ies' if total > 1 else 'y'} dated after the fetch"
-        click.echo(f"mmqjp: {what}, given the time of the fetch; {count:,} from {printable_line(source)}", err=True)
-
-
-def _report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
-    if not dead.count:
-        return
-    what = f"{dead.count:,} dead letter{'s' if dead.count > 1 else ''} (documents left out)"
-    if path is not None:
-        click.echo(f"mmqjp: {what} in {path}", err=True)
-        return
-    click.echo(f"mmqjp: {what}; --dead-letters FILE writes them to a file", err=True)
-    for reason in dead.reasons:
-        click.echo(f"  {printable_line(reason)}", err=True)
-    if dead.count > len(dead.reasons):
-        click.echo(f"  and {dead.count - len(dead.reasons):,} more", err=True)

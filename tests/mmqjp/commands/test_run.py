@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import mmqjp.demo
-from feeds.sources import read_documents
+from feeds.tail import Tail
 from join_stage.joiner import PLANS
-from mmqjp.commands import run as run_module
 from mmqjp.session import Session
 from tests.support.cli import DOCUMENTS, LINES, PROGRAM, QUERIES, write_documents, write_queries
 from tests.support.cli import mmqjp as call
@@ -187,13 +186,15 @@ def test_what_could_not_be_written_is_written_by_the_next_run(run, tmp_path, mon
 
 
 def test_interrupted_between_batches_keeps_what_was_committed(run, tmp_path, monkeypatch):
-    def interrupted(*arguments, **options):
-        yield from islice(read_documents(*arguments, **options), 3)
+    real = Tail._items
+
+    def interrupted(self, file):
+        yield from islice(real(self, file), 3)
         raise KeyboardInterrupt
 
     state = ("--state", tmp_path / "state", "--batch-size", "2")
     with monkeypatch.context() as patched:
-        patched.setattr(run_module, "read_documents", interrupted)
+        patched.setattr(Tail, "_items", interrupted)
         result = run(*state)
     assert result.exit_code == 130
     assert result.stdout == ""
@@ -203,11 +204,11 @@ def test_interrupted_between_batches_keeps_what_was_committed(run, tmp_path, mon
 
 
 def test_interrupted_without_state_says_that_nothing_is_kept(run, monkeypatch):
-    def interrupted(*arguments, **options):
+    def interrupted(self, file):
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(run_module, "read_documents", interrupted)
+    monkeypatch.setattr(Tail, "_items", interrupted)
     result = run()
     assert result.exit_code == 130
     assert "without --state nothing is kept" in result.stderr
@@ -342,7 +343,7 @@ def test_a_terminal_gets_progress_and_a_summary(tmp_path):
     shown = os.read(terminal, 65536).decode()
     os.close(terminal)
     assert lines(done.stdout) == LINES
-    assert "\r4 documents, 3 outputs" in shown
+    assert "\r\x1b[K4 documents, 3 outputs" in shown
     assert shown.endswith("mmqjp: 4 documents, 1 already known, 0 dead letters, 3 outputs\r\n")
 
 

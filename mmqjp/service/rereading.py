@@ -1,0 +1,131 @@
+"""Reads files again that an earlier run may have read, and passes over those that have not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from time import time_ns
+
+from common.batches import in_batches
+from feeds.document import Document, Reject
+from feeds.history import History
+from feeds.listing import SourceFile
+from feeds.offsets import ALL_READ, Offset
+from feeds.sightings import size_of
+from feeds.stamps import Stamp, stamp_of
+from feeds.tail import Tail
+from feeds.unreadable import or_reject
+from mmqjp.documents.batching import BATCH_BYTES
+from mmqjp.session import Session
+from mmqjp.tables.commit_metadata import CommitMetadata
+
+FILES, HISTORY = "files ", "documents-history "
+"""Prefixes of the names of sources, and of the settings with what is known of the entries of each feed. What follows
+depends on how files are read: otherwise they would give other documents."""
+
+
+def reading_of(*options: object) -> str:
+    """A short name for a way to read files, given the options that it depends on."""
+    return blake2b(repr(options).encode(), digest_size=6).hexdigest() + " "
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An item, or None at the end of the file."""
+
+    item: Document | Reject | None
+    source: str
+    file: str
+
+
+class Rereading:
+    """The documents of tails whose names begin with FILES. The stamp of a file is stored after the batch with its last
+    document. A file of which something became a dead letter gets none: each run reads it.
+
+    `unchanged` counts the files that were passed over, `read` those that were read, of `waiting` files.
+    """
+
+    def __init__(
+        self,
+        engine: Session,
+        tails: Sequence[Tail],
+        history: History,
+        reading: str,
+        batch_size: int,
+    ) -> None:
+        """`reading` is that of `reading_of`. `history` is loaded here."""
+        self._engine, self._tails, self._history = engine, tails, history
+        self._prefix, self._batch_size = HISTORY + reading, batch_size
+        self._kept = engine.offsets()
+        self._stamps: dict[tuple[str, str], Stamp] = {}
+        self._bad: set[tuple[str, str]] = set()
+        self._ready: list[Offset] = []
+        self.unchanged = self.read = self.waiting = 0
+        self.told: Callable[[], object] = lambda: None
+        """Is called before each file."""
+        history.load(engine.settings(self._prefix))
+
+    def batches(self) -> Iterator[tuple[Sequence[Document | Reject], CommitMetadata]]:
+        """Batches of what is new. Each must be committed before the next is taken."""
+        for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, _size):
+            known = {self._prefix + feed: text for feed, text in self._history.changed().items()}
+            metadata = CommitMetadata(tuple(self._ready), known)
+            self._ready.clear()
+            yield [read.item for read in batch if read.item is not None], metadata
+            self._committed(batch)
+        if self._ready:
+            self._engine.commit_metadata(CommitMetadata(tuple(self._ready)))
+            self._ready.clear()
+
+    def listing(self) -> tuple[list[str], set[tuple[str, str]]]:
+        """The names of the sources that can be listed now, and the files in them, as (source, file)."""
+        names = {tail.name: tail.names() for tail in self._tails}
+        files = {(source, file) for source, found in names.items() for file in found or ()}
+        return [source for source, found in names.items() if found is not None], files
+
+    def _items(self) -> Iterator[_Read]:
+        for tail in self._tails:
+            for file, items in tail.drain(lambda file, tail=tail: self._is_new(tail, file)):  # type: ignore[misc]
+                self.told()
+                self.read += 1
+                for item in or_reject(items, file):
+                    if (settled := self._history.judge(item)) is not None:
+                        yield _Read(settled, tail.name, file)
+                yield _Read(None, tail.name, file)
+
+    def _is_new(self, tail: Tail, file: SourceFile) -> bool:
+        """Whether a file is not known as it is now."""
+        key = tail.name, file.name
+        kept = self._kept.get(key)
+        stamp = stamp_of(file.path, "" if kept is None else kept.fingerprint, time_ns())
+        if stamp is not None:
+            self._stamps[key] = stamp
+            if kept is not None and kept.fingerprint.endswith(f" {stamp.digest}"):
+                self.unchanged += 1
+                if kept.fingerprint != str(stamp):
+                    self._ready.append(self._note(key))
+                return False
+        self.waiting += 1
+        return True
+
+    def _note(self, key: tuple[str, str]) -> Offset:
+        return Offset(*key, ALL_READ, str(self._stamps[key]))
+
+    def _committed(self, batch: Sequence[_Read]) -> None:
+        """Notes the files that were read to their ends in a committed batch."""
+        dead = {(row["stream"], row["id"]) for row in self._engine.last_dead_letters()}
+        for read in batch:
+            key = read.source, read.file
+            match read.item:
+                case None:
+                    if key not in self._bad and key in self._stamps:
+                        self._ready.append(self._note(key))
+                case Reject():
+                    self._bad.add(key)
+                case Document() if (read.item.stream, read.item.id) in dead:
+                    self._bad.add(key)
+
+
+def _size(read: _Read) -> int | None:
+    return None if read.item is None else size_of(read.item)
