@@ -66,7 +66,7 @@ class Engine:
     its URL, is given, in spark-submit, or if this process has a Spark session; else DuckDB. `state` is a directory that
     keeps everything for the next time; without it, everything is gone after `close`. A new state directory is private
     to its owner. With `shared` it follows the umask instead, from then on. With `read_only` the state must exist and is
-    not changed; write access is not needed.
+    not changed; write access is not needed. "auto" is then DuckDB, which also reads what Spark wrote.
 
     `lateness`, `idle_after` and `max_ahead`, in microseconds, say when a document is late, when a silent stream follows
     the clock, and when a document is from the future (see `mmqjp.documents.watermarks.Timing`). `lateness` may map

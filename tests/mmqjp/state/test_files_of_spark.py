@@ -198,9 +198,10 @@ def test_a_store_of_an_older_format_is_told(stores: tuple[Path, Path], tmp_path:
 
 LOOKS = [
     (["list", "--json"], '"queries": 1'),
-    (["status", "--json"], '"outputs": 10'),
-    (["show", "hits"], "hits: active, since"),
-    (["query", "SELECT count(*) AS n FROM outputs"], '{"n": 10}\n'),
+    (["status", "--json"], '"outputs": {outputs},'),
+    (["show", "{name}"], "{name}: active, since"),
+    (["query", "SELECT count(*) AS n FROM outputs"], '{{"n": {outputs}}}\n'),
+    (["matches", "--format", "csv"], "\n{name},"),
 ]
 
 
@@ -208,13 +209,17 @@ LOOKS = [
 def test_commands_that_look_need_no_spark_and_do_not_wait_for_who_writes(
     stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
 ):
+    with Session(state=stores[0], read_only=True) as engine:
+        outputs = list(engine.outputs())
+    known = {"outputs": len(outputs), "name": outputs[0].query}
+    asked = [argument.format(**known) for argument in arguments]
     monkeypatch.setattr("mmqjp.engine.open_session", lambda *_: pytest.fail("Spark was started"))
     for held in (False, True):
         owner = Ownership(stores[1]) if held else None
-        result = mmqjp(*arguments, "--state", stores[1], "--wait", "0")
+        result = mmqjp(*asked, "--state", stores[1], "--wait", "0")
         if owner is not None:
             owner.release()
-        assert result.exit_code == 0 and told in result.stdout, result.stderr
+        assert result.exit_code == 0 and told.format(**known) in result.stdout, (result.stdout, result.stderr)
 
 
 def test_a_look_does_not_load_spark(stores: tuple[Path, Path]):
