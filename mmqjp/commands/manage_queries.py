@@ -132,15 +132,22 @@ def resume(name: str, state: Path, wait: float) -> None:
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each name.")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each name, or each query of NAME.")
 @store_options
-def list_queries(state: Path, as_json: bool, wait: float) -> None:
+def list_queries(name: str | None, state: Path, as_json: bool, wait: float) -> None:
     """List the query names, the number of queries of each, and which are paused.
 
     \b
-    Example:
+    Examples:
       mmqjp list --state state/
+      mmqjp list same_story --state state/
+
+    With NAME, list the queries of that name: their text, when they were added, and whether and why they are paused.
     """
+    if name is not None:
+        _list_named(client(state, wait).ask("show", {"name": name}), as_json)
+        return
     found = client(state, wait).ask("list", {})
     if as_json:
         json_lines(found)
@@ -156,26 +163,6 @@ def list_queries(state: Path, as_json: bool, wait: float) -> None:
     console().print(table)
 
 
-@click.command()
-@click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each query.")
-@store_options
-def show(name: str, state: Path, as_json: bool, wait: float) -> None:
-    """Show the queries of a name: their text, when they were added, and whether and why they are paused.
-
-    \b
-    Example:
-      mmqjp show same_story --state state/
-    """
-    found = client(state, wait).ask("show", {"name": name})
-    if as_json:
-        json_lines(found)
-        return
-    for row in found:
-        click.echo(f"{name}: {_state(row)}, since {iso_utc(row['added_at'])}")
-        click.echo(f"  {row['text']}")
-
-
 def json_lines(rows: Any) -> None:
     """Prints a line of JSON for each row."""
     for row in rows:
@@ -184,3 +171,13 @@ def json_lines(rows: Any) -> None:
 
 def _state(row: dict[str, Any]) -> str:
     return "active" if row["paused"] is None else f"paused: {printable_line(row['paused'])}"
+
+
+def _list_named(found: Any, as_json: bool) -> None:
+    """Prints the queries of one name."""
+    if as_json:
+        json_lines(found)
+        return
+    for row in found:
+        click.echo(f"{row['name']}: {_state(row)}, since {iso_utc(row['added_at'])}")
+        click.echo(f"  {row['text']}")

@@ -52,9 +52,10 @@ class FeedsBeforePaths(click.Command):
     """A command in which a path may stand behind `--feeds`: it is not taken for the option's value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        following = [*args[1:], ""]
-        plain = [arg == "--feeds" and after not in FEED_FORMS for arg, after in zip(args, following, strict=True)]
-        return super().parse_args(ctx, [f"{arg}=item" if bare else arg for arg, bare in zip(args, plain, strict=True)])
+        pairs = zip(args, [*args[1:], ""], strict=False)
+        return super().parse_args(
+            ctx, [f"{arg}=item" if arg == "--feeds" and after not in FEED_FORMS else arg for arg, after in pairs]
+        )
 
 
 def feeds_option(command: Decorated) -> Decorated:

@@ -206,9 +206,9 @@ def test_the_commands_as_a_user_calls_them(place: Directory):
     place.run()
     assert mmqjp("pause", "pairs", *state).stdout == "pairs: paused\n"
     assert "paused: asked to" in mmqjp("list", *state).stdout
-    shown = mmqjp("show", "pairs", *state).stdout
+    shown = mmqjp("list", "pairs", *state).stdout
     assert shown.startswith("pairs: paused: asked to, since 20") and "FOLLOWED BY" in shown
-    assert json.loads(mmqjp("show", "pairs", *state, "--json").stdout)["sees_documents_after"] == -1
+    assert json.loads(mmqjp("list", "pairs", *state, "--json").stdout)["sees_documents_after"] == -1
     assert mmqjp("resume", "pairs", *state).stdout == "pairs: resumed\n"
     assert mmqjp("unsubscribe", "a_long_one", *state).stdout == "a_long_one: removed\n"
     assert [json.loads(line)["name"] for line in mmqjp("list", *state, "--json").stdout.splitlines()] == ["pairs"]

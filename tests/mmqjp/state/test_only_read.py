@@ -45,7 +45,7 @@ def contents(state: Path) -> dict[str, bytes]:
 
 LOOKS: list[tuple[list[str], str]] = [
     (["list", "--json"], '"name": "pairs"'),
-    (["show", "pairs"], "pairs: active, since"),
+    (["list", "pairs"], "pairs: active, since"),
     (["status", "--json"], '"outputs": 3'),
     (["query", "SELECT count(*) AS n FROM outputs"], '{"n": 3}\n'),
 ]
