@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import urljoin
 
 import nh3
@@ -45,12 +45,12 @@ def links_of(html: str) -> list[str]:
     return sanitised(html)[1] if _ANCHOR.search(html) else []
 
 
-def mentions(links: Iterable[str], base: str, own: Iterable[str]) -> tuple[str, ...]:
+def mentions(links: Sequence[str], base: str, own: Iterable[str]) -> tuple[str, ...]:
     """The pages that links lead to, in their canonical spelling, each once, and at most MOST_MENTIONS.
 
     Relative links are resolved against `base`. Only web addresses count, and none of those in `own`.
     """
-    left_out = {canonical_url(address) for address in own}
+    left_out = {canonical_url(address) for address in own if links}
     found: dict[str, None] = {}
     for link in links:
         address = _page(link, base)

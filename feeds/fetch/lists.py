@@ -45,11 +45,8 @@ def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
 
 
 def feed_of_address(address: str) -> FeedState:
-    """The feed of an address, in its state before the first fetch. Raises SourceError if it is no web address."""
-    try:
-        url = _address(address)
-    except FetchError as error:
-        raise SourceError(without_credentials(address), str(error), "write an http or https address") from None
+    """The feed of an address, in its state before the first fetch. Raises FetchError if it is no web address."""
+    url = _address(address)
     return FeedState(url, source_name(url))
 
 

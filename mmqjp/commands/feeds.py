@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from feeds.bad_input import SourceError
 from feeds.credentials import without_credentials
+from feeds.fetch.failures import FetchError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.lists import feed_of_address
 from feeds.fetch.opml import ListedFeed, write_opml
@@ -87,7 +87,7 @@ def add(addresses: tuple[str, ...], state: Path, folder: str, title: str) -> Non
     folder, title = _name(folder, "--folder"), _name(title, "--title")
     if title and len(addresses) > 1:
         raise click.UsageError("--title is for one feed, and several addresses are given")
-    added = {feed.url: replace(feed, folder=folder, title=title) for feed in map(feed_of_address, addresses)}
+    added = {feed.url: replace(feed, folder=folder, title=title) for feed in map(_feed, addresses)}
     with FetchStore(new_state_file(state), write=True) as store:
         known = {feed.url: feed for feed in store.feeds()}
         for url in added.keys() & known.keys() if not folder else ():
@@ -186,12 +186,20 @@ def _known(state: Path) -> list[FeedState]:
         return store.feeds()
 
 
+def _feed(address: str) -> FeedState:
+    """The feed of an address. Raises Failure if it is no web address."""
+    try:
+        return feed_of_address(address)
+    except FetchError as error:
+        raise Failure(f"{without_credentials(str(error))}; name a feed by its http or https address") from None
+
+
 def _chosen(known: list[FeedState], addresses: Sequence[str], state: Path) -> list[FeedState]:
     """The feeds that addresses stand for. Raises Failure for an address that is no feed's."""
     chosen: dict[str, FeedState] = {}
     for address in addresses:
         spellings = {address}
-        with suppress(SourceError):  # an address that cannot be fetched is no feed's
+        with suppress(FetchError):  # an address that cannot be fetched is no feed's
             spellings.add(feed_of_address(address).url)
         found = [feed for feed in known if not spellings.isdisjoint((feed.url, feed.shown))]
         if not found:

@@ -155,7 +155,7 @@ def test_an_address_may_be_spelled_as_a_person_does(tmp_path, known):
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["add", "ftp://example.org/"], 1, "is not an http or https address"),
+        (["add", "ftp://ada:s3cret@example.org/"], 1, "error: 'ftp://example.org/' is not an http or https address"),
         (["add", "https://a.example/", "https://b.example/", "--title", "T"], 2, "--title is for one feed"),
         (["add", "https://a.example/", "--title", "x" * (LONGEST_TITLE + 1)], 2, "write at most 1,000"),
         (["add"], 2, "Missing argument 'ADDRESS...'"),
