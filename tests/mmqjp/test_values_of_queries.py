@@ -3,6 +3,8 @@ oracle."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from join_stage.store.protocol import StoreError
@@ -123,7 +125,12 @@ def test_equal_conditions_are_evaluated_once(monkeypatch: pytest.MonkeyPatch) ->
     """However many queries have a condition, it is evaluated once for each node at which it may hold."""
     called: list[str] = []
     holds = conditions.holds
-    monkeypatch.setattr("xpath_stage.classes.holds", lambda xpath, *at: called.append(xpath) or holds(xpath, *at))
+
+    def noted(xpath: str, *at: Any) -> bool:
+        called.append(xpath)
+        return holds(xpath, *at)
+
+    monkeypatch.setattr("xpath_stage.classes.holds", noted)
     nested = 'FROM S//item[contains(lower-case(normalize-space(./title)), "flood")] PUBLISH p%d'
     times = 'FROM S//item[date(./time) >= "%s"] PUBLISH t%d'
     queries = [nested % number for number in range(20)]
