@@ -93,6 +93,11 @@ class Session(Engine):
         """The stored documents, by docid."""
         return self._components.records
 
+    def ties(self, *, here: bool = False) -> dict[str, int]:
+        """Returns how many pairs of documents FOLLOWED BY left out only because of equal times, by the names of the
+        queries, the most first. With `here`, counts those found since the engine was opened."""
+        return self._components.pipeline.ties.of(self.registry.subscriptions.values(), here=here)
+
     def added_at(self, qid: int) -> int:
         """Returns when a query was registered, in microseconds."""
         return self._components.stored_queries.added_at(qid)

@@ -22,7 +22,8 @@ RowKey = tuple[int, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row of R_T: the variables of the nodes of a template, and the largest window of its subscribers, in
-    microseconds. `ordered` says that all of them are FOLLOWED BY.
+    microseconds. `ordered` says that all of them are FOLLOWED BY: then the right document begins when the left one
+    ends, or later.
     """
 
     id: int

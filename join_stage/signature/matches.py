@@ -242,7 +242,7 @@ def _sides(found: PairedRuns) -> tuple[Run, Run]:
 def _near(
     rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether pairs of documents, given by postings, are within the windows of rows and in their order.
+    """Whether pairs of documents, given by postings, are within the windows of rows and in their order, ties included.
 
     `ours`, `theirs`, `place` and the result have one length.
     """
@@ -254,7 +254,7 @@ def _near(
     one, two, place = one[unsure], two[unsure], place[unsure]
     ends, begin = left.ends[one], right.time[two]
     span = np.maximum(ends, right.ends[two]) - np.minimum(left.time[one], begin)
-    sure[unsure] = (span <= rows.windows[place]) & ((ends < begin) | ~rows.ordered[place])
+    sure[unsure] = (span <= rows.windows[place]) & ((ends <= begin) | ~rows.ordered[place])
     return sure
 
 
@@ -265,7 +265,7 @@ def _surely_near(
     run. Then the postings of this need not be looked at."""
     begin, end, span = found.driving.time[ours], found.driving.ends[ours], found.other.span
     covered = np.maximum(end, span.end) - np.minimum(begin, span.first)
-    in_order = end < span.first if found.driving_left else span.end < begin
+    in_order = end <= span.first if found.driving_left else span.end <= begin
     return (covered <= rows.windows[place]) & (in_order | ~rows.ordered[place])
 
 

@@ -111,7 +111,7 @@ class Pairing:
     ) -> Iterator[PairedRuns]:
         """Yields what rows ask for in the documents of two runs, which may be one and the same. `asked` has the values
         of the driving run's groups, `sides` whether this run is on the left. For each side, yields nothing, or once."""
-        # In an earlier document, no row that is ordered finds what follows one of the driving run.
+        # In an earlier document, no row that is ordered finds what begins after one of the driving run, or as it ends.
         sides = [left for left in sides if not left or self._rows.unordered or not _is_before(other, driving)]
         if not sides:
             return
@@ -242,8 +242,8 @@ def have_documents_in_common(one: PostingRun, other: PostingRun) -> bool:
 
 
 def _is_before(one: Run, other: Run) -> bool:
-    """Whether all documents of a run begin before any of another one, or with it."""
-    return one.span.last <= other.span.first
+    """Whether all documents of a run begin before any of another one."""
+    return one.span.last < other.span.first
 
 
 def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
@@ -263,9 +263,9 @@ def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> 
     window, ordered = windows[ranges.kind], orders[ranges.kind]
     first, last = t1 - window, t0 + window
     if met.driving_left:
-        first = np.where(ordered, np.maximum(first, t1 + 1), first)
+        first = np.where(ordered, np.maximum(first, t1), first)
     else:
-        last = np.where(ordered, np.minimum(last, t0 - 1), last)
+        last = np.where(ordered, np.minimum(last, t0), last)
     if low is not None:
         first = np.maximum(first, low)
     # Most runs lie wholly within the times, or wholly outside: then their postings need not be looked at.

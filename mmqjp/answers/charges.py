@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,16 +38,24 @@ class Book:
     """What is charged to an owner in a step, and what was charged before it in the same block.
 
     `step` has outputs and work by arrival and key, and `less` what does not count for single queries although their key
-    says so, by arrival and qid. `total` is the sum of `before`, and `outputs` and `work` are those of `step`.
+    says so, by arrival and qid. `total` is the sum of `before`, and `outputs` and `work` are those of `step`. `ties`
+    counts pairs of documents with equal times, by key, and `untied` those of them that do not count, by qid.
     """
 
-    __slots__ = ("before", "less", "outputs", "step", "total", "work")
+    __slots__ = ("before", "less", "outputs", "step", "ties", "total", "untied", "work")
 
     def __init__(self, before: Mapping[ChargeKey, Usage], total: Usage) -> None:
         self.before, self.total = before, total
         self.step: dict[tuple[int, ChargeKey], list[int]] = {}
         self.less: dict[tuple[int, int], list[int]] = {}
         self.outputs = self.work = 0
+        self.ties: Counter[ChargeKey] = Counter()
+        self.untied: Counter[int] = Counter()
+
+    def tie(self, key: ChargeKey, withheld: Iterable[int]) -> None:
+        """Counts a pair of documents with equal times, but not for the qids `withheld`. It costs nothing."""
+        self.ties[key] += 1
+        self.untied.update(withheld)
 
     def charge(self, arrival: int, key: ChargeKey, withheld: Iterable[int], outputs: int, work: int) -> None:
         """Counts outputs and steps of an arrival, but not for the qids `withheld`."""
@@ -71,6 +80,8 @@ class Book:
                 known[1] += work
         self.outputs += other.outputs
         self.work += other.work
+        self.ties.update(other.ties)
+        self.untied.update(other.untied)
 
 
 _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)

@@ -16,6 +16,7 @@ from mmqjp.answers.usage import Accounts
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.documents.records import Records, StoredRecords
 from mmqjp.documents.watermarks import Watermarks
+from mmqjp.queries.forms import Form
 from mmqjp.queries.model import Owner
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import RowPart
@@ -47,6 +48,8 @@ class StepContext:
     known_tuples: Collection[tuple[object, ...]] = frozenset()
     bindings: JointBindings = field(default_factory=JointBindings)
     mirrors: Mirrors = field(default_factory=Mirrors)
+    ties: set[tuple[Form, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
+    """The pairs of documents with equal times that were met: with their form, and the parts of each."""
     emitted: dict[tuple[object, ...], tuple[Answer, set[int]] | None] = field(default_factory=dict)
     """By identity of the answer or tuple. An answer comes with the rows of R_T that gave it."""
 

@@ -21,6 +21,7 @@ from mmqjp.answers.match_reader import MatchReader
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.quota import Quota
+from mmqjp.answers.stored_ties import StoredTies
 from mmqjp.answers.stored_usage import Before, StoredUsage
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs
 from mmqjp.documents.record import Record
@@ -90,6 +91,7 @@ class Pipeline:
         self._registry, self._records, self._outbox, self._operators = registry, records, outbox, operators
         self._quota, self._spread = quota, spread
         self._usage = StoredUsage(store, ledger.next_arrival)
+        self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
 
     # ------------------------------------------------------------ batches
@@ -150,6 +152,7 @@ class Pipeline:
         self._operators.save()
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
+            self.ties.save(accounts.ties())
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Returns whether operators would decide anything at these greatest times without a new document."""
@@ -162,8 +165,10 @@ class Pipeline:
             self._spread.discard()
         if committed:
             self._usage.committed()
+            self.ties.committed()
         else:
             self._usage.rolled_back()
+            self.ties.rolled_back()
 
     # ------------------------------------------------------------ backfills
 

@@ -13,6 +13,7 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in_order, value_of
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, OutOfSteps, Quota, Steps
 from mmqjp.answers.shared_account import Share, SharedAccount
+from mmqjp.answers.ties import count_ties
 from mmqjp.documents.record import Inputs, Record, published_record
 from mmqjp.documents.records import StoredRecords
 from mmqjp.queries.forms import Form
@@ -36,6 +37,7 @@ class QueryOperator(StatelessOperator):
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns the answers of the forms of a part, each once for a row of R_T."""
         if not in_order(part, inputs):
+            count_ties(part, context, match, inputs, self._quota)
             return ()
         account = _account(part, context)
         share = account.share(_width(inputs), inputs, context.accounts.first_qid)

@@ -176,6 +176,10 @@ class SharedAccount:
             self._safe_outputs = max(self._safe_outputs, int(self._book.outputs * CHECKED_AGAIN_AFTER))
             self._safe_work = max(self._safe_work, int(self._work() * CHECKED_AGAIN_AFTER))
 
+    def tie(self, share: Share) -> None:
+        """Counts a pair of documents with equal times."""
+        self._book.tie(share.key, [query.qid for query in share.withheld])
+
     def _is_near(self) -> bool:
         return self._book.outputs > self._safe_outputs or self._work() > self._safe_work
 

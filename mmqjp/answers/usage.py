@@ -131,7 +131,11 @@ class Accounts:
 
     def charges(self) -> Iterator[tuple[str, Book]]:
         """Yields the books that were charged, with the ids of their owners: of forms, or groups of literals."""
-        return ((id, book) for id, book in self._books.items() if book.step)
+        return ((id, book) for id, book in self._books.items() if book.step or book.ties)
+
+    def ties(self) -> dict[str, Book]:
+        """Returns the books of forms with pairs of documents with equal times, by the ids of the forms."""
+        return {id: book for id, book in self._books.items() if book.ties}
 
     def charged_literals(self) -> Iterator[LiteralGroup]:
         """Yields the groups of literals that have accounts."""

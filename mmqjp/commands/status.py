@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -14,6 +15,9 @@ from feeds.dates import iso_utc
 from mmqjp.commands.console import console
 from mmqjp.commands.manage_queries import client, store_options
 from mmqjp.text import printable_line
+
+MOST_LISTED = 10
+"""The number of queries whose pairs with equal times are listed."""
 
 
 @click.command()
@@ -39,6 +43,8 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     click.echo(f"state          {found['state_bytes'] or 0:,} bytes")
     click.echo(f"horizon        {_time(found['horizon'])}")
     click.echo(f"evictable till {_time(found['evictable_before'])}")
+    for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
+        click.echo(f"equal times    {printable_line(name)}: {count:,} pairs that FOLLOWED BY left out")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("stream", "documents", "bytes", "latest", "watermark"):
         table.add_column(column, overflow="fold", justify="right" if column in ("documents", "bytes") else "left")

@@ -186,7 +186,7 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
         kind += f"; {len(normal.conjuncts)} disjuncts, whose matches are united"
     yield f"    {kind}"
     if normal.op == UNORDERED:
-        yield f"    {_MIRRORED[bool(mirror_of(normal.op, normal.conjuncts))]}"
+        yield f"    {_MIRRORED[bool(mirror_of(normal.conjuncts))]}"
     entries = [_entry(entry.key, entry.value) for entry in normal.entries]
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)

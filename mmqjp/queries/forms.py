@@ -16,7 +16,7 @@ from mmqjp.queries.derived_variables import DerivedVariable, derived_variables
 from mmqjp.queries.literals import LiteralTest, literal_test
 from mmqjp.queries.model import Owner, Subscription, Target
 from mmqjp.queries.selection import Selection
-from xscl.algebra.mirror import Mirror, mirror_of
+from xscl.algebra.mirror import UNORDERED, Mirror, mirror_of
 from xscl.algebra.normal import NormalQuery, Side
 
 
@@ -55,8 +55,13 @@ class Form(QuerySet):
 
     @cached_property
     def mirror(self) -> Mirror | None:
-        """What decides whether matches have mirrors."""
-        return mirror_of(self.normal.op, self.normal.conjuncts)
+        """What decides whether matches have mirrors; None if none has, or if the operator does not ask."""
+        return mirror_of(self.normal.conjuncts) if self.normal.op == UNORDERED else None
+
+    @cached_property
+    def tie_mirror(self) -> Mirror | None:
+        """What decides whether pairs of documents with equal times would match both ways, but for the times."""
+        return mirror_of(self.normal.conjuncts) if self.normal.op == "FOLLOWED BY" else None
 
     @cached_property
     def literal_tests(self) -> tuple[LiteralTest | None, ...]:

@@ -181,7 +181,7 @@ class HiddenStream:
     @lazy
     def mirror(self) -> Mirror | None:
         """What decides whether matches of the inner join have mirrors."""
-        return mirror_of(self.hidden.op, self.hidden.alone) if self.hidden.alone else None
+        return mirror_of(self.hidden.alone) if self.hidden.alone else None
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:

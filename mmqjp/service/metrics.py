@@ -43,6 +43,9 @@ class Metrics:
         self._state = self._gauge("state_bytes", "Size of the state's files in bytes.")
         self._kept = self._gauge("kept_documents", "Documents kept of a stream.", "stream")
         self._bytes = self._gauge("kept_bytes", "Bytes of XML kept of a stream.", "stream")
+        self._ties = self._gauge(
+            "equal_times_pairs", "Pairs that FOLLOWED BY left out only because of equal times.", "query"
+        )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"mmqjp_{name}", text, labels, registry=self.registry)
@@ -75,8 +78,10 @@ class Metrics:
         self._waiting.set(0)  # the status is taken when everything is read
         if found.state_bytes is not None:
             self._state.set(found.state_bytes)
-        for gauge in (self._watermark, self._kept, self._bytes):
+        for gauge in (self._watermark, self._kept, self._bytes, self._ties):
             gauge.clear()
+        for query, pairs in found.ties.items():
+            self._ties.labels(query).set(pairs)
         for stream in found.streams:
             if stream.watermark is not None:
                 self._watermark.labels(stream.stream).set(stream.watermark / 1e6)

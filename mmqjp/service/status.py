@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 
 from mmqjp.session import Session
 from mmqjp.tables.row_counts import ROW_COUNTS
+
+MOST_LISTED = 100
+"""The number of queries whose pairs with equal times are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,9 @@ class StreamStatus:
 class Status:
     """The status of a store. Counts are of what is kept; times are microseconds since 1970.
 
-    `horizon` is the lowest watermark of the streams that queries read. No join can need documents that begin before
-    `evictable_before` (None: not known). `state_bytes` is the size of the files.
+    `ties` has, by the names of the at most MOST_LISTED queries with the most, the pairs of documents that FOLLOWED BY
+    left out only because of equal times. `horizon` is the lowest watermark of the streams that queries read. No join
+    can need documents that begin before `evictable_before` (None: not known). `state_bytes` is the size of the files.
     """
 
     queries: int
@@ -41,6 +46,7 @@ class Status:
     evictable_before: int | None
     state_bytes: int | None
     streams: tuple[StreamStatus, ...]
+    ties: dict[str, int]
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -77,4 +83,5 @@ def status(engine: Session) -> Status:
         evictable,
         engine.state_bytes(),
         streams,
+        dict(islice(engine.ties().items(), MOST_LISTED)),
     )

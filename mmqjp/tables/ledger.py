@@ -159,5 +159,9 @@ class Ledger:
         """Yields all dead letters, in no particular order."""
         return dead_letters.dead_letters(self._store)
 
+    def save_settings(self, values: Mapping[str, str]) -> None:
+        """Writes settings by key, within a batch."""
+        settings.save_settings(self._store, values, self.batch)
+
     def _save_setting(self, key: str, value: str) -> None:
         settings.save_settings(self._store, {key: value}, self.batch)

@@ -152,8 +152,18 @@ class Evaluation:
         """The matches of both sides that the predicate, the window and the order of the operator join."""
         for left in lefts:
             for right in rights:
-                if _in_time(join, left, right) and self._holds(join.pred, {**left.visible, **right.visible}):
+                if self._in_time(join, left, right) and self._holds(join.pred, {**left.visible, **right.visible}):
                     yield left, right
+
+    def _in_time(self, join: Join, left: Match, right: Match) -> bool:
+        """Checks the window and the order. For inner joins, these apply to the intervals of hidden documents."""
+        if join.op == "FOLLOWED BY":
+            ordered, distance = left.t1 < right.t0, right.t1 - left.t0
+        else:
+            # Only a block's document can be the very same on both sides: a hidden document differs from all others.
+            ordered = left.inputs != right.inputs or len(left.inputs) > 1
+            distance = max(left.t1, right.t1) - min(left.t0, right.t0)
+        return ordered and (join.window.us is None or distance <= join.window.us)
 
     def _holds(self, pred: Expr, visible: Mapping[str, Value]) -> bool:
         """Whether a join predicate holds for a joint binding. Each path in it may choose its own node."""
@@ -276,17 +286,6 @@ def _needed(part: object) -> Iterator[str]:
     elif is_dataclass(part):
         for field in fields(part):
             yield from _needed(getattr(part, field.name))
-
-
-def _in_time(join: Join, left: Match, right: Match) -> bool:
-    """Checks the window and the order. For inner joins, these apply to the intervals of hidden documents."""
-    if join.op == "FOLLOWED BY":
-        ordered, distance = left.t1 < right.t0, right.t1 - left.t0
-    else:
-        # Only a block's document can be the very same on both sides: a hidden document differs from all others.
-        ordered = left.inputs != right.inputs or len(left.inputs) > 1
-        distance = max(left.t1, right.t1) - min(left.t0, right.t0)
-    return ordered and (join.window.us is None or distance <= join.window.us)
 
 
 def _without_mirrors(source: Input, answers: Collection[Answer]) -> list[Answer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from xscl.algebra.expressions import Call, Compare, CompareOp, Expr, VarPath
 from xscl.algebra.normal import Conjunct, JoinOp, Term, variables_of
@@ -13,23 +14,26 @@ UNORDERED: JoinOp = "JOIN UNORDERED"
 _TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Mirror:
-    """What decides whether a match has a mirror: each match does, if `always`, or the match whose documents satisfy one
-    of `conjuncts` the other way round."""
+    """What decides whether a match of a join has a mirror: one whose documents satisfy one of `conjuncts` the other way
+    round does."""
 
     conjuncts: tuple[Conjunct, ...]
-    always: bool
+
+    @cached_property
+    def always(self) -> bool:
+        """Whether each match has a mirror."""
+        return {_shape(c) for c in self.conjuncts} == {_shape(_exchanged(c)) for c in self.conjuncts}
 
 
-def mirror_of(op: JoinOp | None, conjuncts: tuple[Conjunct, ...]) -> Mirror | None:
-    """What decides whether the matches of a join have mirrors; None if the operator does not ask, or if none has one:
-    its inputs have no document in common."""
+def mirror_of(conjuncts: tuple[Conjunct, ...]) -> Mirror | None:
+    """What decides whether the matches of a join have mirrors; None if none has one: its inputs have no document in
+    common."""
     left, right = conjuncts[0].left, conjuncts[0].right
-    if op != UNORDERED or right is None or left.stream != right.stream or left.hidden or right.hidden:
+    if right is None or left.stream != right.stream or left.hidden or right.hidden:
         return None
-    always = {_shape(c) for c in conjuncts} == {_shape(_exchanged(c)) for c in conjuncts}
-    return Mirror(() if always else conjuncts, always)
+    return Mirror(conjuncts)
 
 
 def needed(conjunct: Conjunct) -> frozenset[str]:

@@ -135,7 +135,9 @@ class _Pickler(pickle.Pickler):
 def _state_of(queries: QuerySet) -> dict[str, Any]:
     state = {"id": queries.id, "_queries": Few(), "_audience": queries.audience, "_members": set(), "_changed": set()}
     if isinstance(queries, Form):
-        made = {name: getattr(queries, name) for name in ("selection", "mirror", "literal_tests", "shared")}
+        made = {
+            name: getattr(queries, name) for name in ("selection", "mirror", "tie_mirror", "literal_tests", "shared")
+        }
         return state | {"_beside": None} | made
     return state
 

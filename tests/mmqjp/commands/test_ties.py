@@ -1,0 +1,64 @@
+"""Pairs with equal times are told: by `run` at its end, by `status`, and by the metrics of a service."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmqjp.commands.ties import told
+from mmqjp.service.log import NullLog
+from mmqjp.service.metrics import Metrics
+from mmqjp.service.status import status
+from mmqjp.session import Session
+from tests.support.cli import mmqjp
+
+QUERIES = "S//a->x FOLLOWED BY {x = y, 1 h} S//a->y PUBLISH later; S//a->x JOIN {x = y, 1 h} S//a->y PUBLISH both"
+TOLD = (
+    "mmqjp: later: 3 pairs have equal times, so that neither document follows the other; "
+    "JOIN UNORDERED matches them, too\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "queries.xscl").write_text(QUERIES)
+    lines = [json.dumps({"id": f"d{n}", "time": time, "xml": "<a>v</a>"}) for n, time in enumerate([5, 5, 5, 6])]
+    (tmp_path / "docs.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+def run(folder: Path, *more: str):
+    paths = "--queries", str(folder / "queries.xscl"), "--documents", str(folder / "docs.jsonl")
+    return mmqjp("run", *paths, "--engine", "duckdb", "--output", str(folder / "out.jsonl"), *more)
+
+
+def test_a_run_tells_them_once(folder):
+    state = "--state", str(folder / "state")
+    assert run(folder, *state).stderr == TOLD
+    assert run(folder, *state).stderr == "", "nothing new was left out"
+    shown = mmqjp("status", *state)
+    assert "equal times    later: 3 pairs that FOLLOWED BY left out\n" in shown.stdout
+    assert json.loads(mmqjp("status", *state, "--json").stdout)["ties"] == {"later": 3}
+
+
+def test_a_run_without_equal_times_says_nothing(folder):
+    (folder / "docs.jsonl").write_text(
+        '{"id": "d", "time": 5, "xml": "<a>v</a>"}\n{"id": "e", "time": 6, "xml": "<a>v</a>"}'
+    )
+    assert run(folder).stderr == ""
+
+
+def test_of_many_queries_the_worst_are_named():
+    lines = list(told({"a": 1_000, "b": 20, "c": 1, "d": 1, "e": 1}))
+    assert [line.partition(" ")[0] for line in lines] == ["a:", "b:", "c:", "2"]
+    assert "1,000 pairs have" in lines[0]
+    assert "1 pair has" in lines[2]
+    assert lines[3] == "2 more pairs with equal times of 2 other queries"
+
+
+def test_metrics_have_them_by_query(folder):
+    run(folder, "--state", str(folder / "state"))
+    with Session("duckdb", state=folder / "state") as engine:
+        metrics = Metrics(NullLog())
+        metrics.update(status(engine))
+        assert metrics.registry.get_sample_value("mmqjp_equal_times_pairs", {"query": "later"}) == 3
