@@ -25,10 +25,10 @@ def test_every_query_is_shown_with_what_it_is_for(shown):
 def test_items_have_time_title_site_and_link_and_the_reason_stands_below(shown):
     ledger = """\
 2026-11-04 09:00  The Salt Ledger
-                  lantern.example
+                  Lantern Press: new and coming, lantern.example
                   https://lantern.example/books/salt-ledger
 2026-11-08 20:15  The Salt Ledger
-                  marginalia.example
+                  Marginalia: writers at their desks, marginalia.example
                   https://marginalia.example/okafor/the-salt-ledger
          because  same author "Ines Okafor"
                   same title "The Salt Ledger"

@@ -25,6 +25,12 @@ HOUR = 3_600_000_000
 DUCKDB = ("--engine", "duckdb")
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    """Tables are as wide as they are by default."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def story(tmp_path):
     """A state with two queries and three matches: the one of the small story."""
