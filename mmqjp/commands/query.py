@@ -123,7 +123,8 @@ def write_rows(
     """Writes rows in a format."""
     match form:
         case "jsonl":
-            file.writelines(json_line(dict(zip(columns, row, strict=True))) for row in rows)
+            for row in rows:
+                file.write(json_line(dict(zip(columns, row, strict=True))))
         case "json":
             write_json_array((dict(zip(columns, row, strict=True)) for row in rows), file)
         case "csv":

@@ -20,7 +20,8 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 def write_json_lines(matches: Iterable[Match], out: BinaryIO) -> None:
     """Writes a line of JSON for each match: the output line, with more at its end."""
-    out.writelines(json_line(match.to_dict()) for match in matches)
+    for match in matches:
+        out.write(json_line(match.to_dict()))
 
 
 def write_json(matches: Iterable[Match], out: BinaryIO) -> None:
