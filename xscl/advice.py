@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lark import UnexpectedInput, UnexpectedToken
 
 from xscl.algebra.expressions import Span
+from xscl.foreign import foreign_mistake, misplaced_word
 from xscl.problems import Lines, Problem
 
 KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
@@ -154,7 +155,7 @@ _RULES = (
     _Rule("BY without FOLLOWED", "write FOLLOWED BY", r"(?i:by)\b", expects="FOLLOWED"),
     _Rule(
         "{0} without a predicate in braces",
-        "write {{predicate, window}} behind it",
+        "write {{x = y, 1 h}} behind it: a condition and a window",
         before=r"(?i:\b(BY|JOIN|UNORDERED))",
         expects="LBRACE",
     ),
@@ -238,7 +239,9 @@ def explain(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Prob
     at = len(text) if ended else error.pos_in_stream or 0
     problem = (
         _bracket_problem(text, at, ended, expected, start, lines)
+        or foreign_mistake(text[:at], text[at:], at, expected)
         or _known_mistake(text[:at], text[at:], at, expected)
+        or misplaced_word(text[:at], text[at:], at, expected)
         or _keyword_problem(text[at:], at, expected)
         or _plain_problem(text[at:], at, expected)
     )

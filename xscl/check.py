@@ -27,6 +27,7 @@ from xscl.check_expressions import FILTER, PREDICATE, SELECT, Place, check_condi
 from xscl.check_publishing import check_publishing
 from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
 from xscl.equalities import in_each_arm, is_value_join, missing_equality
+from xscl.foreign import dotted_hint
 from xscl.problems import Lines, Problem
 from xscl.scope import NameKind, blocks, operand_kind, star_items, variables_of_plain, visible_names
 from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
@@ -288,7 +289,8 @@ class _QueryChecker:
             message, hint = f"{var} is no value", 'there are no booleans: compare with a string, as in x = "true"'
         else:
             message = f"variable {var} is not bound"
-            hint = f"did you mean {close[0]}?" if close else f"bind it in a block, as in //title->{var}"
+            known = f"did you mean {close[0]}?" if close else f"bind it in a block, as in //title->{var}"
+            hint = dotted_hint(var, self.bound) or known
         self.problem(message, span, hint)
 
     # ------------------------------------------------------------ SELECT

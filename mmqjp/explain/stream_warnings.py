@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from itertools import islice
 
+from feeds.item import FIELDS
 from xscl.algebra.expressions import Span
 from xscl.problems import Problem
 from xscl.scope import blocks
@@ -32,6 +33,10 @@ def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) ->
         span = Span(block.span.start, block.span.start + len(stream))
         if feeds:
             hint = f"did you mean {meant}?" if meant else f"read {DEFAULT_STREAM}, or PUBLISH {stream} in another query"
+            if stream == "item" or stream in FIELDS:
+                hint = f"to read all elements of this name, write {DEFAULT_STREAM}//{stream}"
+            elif "." in stream:
+                hint = f"write {DEFAULT_STREAM}//{'/'.join(filter(None, stream.split('.')[1:]))}"
             yield Problem(f"nothing PUBLISHes {stream}, and feeds come on stream {DEFAULT_STREAM}", span, hint)
         elif meant:
             yield Problem(f"nothing PUBLISHes {stream}", span, f"did you mean {meant}?")
