@@ -41,13 +41,9 @@ _CLAUSES = {
 """Words of other languages behind an input of a query: the message, and what to write."""
 
 _OPERATORS = {
-    "like": ("there is no LIKE", 'write contains(./title, "x"), starts-with, ends-with or matches'),
-    "ilike": ("there is no ILIKE", 'write contains(lower-case(./title), "x") over a join, or matches'),
     "in": ("there is no IN", './lang = "en" or ./lang = "de" says the same'),
     "is": ("there is no IS", "write ./title for one that is there, and not(./title) for one that is not"),
     "between": ("there is no BETWEEN", "write ./price >= 1 and ./price <= 2"),
-    "contains": ("contains is a function", 'write contains(./title, "x")'),
-    "matches": ("matches is a function", 'write matches(./title, "x")'),
     "eq": ("there is no operator eq", "write ="),
     "ne": ("there is no operator ne", "write !="),
     "lt": ("there is no operator lt", "write <"),
