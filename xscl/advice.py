@@ -218,6 +218,17 @@ _RULES = (
     ),
     _Rule("an empty filter", "write a condition, or remove the brackets", r"\]", r"\["),
     _Rule("an empty predicate", "write an equality, such as x = y", "[,}]", r"\{", expects="FUNCTION"),
+    _Rule("ONCE without PER", "write ONCE PER and what to tell once, in parentheses", expects="PER"),
+    _Rule(
+        "ONCE PER without what to tell once",
+        "write it in parentheses, as in ONCE PER (title)",
+        before=r"(?i:\bper)",
+        expects="LPAR",
+    ),
+    _Rule("ONCE PER without PUBLISH", "write PUBLISH and a name before it", r"(?i:once)\b", expects="PUBLISH"),
+    _Rule("ONCE PER tells nothing once", "write a variable between the parentheses", r"\)", r"(?i:per)\s*\("),
+    _Rule("WITHIN without ONCE PER", "write ONCE PER (...) before it", r"(?i:within)\b", expects="ONCE"),
+    _Rule("WITHIN without a window", "write a number and a unit, such as 7 d", r"(?:\)|$)", "(?i:within)"),
     _Rule("PUBLISH without a name", "write a name, without quotes", r"\W|$", "(?i:publish)"),
     _Rule(
         "a }} is missing",

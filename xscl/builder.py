@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from sys import intern
 from typing import Any, cast
 
@@ -31,31 +29,28 @@ from xscl.algebra.expressions import (
     VarPath,
 )
 from xscl.algebra.normal import JoinOp
+from xscl.escapes import unescaped
 from xscl.problems import Problem
-from xscl.syntax import DEFAULT_STREAM, Block, Input, Join, Query, SelectItem, SelectItems, SelectStar, SubQuery, Window
-
-UNITS = {
-    "us": 1,
-    "ms": 1_000,
-    "s": 1_000_000,
-    "min": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-    "w": 604_800_000_000,
-}
-"""Microseconds in each unit of a window."""
-
-LONGEST_WINDOW = 2**63 - 1
-"""Longest window, in microseconds: the greatest integer of the engines."""
+from xscl.scope import name_span
+from xscl.syntax import (
+    DEFAULT_STREAM,
+    Block,
+    Input,
+    Join,
+    Once,
+    Query,
+    SelectItem,
+    SelectItems,
+    SelectStar,
+    SubQuery,
+    Window,
+)
+from xscl.windows import UNITS, window_us
 
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.
 _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
 _STRING_VALUED = frozenset({"normalize-space", "string", "lower-case", "upper-case", "canonical-url", "host"})
-
-_ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
-_ESCAPE = re.compile(r"\{\{|\}\}|&(#x[0-9A-Fa-f]{1,6}|#[0-9]{1,7}|\w+)?;?")
-_XML_CHAR = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @quick
@@ -80,6 +75,20 @@ class _Binding:
 class _Filter:
     condition: Expr
     span: Span
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class _Published:
+    name: str
+    once: Once | None
+    span: Span
+
+
+def _query(source: Input, select: Any, publish: list[_Published], span: Span) -> Query:
+    if not publish:
+        return Query(source, select, None, span)
+    return Query(source, select, publish[0].name, span, publish[0].once)
 
 
 def _span(first: Any, last: Any) -> Span:
@@ -114,20 +123,30 @@ class Builder(Transformer[Token, Any]):
 
     def select_query(self, children: list[Any]) -> Query:
         _, select, _, source, *publish = children
-        return Query(source, select, str(publish[0]) if publish else None, _span(children[0], children[-1]))
+        return _query(source, select, publish, _span(children[0], children[-1]))
 
     def plain_query(self, children: list[Any]) -> Query:
         source, *publish = children[1:] if isinstance(children[0], Token) else children
-        return Query(source, None, str(publish[0]) if publish else None, _span(children[0], children[-1]))
+        return _query(source, None, publish, _span(children[0], children[-1]))
 
-    def publish(self, children: list[Token]) -> Token:
-        return children[1]
+    def publish(self, children: list[Any]) -> _Published:
+        name, *once = children[1:]
+        span = _span(name, children[-1])
+        return _Published(str(name), Once(once[0].keys, once[0].window, span) if once else None, span)
+
+    def once(self, children: list[Any]) -> Once:
+        window = children[-1] if isinstance(children[-1], Window) else None
+        keys = children[3:-3] if window else children[3:-1]
+        return Once(tuple(keys[::2]), window, _span(children[0], children[-1]))
 
     def group(self, children: list[Any]) -> Input:
         query = cast(Query, children[1])
         if query.publish is not None:
-            span = Span(query.span.end - len(query.publish), query.span.end)
-            raise Problem("PUBLISH is not allowed inside parentheses", span, "PUBLISH the inner query as its own query")
+            raise Problem(
+                "PUBLISH is not allowed inside parentheses",
+                name_span(query),
+                "PUBLISH the inner query as its own query",
+            )
         if isinstance(query.select, ElementConstructor):
             hint = "write SELECT with a list of items here, and the constructor in the outermost SELECT"
             raise Problem("an element constructor is not allowed inside parentheses", query.select.span, hint)
@@ -271,7 +290,7 @@ class Builder(Transformer[Token, Any]):
 
     def text(self, children: list[Token]) -> str:
         start = cast(int, children[0].start_pos)
-        return _ESCAPE.sub(partial(_unescape, start), str(children[0]))
+        return unescaped(str(children[0]), start)
 
     def hole(self, children: list[Any]) -> Hole:
         return Hole(children[1], "", _span(children[0], children[2]))
@@ -283,19 +302,6 @@ class _Attribute:
     name: str
     parts: tuple[str | Hole, ...]
     span: Span
-
-
-def window_us(number: str, unit: str, span: Span) -> int:
-    """The length of a window in microseconds. Raises Problem, at `span`, if it is negative or too long."""
-    if number.startswith("-"):
-        raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
-    if len(number) < 5 and number.isdecimal():  # as most are
-        return int(number) * UNITS[unit]
-    # Any window can be written in thirty characters, to the microsecond. More would keep Fraction busy.
-    us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else LONGEST_WINDOW + 1
-    if us > LONGEST_WINDOW:
-        raise Problem("this window is too long", span, "write INF for a window without end")
-    return us
 
 
 def unquoted(literal: str) -> str:
@@ -329,21 +335,3 @@ def _arms(children: list[Any], kind: type[And] | type[Or]) -> tuple[Expr, ...]:
     for child in children[::2]:
         arms.extend(child.args if isinstance(child, kind) else [child])
     return tuple(arms)
-
-
-def _unescape(start: int, found: re.Match[str]) -> str:
-    whole, reference = found[0], found[1]
-    if whole in ("{{", "}}"):
-        return whole[0]
-    span = Span(start + found.start(), start + found.end())
-    if reference and whole.endswith(";"):
-        if reference in _ENTITIES:
-            return _ENTITIES[reference]
-        if reference.startswith("#"):
-            digits = reference[1:]
-            code = int(digits[1:], 16) if digits.startswith("x") else int(digits)
-            if code <= 0x10FFFF and _XML_CHAR.fullmatch(chr(code)):
-                return chr(code)
-            raise Problem(f"{whole} is not a character of XML", span, "remove it")
-    hint = "write &amp; for &; only &amp; &lt; &gt; &quot; &apos; and &#...; are known"
-    raise Problem(f"unknown escape {whole} in constructor text", span, hint)

@@ -24,6 +24,7 @@ from xscl.algebra.expressions import (
 )
 from xscl.check_comparisons import check_comparisons, check_constant
 from xscl.check_expressions import FILTER, PREDICATE, SELECT, Place, check_condition, check_operand
+from xscl.check_once import check_once
 from xscl.check_publishing import check_publishing
 from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
 from xscl.equalities import in_each_arm, is_value_join, missing_equality
@@ -61,7 +62,7 @@ def check_script(
             problems += _problems(in_place(number), lines, prefixes, stored=stored)
         else:
             right.add(parts)
-    return problems + list(check_publishing(script))
+    return problems + list(check_publishing(script, in_place))
 
 
 def _problems(
@@ -104,6 +105,7 @@ class _QueryChecker:
                 self.element(query.select, names)
             case _ if not self.problems:
                 self.star(query.source, query.span)
+        self.once(query, names)
 
     def bind_all(self, source: Input) -> None:
         """Checks the blocks and collects all variables. A name may be used left of where it is bound."""
@@ -308,6 +310,12 @@ class _QueryChecker:
         self.problems += check_operand(part.operand, SELECT)
         self.problems += check_constant(part.operand, operand_kind(part.operand, names))
         self.variables(part.operand, names, "in SELECT")
+
+    def once(self, query: Query, names: dict[str, NameKind]) -> None:
+        problems = list(check_once(query, names))
+        self.problems += problems
+        for key in query.once.keys if query.once and not problems else ():
+            self.variables(key, names, "in ONCE PER")
 
     def element(self, node: ElementConstructor, names: dict[str, NameKind]) -> None:
         for name, parts in [(node.name, ()), *node.attributes]:

@@ -69,6 +69,7 @@ class Place:
 FILTER = Place("a filter", FILTER_FUNCTIONS)
 PREDICATE = Place("a join predicate", _DERIVED_FUNCTIONS)
 SELECT = Place("SELECT", _DERIVED_FUNCTIONS)
+ONCE = Place("ONCE PER", _DERIVED_FUNCTIONS)
 
 
 def check_condition(expr: Expr, place: Place) -> Iterator[Problem]:

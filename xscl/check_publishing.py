@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 
-from xscl.algebra.expressions import Span
 from xscl.problems import Problem
-from xscl.scope import blocks
+from xscl.scope import blocks, name_span
 from xscl.syntax import Query, Script
 
 
-def check_publishing(script: Script) -> Iterator[Problem]:
-    """The problems of the names that a script's queries PUBLISH, one for each cycle."""
+def check_publishing(script: Script, in_place: Callable[[int], Query]) -> Iterator[Problem]:
+    """The problems of the names that a script's queries PUBLISH, one for each cycle. `in_place` parses the query of a
+    number, counted from 0, again: what follows a name in the script's may be that of another query."""
     publishers: dict[str, list[Query]] = {}
-    for query in script.queries:
+    first_of: dict[str, int] = {}
+    for number, query in enumerate(script.queries):
         if query.publish is not None:
             publishers.setdefault(query.publish, []).append(query)
+            first_of.setdefault(query.publish, number)
     if publishers.keys().isdisjoint(block.stream for query in script.queries for block in blocks(query.source)):
         return  # nothing is made from what a query of the script makes
     edges = {
@@ -28,7 +30,7 @@ def check_publishing(script: Script) -> Iterator[Problem]:
         at = cycle.index(first)
         path = " -> ".join([*cycle[at:], *cycle[:at], first])
         hint = "a stream cannot be made from itself; read another stream, or PUBLISH under another name"
-        yield Problem(f"a cycle of PUBLISHed names: {path}", _name_span(publishers[first][0]), hint)
+        yield Problem(f"a cycle of PUBLISHed names: {path}", name_span(in_place(first_of[first])), hint)
 
 
 def _cycles(edges: dict[str, list[str]]) -> Iterator[list[str]]:
@@ -47,8 +49,3 @@ def _cycles(edges: dict[str, list[str]]) -> Iterator[list[str]]:
 
 def _streams(query: Query) -> set[str]:
     return {block.stream for block in blocks(query.source)}
-
-
-def _name_span(query: Query) -> Span:
-    assert query.publish is not None
-    return Span(query.span.end - len(query.publish), query.span.end)

@@ -22,6 +22,7 @@ from xscl.algebra.normal import (
     Hidden,
     JoinOp,
     NormalQuery,
+    OncePer,
     SelectEntry,
     Side,
     Term,
@@ -113,10 +114,15 @@ class _Normalizer:
             count = len(self._patterns)
             entries = tuple(SelectEntry(name or _root_name(value, 0, count), value) for name, value in roots)
         needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, Term))
+        once = None
+        if query.once is not None:
+            keys = tuple(self._attached(operand, scope) for operand in query.once.keys)
+            once = OncePer(keys, query.once.window.us if query.once.window else None)
+            needed |= {var for key in keys for var in variables_of(key)}
         conjuncts = _distinct(self._conjuncts(tree, tuple(self._patterns), needed))
         op, window = (tree.op, tree.window) if isinstance(tree, _Node) else (None, None)
         return NormalQuery(
-            op, window, conjuncts, entries, star, constructor, holes, tuple(sorted(self._namespaces.items()))
+            op, window, conjuncts, entries, star, constructor, holes, tuple(sorted(self._namespaces.items())), once
         )
 
     # ------------------------------------------------------------ names and blocks
@@ -155,16 +161,22 @@ class _Normalizer:
         return _Leaf(index, block.stream), scope, ((name, shared_term(name or block_root(index))),)
 
     def _select(self, operand: Expr, scope: _Scope) -> Term | str:
-        """What an operand of SELECT stands for. A path on a variable becomes a branch that every match must have."""
-        patterns = list(self._patterns)
-        expr = self._resolve(operand, scope, patterns)
-        self._patterns = patterns
+        """What an operand of SELECT stands for."""
+        expr = self._attached(operand, scope)
         constant = constant_text(expr)
         if constant is not None:
             return constant
         term = as_term(expr)
         assert term is not None, "a SELECT operand is a term or a constant"
         return term
+
+    def _attached(self, operand: Expr, scope: _Scope) -> Expr:
+        """An operand over variables of the patterns. A path on a variable becomes a branch that every match must
+        have."""
+        patterns = list(self._patterns)
+        expr = self._resolve(operand, scope, patterns)
+        self._patterns = patterns
+        return expr
 
     def _resolve(self, expr: Expr, scope: _Scope, patterns: list[PatternNode]) -> Expr:
         """The expression over variables of the patterns only. Paths on variables are attached to `patterns`."""

@@ -67,13 +67,13 @@ def _known_script(text: str) -> Script | None:
         queries.append(_placed(query, Span(start, start + len(statement))))
         at += len(piece) + 2
     script = Script(tuple(queries))
-    return None if any(True for _ in check_publishing(script)) else script
+    return None if any(True for _ in check_publishing(script, queries.__getitem__)) else script
 
 
 def _placed(query: Query, span: Span) -> Query:
     """The query at another place. The spans inside it remain those in the statement that was parsed. The builder's span
     of the query leaves out parentheses around it."""
-    return Query(query.source, query.select, query.publish, span)
+    return Query(query.source, query.select, query.publish, span, query.once)
 
 
 class _Parser:
@@ -235,7 +235,7 @@ def _with_hole_texts(query: Query, text: str) -> Query:
     assert isinstance(query.select, ElementConstructor)
     if all(hole.text for hole in holes_of(query.select)):  # taken from another statement
         return query
-    return Query(query.source, _element_with_texts(query.select, text), query.publish, query.span)
+    return Query(query.source, _element_with_texts(query.select, text), query.publish, query.span, query.once)
 
 
 def _element_with_texts(node: ElementConstructor, text: str) -> ElementConstructor:

@@ -24,10 +24,23 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.builder import UNITS
-from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
+from xscl.syntax import (
+    Block,
+    Input,
+    Join,
+    Once,
+    Query,
+    Script,
+    Select,
+    SelectItem,
+    SelectItems,
+    SelectStar,
+    SubQuery,
+    Window,
+)
+from xscl.windows import UNITS
 
-Node = Script | Query | Select | SelectItem | Input | Window | Expr | Step | NameTest | Hole
+Node = Script | Query | Once | Select | SelectItem | Input | Window | Expr | Step | NameTest | Hole
 
 _TEXT_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "{": "{{", "}": "}}"}
 _TO_ESCAPE = re.compile("[&<>{}\t\n\r\x85\u2028\u2029]")
@@ -70,7 +83,14 @@ def _selected(query: Query) -> str:
 
 def _query(query: Query) -> str:
     publish = "" if query.publish is None else f" PUBLISH {query.publish}"
+    if query.once is not None:
+        publish += f" {_once(query.once)}"
     return f"{_selected(query)}{to_xscl(query.source)}{publish}"
+
+
+def _once(once: Once) -> str:
+    within = "" if once.window is None else f" WITHIN {_window(once.window)}"
+    return f"ONCE PER ({', '.join(map(to_xscl, once.keys))}){within}"
 
 
 def _item(item: SelectItem) -> str:
@@ -146,6 +166,7 @@ def _text(text: str, *, quoted: bool = False) -> str:
 _PRINTERS: dict[type, Callable[[Any], str]] = {
     Script: _script,
     Query: _query,
+    Once: _once,
     SelectStar: lambda _: "*",
     SelectItems: lambda node: ", ".join(map(_item, node.items)),
     SelectItem: _item,

@@ -6,14 +6,21 @@ from typing import Literal
 
 from common.remembered import Remembered
 from xscl.algebra.comparisons import is_number, is_time
-from xscl.algebra.expressions import And, Call, Compare, Expr, Rel, Step, String, VarPath
-from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
+from xscl.algebra.expressions import And, Call, Compare, Expr, Rel, Span, Step, String, VarPath
+from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 MOST_PLAIN = 10
 """How many steps a plain filter may have."""
 
 NameKind = Literal["element", "attribute", "value", "number", "time", "constant"]
 """What a name stands for: a node of either kind, a text, number or time derived from a node, or a constant."""
+
+
+def name_span(query: Query) -> Span:
+    """Where the name stands that a query PUBLISHes: at its end, or where its ONCE PER begins."""
+    assert query.publish is not None
+    start = query.span.end - len(query.publish) if query.once is None else query.once.span.start
+    return Span(start, start + len(query.publish))
 
 
 def leaves(source: Input) -> list[Block | SubQuery]:

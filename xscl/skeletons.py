@@ -14,9 +14,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
 
 from xscl.algebra.expressions import ElementConstructor, Number, Span, String
-from xscl.builder import unquoted, window_us
+from xscl.builder import unquoted
 from xscl.problems import Problem
 from xscl.syntax import Join, Query, Window
+from xscl.windows import window_us
 
 MAX_SKELETONS = 5_000
 """How many skeletons are remembered. When there are more, all are forgotten."""
@@ -91,7 +92,7 @@ class KnownSkeletons:
             except Problem:
                 return None
             self._keep(text, tree)
-        return tree if name is None else Query(tree.source, tree.select, name, tree.span)
+        return tree if name is None else Query(tree.source, tree.select, name, tree.span, tree.once)
 
     def _filled(self, filled: _Filled, literals: list[str]) -> Query:
         if filled.slot is None or filled.window is None:
@@ -105,7 +106,7 @@ class KnownSkeletons:
             return tree
         join = cast(Join, tree.source)
         other = Join(join.op, join.left, join.right, join.pred, filled.window(literals), join.span)
-        return Query(other, tree.select, tree.publish, tree.span)
+        return Query(other, tree.select, tree.publish, tree.span, tree.once)
 
     def _keep(self, key: object, tree: Query) -> None:
         if len(self._trees) >= MAX_TREES:

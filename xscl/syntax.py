@@ -99,21 +99,32 @@ Input = Block | Join | SubQuery
 
 @quick
 @dataclass(frozen=True, slots=True)
+class Once:
+    """`ONCE PER (keys) WITHIN window`, behind the name in PUBLISH. None is for ever. The span begins with the name."""
+
+    keys: tuple[Expr, ...]
+    window: Window | None = None
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
 class Query:
-    """One standing query. `select` is None if none is written, which means `*`."""
+    """One standing query. `select` is None if none is written, which means `*`. With `once` it has a PUBLISH name."""
 
     source: Input
     select: Select | None = None
     publish: str | None = None
     span: Span = nowhere()
+    once: Once | None = None
 
     def shared_parts(self) -> tuple[object, ...]:
         """The identities of all parts but the PUBLISH name and the window of a join. The parser gives statements that
         differ only in these the same parts."""
         source = self.source
         if isinstance(source, Join):
-            return source.op, id(source.left), id(source.right), id(source.pred), id(self.select)
-        return id(source), id(self.select)
+            return source.op, id(source.left), id(source.right), id(source.pred), id(self.select), id(self.once)
+        return id(source), id(self.select), id(self.once)
 
 
 @quick

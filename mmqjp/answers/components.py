@@ -16,6 +16,7 @@ from mmqjp.answers.output_migration import number_outputs
 from mmqjp.answers.pipeline import Pipeline
 from mmqjp.answers.query_operator import QueryOperator
 from mmqjp.answers.quota import Quota
+from mmqjp.answers.telling import Telling
 from mmqjp.documents.admission import Admission
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import Timing, Watermarks, greatest_times, is_bounded
@@ -28,6 +29,7 @@ from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import Eviction
 from mmqjp.state.join_state import JoinState
 from mmqjp.state.migration import migrate
+from mmqjp.state.told import Told
 from mmqjp.tables.ledger import Ledger
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage
@@ -92,11 +94,13 @@ def assemble(
     watermarks, records = Watermarks(timing, greatest, now()), Records(store)
     state = JoinState(store, ledger, registry, stage1, records)
     admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
-    eviction = Eviction(store, ledger, registry, watermarks, state, now)
+    told = Told(store)
+    eviction = Eviction(store, ledger, registry, watermarks, state, told, now)
     spread = _spread_answers(store, ledger, registry, records, quota) if has_executors else None
     outbox = Outbox(store, ledger, spread)
     operators = make_operators(registry, records, ledger, watermarks, quota)
-    pipeline = Pipeline(stage1, store, ledger, registry, records, state, outbox, operators, quota, spread)
+    telling = Telling(registry, told)
+    pipeline = Pipeline(stage1, store, ledger, registry, records, state, outbox, operators, quota, telling, spread)
     return Components(
         store, ledger, watermarks, records, stage1, stored_queries, registry, changes, state, eviction, admission,
         outbox, pipeline, now,

@@ -74,7 +74,7 @@ class MatchReader:
                 if item.answer is not None:
                     is_answered = True
                     item.answer.matches.append(number)
-                    if not item.duplicate:
+                    if not (item.duplicate or item.put_off):
                         answers.append(item.answer)
             if is_answered:
                 answered.append(place)

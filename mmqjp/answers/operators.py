@@ -12,6 +12,7 @@ from mmqjp.answers.joint import JointBinding, JointBindings
 from mmqjp.answers.match import Match
 from mmqjp.answers.pair_tests import Mirrors
 from mmqjp.answers.quota import Quota
+from mmqjp.answers.telling import AllPutOff
 from mmqjp.answers.usage import Accounts
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.documents.records import Records, StoredRecords
@@ -27,12 +28,14 @@ from xscl.algebra.normal import Term
 class Expanded(NamedTuple):
     """What a match or a watermark gives: an answer, and documents for readers of streams.
 
-    With `duplicate`, another row of R_T gave the answer before. If all fields are empty, there is nothing new.
+    With `duplicate`, another row of R_T gave the answer before; with `put_off`, the end of the step decides whether
+    anybody gets it. If all fields are empty, there is nothing new.
     """
 
     answer: Answer | None = None
     documents: Sequence[Record] = ()
     duplicate: bool = False
+    put_off: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +55,8 @@ class StepContext:
     """The pairs of documents with equal times that were met: with their form, and the parts of each."""
     emitted: dict[tuple[object, ...], tuple[Answer, set[int]] | None] = field(default_factory=dict)
     """By identity of the answer or tuple. An answer comes with the rows of R_T that gave it."""
+    put_off: AllPutOff = field(default_factory=dict)
+    """The answers of queries with ONCE PER."""
 
     def serves(self, owner: Owner) -> bool:
         """Returns whether a plan node takes part in the step."""

@@ -21,6 +21,7 @@ from mmqjp.answers.stored_outputs import stored_chunks, stored_chunks_by_time
 from mmqjp.queries.members import Members
 from mmqjp.tables.answers import matches_behind
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.table_rows import TableRows
 
 if TYPE_CHECKING:
     from mmqjp.answers.spread.spread import SpreadAnswers
@@ -66,6 +67,10 @@ class Outbox:
         """Appends rows to the table `match_rows`."""
         self._store.append("match_rows", rows)
         self._ledger.next_match += len(rows)
+
+    def save_untold(self, rows: Sequence[tuple[int, int]]) -> None:
+        """Appends rows to the table `untold`."""
+        TableRows(self._store).append("untold", rows)
 
     def save_answers(self, answers: Sequence[Answer], members: Mapping[str, Members]) -> Outputs:
         """Numbers answers and their outputs, and appends them, with the matches behind them. Returns the outputs in the

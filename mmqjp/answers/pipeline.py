@@ -23,6 +23,7 @@ from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.stored_ties import StoredTies
 from mmqjp.answers.stored_usage import Before, StoredUsage
+from mmqjp.answers.telling import Telling
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs
 from mmqjp.documents.record import Record
 from mmqjp.documents.records import Records
@@ -84,12 +85,13 @@ class Pipeline:
         outbox: Outbox,
         operators: Operators,
         quota: Quota,
+        telling: Telling,
         spread: SpreadAnswers | None = None,
     ) -> None:
         """`spread` answers large batches on executors, if there are any."""
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records, self._outbox, self._operators = registry, records, outbox, operators
-        self._quota, self._spread = quota, spread
+        self._quota, self._telling, self._spread = quota, telling, spread
         self._usage = StoredUsage(store, ledger.next_arrival)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
@@ -124,7 +126,7 @@ class Pipeline:
             context = StepContext(accounts)
             reader = self._reader(context)
             answers, spread = self._first_round(reader, records, witnesses, accounts, cutoffs)
-            answers += self._decided(context, reader, greatest)
+            answers += self._decided(context, reader, greatest) + self._told(context, reader)
             exceeded = accounts.exceeded()
             if not exceeded:
                 break
@@ -188,15 +190,17 @@ class Pipeline:
         accounts = Accounts(self._registry, self._quota, cutoffs, Before(), self._usage.block, first_new)
         last = self._ledger.next_docid - 1
         self._arrivals = Arrivals(self._ledger.arrivals)
-        reader = self._reader(StepContext(accounts, owners, known))
+        context = StepContext(accounts, owners, known)
+        reader = self._reader(context)
         answers: list[Answer] = []
         records: list[Record] = []
         for matches in Backfill(owners, self._registry, self._state, self._records).matches():
             records += reader.read(matches, answers)
-        records = fresh(records)
-        if records:
-            accounts.serve_all()
-            answers += self._rounds(self._reader(StepContext(accounts)), records, self._published(records))
+        accounts.serve_all()
+        reader = self._reader(later := StepContext(accounts, put_off=context.put_off))
+        if records := fresh(records):
+            answers += self._rounds(reader, records, self._published(records))
+        answers += self._told(later, reader, fresh)
         if exceeded := accounts.exceeded():
             raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
         new = {s.qid for s in subscriptions}
@@ -241,6 +245,23 @@ class Pipeline:
             answers += _new_answers(found)
             records = [document for item in found for document in item.documents]
             if records:
+                answers += self._rounds(reader, records, self._published(records))
+        return answers
+
+    def _told(
+        self,
+        context: StepContext,
+        reader: MatchReader,
+        fresh: Callable[[list[Record]], list[Record]] = list,
+    ) -> list[Answer]:
+        """Returns which answers are told of those that were put off until all else is found, and what follows from the
+        documents that their queries publish, but for those that `fresh` leaves out."""
+        answers: list[Answer] = []
+        while context.put_off:
+            found = self._telling.decide(context.put_off, self._ledger.batch)
+            answers += found.answers
+            self._outbox.save_untold(found.untold)
+            if records := fresh(found.documents):
                 answers += self._rounds(reader, records, self._published(records))
         return answers
 

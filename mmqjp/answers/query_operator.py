@@ -13,13 +13,13 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in_order, value_of
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, OutOfSteps, Quota, Steps
 from mmqjp.answers.shared_account import Share, SharedAccount
+from mmqjp.answers.telling import PutOff, as_published, key_of
 from mmqjp.answers.ties import count_ties
-from mmqjp.documents.record import Inputs, Record, published_record
+from mmqjp.documents.record import Inputs
 from mmqjp.documents.records import StoredRecords
 from mmqjp.queries.forms import Form
 from mmqjp.queries.identity import choice_of
 from mmqjp.queries.known_queries import KnownQueries
-from mmqjp.queries.model import Subscription
 from mmqjp.queries.row_targets import DirectSelection, DirectTerm, LiteralGroup, RowPart, TargetGroup
 
 
@@ -60,7 +60,7 @@ class QueryOperator(StatelessOperator):
                 steps.take()
                 told = context.mirrors.tell(one.form.mirror, inputs, steps)
                 for binding in () if told else context.bindings.of(part, inputs, match.nodes, steps):
-                    if not self._answer(one, context, match.row, inputs, *self._values(one.form, binding)):
+                    if not self._answer(one, context, match.row, inputs, binding):
                         break
             account.charge(inputs.arrival, share, one.new, allowed - steps.left)
         return [expanded for one in answered for expanded in self._published(one, context, inputs)]
@@ -108,8 +108,7 @@ class QueryOperator(StatelessOperator):
                     answering = found[one]
                     if answering is not None:
                         with suppress(OutOfSteps):
-                            values = self._values(answering.form, binding)
-                            self._answer(answering, context, match.row, inputs, *values)
+                            self._answer(answering, context, match.row, inputs, binding)
         ordered = sorted(found.items(), key=lambda item: item[0].number)
         return [answering for _, answering in ordered if answering is not None]
 
@@ -137,14 +136,17 @@ class QueryOperator(StatelessOperator):
         context: StepContext,
         row: int,
         inputs: Inputs,
-        values: list[Value],
-        holes: list[Value | str],
+        binding: JointBinding,
     ) -> bool:
         """Adds what a joint binding gives a form. Returns whether it may get more. Raises OutOfSteps if it is too much
         for any member."""
         if answering.new > self._quota.most_outputs or answering.steps.left < 0:
             return False
+        values, holes = self._values(answering.form, binding)
         item = self._expanded(answering.form, context, row, inputs, values, holes, answering.share)
+        if answering.form.once is not None:
+            self._put_off(answering, context, inputs, values, binding)
+            item = item and item._replace(put_off=True)
         if item is not None:
             answering.found.append(item)
             if item.answer is not None and not item.duplicate:
@@ -152,10 +154,30 @@ class QueryOperator(StatelessOperator):
                 answering.steps.take(len(item.answer.body) // CHARACTERS_PER_STEP)
         return True
 
+    def _put_off(
+        self,
+        answering: _Answering,
+        context: StepContext,
+        inputs: Inputs,
+        values: Sequence[Value],
+        binding: JointBinding,
+    ) -> None:
+        """Notes what a joint binding says of that which is told once."""
+        form = answering.form
+        assert form.once is not None, "other answers are not put off"
+        emitted = context.emitted[_choice(form, inputs, values)]
+        assert emitted is not None, "answers are emitted with their rows"
+        waiting, answer = context.put_off.setdefault(form, {}), emitted[0]
+        one = waiting.get(answer)
+        if one is None:
+            within = not context.accounts.first_qid
+            one = waiting[answer] = PutOff(answer, inputs, answering.account, answering.share, within)
+        one.keys.add(key_of([context.bindings.text(key, binding, answering.steps) for key in form.once.keys]))
+
     def _published(self, answering: _Answering, context: StepContext, inputs: Inputs) -> list[Expanded]:
         """Returns what a form got for a match, with documents for the readers of the members that it has."""
         found = answering.found
-        if not found:
+        if not found or answering.form.once is not None:
             return found
         if readers := self._registry.read_of(answering.form.id):
             account, share = answering.account, answering.share
@@ -163,7 +185,7 @@ class QueryOperator(StatelessOperator):
             for place, item in enumerate(found):
                 if item.answer is not None and not item.duplicate:
                     within = not context.accounts.first_qid
-                    documents = [_published(query, item.answer, inputs, within=within) for query in getting]
+                    documents = [as_published(query, item.answer, inputs, within=within) for query in getting]
                     found[place] = item._replace(documents=documents)
         return found
 
@@ -178,7 +200,7 @@ class QueryOperator(StatelessOperator):
         share: Share,
     ) -> Expanded | None:
         """Returns the answer that a joint binding gives, unless this row of R_T gave it before."""
-        key = form, inputs.parts, tuple([(value.record.docid, value.node) for value in values])
+        key = _choice(form, inputs, values)
         if (emitted := context.emitted.get(key)) is not None:
             answer, rows = emitted
             if row in rows:
@@ -218,6 +240,11 @@ class _Answering:
     new: int = 0
 
 
+def _choice(form: Form, inputs: Inputs, values: Sequence[Value]) -> tuple[object, ...]:
+    """Returns what distinguishes an answer from all others of a step."""
+    return form, inputs.parts, tuple([(value.record.docid, value.node) for value in values])
+
+
 def _direct_value(term: DirectTerm, inputs: Inputs, nodes: Sequence[int]) -> Value:
     side, variable, functions = term
     record = inputs[side]
@@ -233,10 +260,3 @@ def _account(part: RowPart, context: StepContext) -> SharedAccount:
 def _width(inputs: Inputs) -> int:
     """Returns the window that a match needs: -1 for a filter, which has none."""
     return inputs.t1 - inputs.t0 if len(inputs) > 1 else -1
-
-
-def _published(query: Subscription, answer: Answer, inputs: Inputs, *, within: bool) -> Record:
-    """Returns an answer as a document of a query's stream."""
-    return published_record(
-        query.name, inputs, answer.body.xml(query.name), query.identity.id(answer.choice.encode()), within=within
-    )

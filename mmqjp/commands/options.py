@@ -18,7 +18,7 @@ from mmqjp.commands.progress import progress_shown
 from mmqjp.garbage import gc_paused
 from mmqjp.state.choice import AUTO, ENGINES
 from xscl import Script, XsclErrors, parse_script
-from xscl.builder import LONGEST_WINDOW, UNITS
+from xscl.windows import LONGEST_WINDOW, UNITS
 
 FEED_FORMS = ("item", "raw")
 

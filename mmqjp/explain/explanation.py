@@ -20,7 +20,7 @@ from templates.template import Shape
 from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import ElementConstructor
 from xscl.algebra.mirror import UNORDERED, mirror_of
-from xscl.algebra.normal import NormalQuery, Side, Term
+from xscl.algebra.normal import NormalQuery, Side, Term, variables_of
 from xscl.algebra.system_names import is_system_variable, short_name
 
 ARRAY = "[{}]"
@@ -190,10 +190,15 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     entries = [_entry(entry.key, entry.value) for entry in normal.entries]
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
-    if any(isinstance(e.value, Term) and is_system_variable(e.value.var) for e in normal.entries):
+    shown = [e.value.var for e in normal.entries if isinstance(e.value, Term)]
+    shown += [var for key in (normal.once.keys if normal.once else ()) for var in variables_of(key)]
+    if any(map(is_system_variable, shown)):
         yield "    (#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)"
     if publishes:
         yield "    its outputs are documents of the stream of its name"
+    if normal.once is not None:
+        within = "" if normal.once.window is None else f", within {window_text(normal.once.window)}"
+        yield from wrapped(f"told once for each ({', '.join(map(to_xscl, normal.once.keys))}){within}", 4)
 
 
 _MIRRORED = {

@@ -75,7 +75,8 @@ def _query(query: Query, indent: int) -> Iterator[str]:
     first, *rest = _input(query.source)
     yield from indented([f"FROM {first}", *rest], indent)
     if query.publish is not None:
-        yield from indented([f"PUBLISH {query.publish}"], indent)
+        once = [] if query.once is None else [to_xscl(query.once)]
+        yield from indented([f"PUBLISH {query.publish}", *once], indent)
 
 
 def _input(source: Input) -> Iterator[str]:

@@ -30,16 +30,19 @@ Namespaces = tuple[tuple[str, str], ...]
 
 
 class SharedQuery:
-    """What queries share that differ only in their PUBLISH names and the windows of their joins."""
+    """What queries share that differ only in their PUBLISH names and the windows of their joins. `once` is the text of
+    their ONCE PER, which follows the name."""
 
-    __slots__ = ("_by_window", "_cut", "_first", "_form_id", "_namespaces", "_normal", "_query")
+    __slots__ = ("_by_window", "_cut", "_first", "_form_id", "_namespaces", "_normal", "_query", "once")
 
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
-        self._query: Query | None = Query(query.source, query.select, None, query.span)
+        self._query: Query | None = query
+        self.once = "" if query.once is None else f" {to_xscl(query.once)}"
         self._normal: NormalQuery | None = None
         self._form_id: str | None = None
-        window, (before, *behind) = _window_of(query), around_window(Script((self._query,), namespaces))
+        unnamed = Query(query.source, query.select, None, query.span)
+        window, (before, *behind) = _window_of(query), around_window(Script((unnamed,), namespaces))
         written = "" if window is None else to_xscl(window)
         # The place of the window in the text of the first one.
         self._cut = len(before), len(before) + len(written)
@@ -74,7 +77,9 @@ class SharedQuery:
         """The id of their form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
         of can be renamed."""
         if self._form_id is None:
-            self._form_id = digest(repr(_with_window(self.normal, None)))
+            normal = self.normal
+            once = "" if normal.once is None else repr(normal.once)
+            self._form_id = digest(repr(_with_window(normal, None)) + once)
         return self._form_id
 
 
@@ -115,6 +120,7 @@ def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
         normal.constructor,
         normal.holes,
         normal.namespaces,
+        normal.once,
     )
 
 
@@ -139,7 +145,8 @@ class CompiledQuery:
     @property
     def text(self) -> str:
         """The query as a script of its own."""
-        return self._unnamed.text if self.publish is None else f"{self._unnamed.text} PUBLISH {self.publish}"
+        unnamed = self._unnamed
+        return unnamed.text if self.publish is None else f"{unnamed.text} PUBLISH {self.publish}{unnamed.shared.once}"
 
 
 class StoredQuery:

@@ -17,7 +17,7 @@ from mmqjp.queries.literals import LiteralTest, literal_test
 from mmqjp.queries.model import Owner, Subscription, Target
 from mmqjp.queries.selection import Selection
 from xscl.algebra.mirror import UNORDERED, Mirror, mirror_of
-from xscl.algebra.normal import NormalQuery, Side
+from xscl.algebra.normal import NormalQuery, OncePer, Side
 
 
 class Form(QuerySet):
@@ -47,6 +47,11 @@ class Form(QuerySet):
     def normal(self) -> NormalQuery:
         """The normal form that the queries share but for the window."""
         return next(iter(self._queries)).normal
+
+    @cached_property
+    def once(self) -> OncePer | None:
+        """What the queries tell once, if they do not tell all."""
+        return self.normal.once
 
     @cached_property
     def selection(self) -> Selection:

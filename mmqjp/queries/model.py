@@ -129,6 +129,11 @@ class Subscription:
         return not number_of(self.name) or self.text.endswith(f" PUBLISH {self.name}")
 
     @property
+    def may_tell_once(self) -> bool:
+        """Whether it may have an ONCE PER, as far as its text says without being parsed."""
+        return "ONCE PER" in self.text
+
+    @property
     def active(self) -> bool:
         """Whether it is answered."""
         return self.paused is None and not self.removed

@@ -79,8 +79,9 @@ class TargetGroup:
 
     @cached_property
     def direct(self) -> DirectSelection | None:
-        """What the queries SELECT, if it follows from the joined nodes and nothing else has to hold; None otherwise."""
-        if self.form is None or self.derived is None or self.residual:
+        """What the queries SELECT, if it follows from the joined nodes, and nothing else has to hold or is needed; None
+        otherwise."""
+        if self.form is None or self.derived is None or self.residual or self.form.once is not None:
             return None
         selection, derived = self.form.selection, {one.var: (side, one) for side, one in self.derived}
         holes = selection.normal.holes

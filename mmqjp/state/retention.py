@@ -43,7 +43,7 @@ def prune(
     before = horizon - keep
     for table in ("answers", "match_rows", "earlier_outputs"):
         store.drop_before(table, "t1", before)
-    for table in ("answer_matches", "earlier_match_queries", "earlier_output_matches"):
+    for table in ("answer_matches", "untold", "earlier_match_queries", "earlier_output_matches"):
         store.drop_before(table, "match", ledger.first_match())
     store.drop_before("withheld", "answer", ledger.first_answer())
     unneeded = min(before, evictable)

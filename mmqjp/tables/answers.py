@@ -22,8 +22,10 @@ TABLES = {
         choice=TEXT, width=INT, appeared=INT, first_qid=INT, arrival=INT, batch=INT, first_seq=INT,
         last_seq=INT, place=INT, recipients=INT,
     ),
-    # Members that do not get an answer: they were paused when one of its documents came.
+    # Members that do not get an answer: they were paused when one of its documents came, or told it before.
     "withheld": schema(answer=INT, qid=INT),
+    # Matches that gave a query outputs which it had told before, so that they have no numbers (ONCE PER).
+    "untold": schema(match=INT, qid=INT),
     "match_rows": schema(match=INT, template=INT, docid1=INT, docid2=INT, t0=INT, t1=INT, bindings=INTS),
     # The matches behind an answer: one for each row of R_T that gave it.
     "answer_matches": schema(answer=INT, match=INT),
@@ -59,7 +61,8 @@ UNION ALL SELECT query, t0, t1, documents, streams, nodes, xml, batch, seq, id F
 UNION ALL SELECT seq, match FROM earlier_output_matches""",
     "matches": """SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings, m.match
 FROM (
-  SELECT DISTINCT r.query, r.qid, l.match FROM recipients r JOIN answer_matches l ON l.answer = r.answer
+  SELECT r.query, r.qid, l.match FROM recipients r JOIN answer_matches l ON l.answer = r.answer
+  UNION SELECT q.name, u.qid, u.match FROM untold u JOIN added_queries q ON q.qid = u.qid
   UNION ALL SELECT query, qid, match FROM earlier_match_queries
 ) q JOIN match_rows m ON m.match = q.match""",
 }

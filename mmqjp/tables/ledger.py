@@ -17,13 +17,13 @@ from join_stage.store.protocol import StoreError, TableStore, whole_batch
 from mmqjp.tables import answers, batches, command_answers, dead_letters, documents, offsets, settings
 from mmqjp.tables.commit_metadata import CommitMetadata
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources. Format 3 added placements of queries in the catalog. Format 4
 added numbered chains of functions and arrivals of documents. Format 5 added numbers and ids of outputs. Format 6 stores
-answers instead of outputs, and the forms of queries. A version that computes another normal form or another template
-for a query needs a new format.
+answers instead of outputs, and the forms of queries. Format 7 added what was told once. A version that computes another
+normal form or another template for a query needs a new format.
 """
 
 BATCH_TABLES = ("batches", "answers", "earlier_outputs", "memberships", "settings", "offsets", "pauses", "commands")

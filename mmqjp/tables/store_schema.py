@@ -6,7 +6,18 @@ Tables are append-only: each row is written by one batch.
 from __future__ import annotations
 
 from join_stage.store.schema import StoreSchema
-from mmqjp.tables import answers, batches, command_answers, dead_letters, documents, offsets, queries, settings, spent
+from mmqjp.tables import (
+    answers,
+    batches,
+    command_answers,
+    dead_letters,
+    documents,
+    offsets,
+    queries,
+    settings,
+    spent,
+    told,
+)
 
 TABLES = (
     documents.TABLES
@@ -18,6 +29,7 @@ TABLES = (
     | offsets.TABLES
     | spent.TABLES
     | command_answers.TABLES
+    | told.TABLES
 )
 
 _DOCUMENTED = (

@@ -24,12 +24,41 @@ from xscl.algebra.expressions import (
     VarPath,
 )
 from xscl.algebra.normal import JoinOp
-from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
+from xscl.syntax import (
+    Block,
+    Input,
+    Join,
+    Once,
+    Query,
+    Script,
+    Select,
+    SelectItem,
+    SelectItems,
+    SelectStar,
+    SubQuery,
+    Window,
+)
 
 Draw = st.DrawFn
 
-NAMES = ("a", "b", "title", "Titel-1", "x.y", "größe", "from", "and", "not", "as", "a-", "_z", "書", "book--old")
-STREAMS = ("S", "blog", "feed-1", "ströme")
+NAMES = (
+    "once",
+    "a",
+    "b",
+    "title",
+    "Titel-1",
+    "x.y",
+    "größe",
+    "from",
+    "and",
+    "not",
+    "as",
+    "a-",
+    "_z",
+    "書",
+    "book--old",
+)
+STREAMS = ("S", "per", "blog", "feed-1", "ströme")
 PREFIXES = ("p", "dc", "xml-ish")
 OPS: tuple[CompareOp, ...] = ("=", "!=", "<", "<=", ">", ">=")
 DERIVED = (*TEXT_FUNCTIONS, "date", "number", "string-length")
@@ -289,15 +318,22 @@ def _element(draw: Draw, source: Source, depth: int) -> ElementConstructor:
     return ElementConstructor(name, tuple((attribute, parts()) for attribute in names), tuple(merged))
 
 
+def _once(draw: Draw, source: Source) -> Once:
+    keys = tuple(_operand(draw, source) for _ in range(draw(st.integers(1, 2))))
+    us = draw(st.one_of(st.none(), st.integers(1, 2**63 - 1)))
+    return Once(keys, None if us is None else Window(us))
+
+
 @st.composite
 def queries(draw: Draw) -> Query:
     """One valid query, perhaps PUBLISHed under a name that no query reads."""
     source = _source(draw, 2, Names())
-    publish = draw(st.sampled_from((None, None, "out", "q", "q7x", "q1", "q2", "meldung-é")))
+    publish = draw(st.sampled_from((None, None, "out", "q", "once", "q7x", "q1", "q2", "meldung-é")))
     select = _select(draw, source)
+    once = _once(draw, source) if publish is not None and draw(st.booleans()) else None
     if select is None and not isinstance(source.tree, SubQuery) and draw(st.booleans()):
         select = SelectStar()
-    return Query(source.tree, select, publish)
+    return Query(source.tree, select, publish, once=once)
 
 
 @st.composite

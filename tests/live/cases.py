@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
+from tests.generate.once import with_once
 from tests.generate.strategies import random_case
 from tests.live.operations import (
     Batch,
@@ -45,6 +46,7 @@ SILENT = ("bounded", "silent")
 def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Operation]:
     """Some operations. The first opens the store."""
     script, documents = _case(rng, length)
+    script = with_once(rng, script, rng.choice((0, 30, 60)))
     queries = list(script.queries)
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]
     names = [*sorted({query.publish for query in queries if query.publish}), "q1", "q2", "q3"]

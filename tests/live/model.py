@@ -21,6 +21,7 @@ from tests.live.standing import Kept, Refused, Standing, in_order, parts_of, str
 from tests.oracle.bindings import OutputRow, Stored
 from tests.oracle.evaluation import QueryAnswers
 from tests.oracle.match import Tree
+from tests.oracle.once import Telling
 from xscl import parse_script
 
 parsed = cache(parse_script)
@@ -96,9 +97,12 @@ class LiveModel:
             self._go_on(self.greatest, ())
 
     def noted(self) -> None:
-        """Stores the greatest times."""
+        """Stores the greatest times. What is told once is forgotten up to them."""
         if self._bounded:
             self._noted = dict(self.greatest)
+            if (horizon := self.watermark(self._streams())) is not None:
+                for query in self.queries:
+                    query.telling.forget(horizon)
 
     def delivered(self) -> None:
         """Notes that all outputs so far have reached their reader."""
@@ -129,6 +133,7 @@ class LiveModel:
                 highest = next(n for n in count_from(max(place, highest + 1)) if f"q{n}" not in published)
             one.name = query.publish or f"q{highest}"
             one.answers = QueryAnswers(query, one.name, script.namespaces, one.occurrence)
+            one.telling = Telling(query.once)
             fresh.append(one)
             names.append(one.name)
         replaced = {query.publish for query in script.queries if query.publish} if change.how == "replace" else set()
@@ -223,10 +228,9 @@ class LiveModel:
                 if query.sees(document):
                     seen.setdefault(document.stream, []).append(document.stored)
                     by_stored[document.stored] = document
-            for answer in query.answers.over(seen):
-                if (key := (answer.inputs, answer.nodes)) in query.given:
-                    continue
-                query.given.add(key)
+            new = [one for one in query.answers.over(seen) if (one.inputs, one.nodes) not in query.given]
+            query.given |= {(one.inputs, one.nodes) for one in new}
+            for answer in query.telling.told(new):
                 outputs.append(answer.row)
                 if query.query.publish in read:
                     identity = (query.key, query.occurrence, parts_of(answer, by_stored), answer.nodes)

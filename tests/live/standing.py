@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.oracle.bindings import Answer, Stored
 from tests.oracle.evaluation import QueryAnswers
+from tests.oracle.once import Telling
 from xscl import Query, Script
 from xscl.syntax import Block, Input, Join, SubQuery
 
@@ -42,11 +43,12 @@ class Standing:
     paused: int | None = None
     gaps: list[tuple[int, int]] = field(default_factory=list)
     given: set[object] = field(default_factory=set)
+    telling: Telling = field(default_factory=lambda: Telling(None))
 
     @property
     def key(self) -> object:
         """What two equal queries have in common."""
-        return self.query.publish, self.query.source, self.query.select, self.namespaces
+        return self.query.publish, self.query.source, self.query.select, self.namespaces, self.query.once
 
     def sees(self, document: Kept) -> bool:
         """Whether the query is answered for a document."""

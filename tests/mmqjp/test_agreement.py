@@ -11,6 +11,7 @@ from feeds.document import Document
 from join_stage.joiner import PLANS
 from join_stage.views import CACHE_BYTES
 from mmqjp.session import Session
+from tests.generate.once import with_once
 from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import cases, random_case
 from tests.oracle.cases import docs
@@ -34,6 +35,13 @@ def test_duckdb_agrees_with_the_oracle(seed: int):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session("duckdb", plan="basic" if seed % 4 == 0 else "signature") as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
+
+
+@pytest.mark.parametrize("seed", seeds(6, 300))
+def test_what_is_told_once_agrees_with_the_oracle(seed: int):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Session("duckdb", plan=PLANS[seed % len(PLANS)]) as engine:
+        assert_agrees(engine, with_once(random.Random(seed), script), documents, _delivery(seed))
 
 
 @pytest.mark.parametrize("seed", seeds(6, VIEWS, 200))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -97,9 +98,26 @@ class Match:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One output: its row, the document that readers of its stream get, and what distinguishes it from the query's
-    other outputs: the documents that its blocks read, left to right, and its nodes."""
+    other outputs: the documents that its blocks read, left to right, and its nodes. `keys` has what it says of that
+    which is told once."""
 
     row: OutputRow
     stored: Stored
     inputs: tuple[Stored, ...]
     nodes: tuple[tuple[str, int | str], ...]
+    keys: frozenset[tuple[str, ...]] = frozenset()
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Where it stands among the outputs of the query: by end, documents, nodes, and what its id is made of."""
+        nodes = [(name, int(str(node).partition("/")[0]), str(node).partition("/")[2]) for name, node in self.nodes]
+        return self.row.t1, self.row.documents, nodes, choice_of(self.inputs, self.nodes)
+
+
+def choice_of(inputs: Iterable[Stored], nodes: Iterable[tuple[str, int | str]]) -> str:
+    """What the id of an output is made of, beside its query."""
+    parts, chosen = (
+        [json.dumps([stored.stream, stored.id], ensure_ascii=False) for stored in inputs],
+        [node for _, node in nodes],
+    )
+    return f", {json.dumps(parts, ensure_ascii=False)}, {json.dumps(chosen, ensure_ascii=False)}]"

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from lxml import etree
 
-from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value
+from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value, choice_of
 from tests.oracle.construct import append, as_element, construct, hole_key, holes_of
 from tests.oracle.match import Matcher
 from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, text_of
@@ -81,11 +81,16 @@ class Evaluation:
             select = query.select or SelectStar()
             found: dict[object, Answer] = {}
             for match in self._matches(query.source, frozenset(_needed(query)), is_whole=True):
+                keys = self._keys(query, match)
+                if keys is None:
+                    continue
                 for values in self._selections(select, match):
                     nodes = tuple((key, value.node.label()) for key, value in values.items() if value.node)
                     if (match.inputs, nodes) not in found:
-                        id = self._id(index, match.inputs, [label for _, label in nodes])
+                        id = self._id(index, match.inputs, nodes)
                         found[match.inputs, nodes] = self._output(name, id, select, match, values, nodes)
+                    answer = found[match.inputs, nodes]
+                    found[match.inputs, nodes] = replace(answer, keys=answer.keys | keys)
             self._outputs[index] = _without_mirrors(query.source, found.values())
         return self._outputs[index]
 
@@ -97,13 +102,11 @@ class Evaluation:
                 documents += [output.stored for output in self.outputs(index)]
         return documents
 
-    def _id(self, index: int, inputs: Sequence[Stored], nodes: Sequence[int | str]) -> str:
+    def _id(self, index: int, inputs: Sequence[Stored], nodes: Iterable[tuple[str, int | str]]) -> str:
         """The id of an output: a digest of its query, the documents that its blocks read, and its nodes."""
-        query, namespaces = self._script.queries[index], self._script.namespaces
-        parts = [json.dumps([document.stream, document.id], ensure_ascii=False) for document in inputs]
-        text = to_xscl(Script((query,), namespaces))
-        whole = [self._names[index], text, self._occurrence(index), parts, nodes]
-        return hashlib.sha256(json.dumps(whole, ensure_ascii=False).encode()).hexdigest()[:32]
+        text = to_xscl(Script((self._script.queries[index],), self._script.namespaces))
+        begun = json.dumps([self._names[index], text, self._occurrence(index)], ensure_ascii=False)[:-1]
+        return hashlib.sha256((begun + choice_of(inputs, nodes)).encode()).hexdigest()[:32]
 
     def _occurrence(self, index: int) -> int:
         """How many queries before this one equal it."""
@@ -218,6 +221,14 @@ class Evaluation:
             operands = {hole_key(hole): hole.operand for hole in holes_of(select)}
         for values in product(*(self._values(operand, match.visible) for operand in operands.values())):
             yield dict(zip(operands, values, strict=True))
+
+    def _keys(self, query: Query, match: Match) -> frozenset[tuple[str, ...]] | None:
+        """What a binding says of that which is told once: a tuple for each choice of nodes for the paths in it. None if
+        a path finds no node: then there is no output, as for a path in SELECT."""
+        if query.once is None:
+            return frozenset()
+        choices = product(*(self._values(operand, match.visible) for operand in query.once.keys))
+        return frozenset(tuple(value.text for value in choice) for choice in choices) or None
 
     def _output(
         self,

@@ -52,6 +52,9 @@ class Describer:
         yield f"  select {'* ' if normal.star else ''}{', '.join(shown)}"
         if isinstance(normal.constructor, ElementConstructor):
             yield f"  in <{normal.constructor.name}> {', '.join(map(text, normal.holes))}"
+        if normal.once is not None:
+            within = "for ever" if normal.once.window is None else f"within {window(normal.once.window)}"
+            yield f"  once per {', '.join(map(to_xscl, normal.once.keys))} {within}"
         yield from self.conjuncts(normal.conjuncts)
 
     def conjuncts(self, conjuncts: tuple[Conjunct, ...]) -> Iterator[str]:
@@ -88,6 +91,6 @@ def test_normal_form(script: str, expected: str):
 
 def test_every_rule_has_a_fixture():
     assert {file.stem for file in FILES} == {
-        "chains", "constants", "disjuncts", "filters", "functions", "inner_nodes", "namespaces", "paths",
+        "chains", "constants", "disjuncts", "filters", "functions", "inner_nodes", "namespaces", "once", "paths",
         "residuals", "select", "subqueries",
     }  # fmt: skip

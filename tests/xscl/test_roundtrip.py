@@ -13,6 +13,7 @@ TOKENS = (
     *"()[]{}<>=!,;:.*@/|$&-+'\"#\n\0\ud800",
     *("//", "->", "<=", "!=", "(:", ":)", "--", "{{", "}}", "</a>", "<a>", "/>", "&amp;", "::", ".."),
     *("SELECT", "FROM", "FOLLOWED BY", "JOIN", "PUBLISH", "AS", "and", "or", "not(", "INF", "DECLARE NAMESPACE"),
+    *("ONCE", "PER", "ONCE PER (x1)", "WITHIN", "WITHIN 3 d", "PUBLISH p ONCE PER ("),
     *("x1", "x2'", "S", "title", "count(", "contains(", "matches(", "7 d", "-1", "q7", "text()", "é"),
 )
 

@@ -108,6 +108,16 @@ class SelectEntry:
 
 @quick
 @dataclass(frozen=True, slots=True)
+class OncePer:
+    """What is told once: each tuple of the values of `keys`, operands over variables, within so many microseconds, or
+    for ever (None)."""
+
+    keys: tuple[Expr, ...]
+    window: int | None
+
+
+@quick
+@dataclass(frozen=True, slots=True)
 class NormalQuery:
     """A query in normal form.
 
@@ -123,6 +133,7 @@ class NormalQuery:
     constructor: ElementConstructor | None = None
     holes: tuple[Term | str, ...] = ()
     namespaces: tuple[tuple[str, str], ...] = ()
+    once: OncePer | None = field(default=None, repr=False)  # stores keep what was made of `repr` before there was one
 
 
 shared_term = lru_cache(maxsize=10_000)(Term)
@@ -154,7 +165,7 @@ def constant_text(expr: Expr) -> str | None:
 
 
 def variables_of(expr: Expr) -> Iterator[str]:
-    """The variables of a residual predicate, with repetitions."""
+    """The variables of a residual predicate or an operand, with repetitions."""
     match expr:
         case VarPath(var=var):
             yield var

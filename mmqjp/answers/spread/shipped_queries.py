@@ -21,8 +21,9 @@ from mmqjp.queries.row_targets import LiteralGroup, RowPart, TargetGroup
 
 
 class ShippedQueries:
-    """The queries of those rows whose matches concern nothing but queries over external streams that nobody reads:
-    nothing else in the step depends on their answers. Implements `mmqjp.queries.known_queries.KnownQueries`."""
+    """The queries of those rows whose matches concern nothing but queries over external streams that nobody reads, and
+    that tell all they find: nothing in the step depends on their answers. Implements
+    `mmqjp.queries.known_queries.KnownQueries`."""
 
     def __init__(self, registry: Registry, rows: Collection[int]) -> None:
         """Takes those of some rows of R_T that can be answered apart."""
@@ -34,6 +35,7 @@ class ShippedQueries:
             for row, of in groups.items()
             if all(
                 group.form is not None
+                and group.form.once is None
                 and not registry.read_of(group.form.id)
                 and all(is_external(stream) for target in group.targets for stream in target.streams)
                 for group in of
@@ -135,9 +137,8 @@ class _Pickler(pickle.Pickler):
 def _state_of(queries: QuerySet) -> dict[str, Any]:
     state = {"id": queries.id, "_queries": Few(), "_audience": queries.audience, "_members": set(), "_changed": set()}
     if isinstance(queries, Form):
-        made = {
-            name: getattr(queries, name) for name in ("selection", "mirror", "tie_mirror", "literal_tests", "shared")
-        }
+        kept = ("selection", "mirror", "tie_mirror", "literal_tests", "shared", "once")
+        made = {name: getattr(queries, name) for name in kept}
         return state | {"_beside": None} | made
     return state
 

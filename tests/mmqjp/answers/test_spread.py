@@ -79,7 +79,8 @@ def lively_script(rng: Random) -> str:
                 f"SELECT x FROM {one}//r[./a->v][./b->x] {op} {{x = y, INF}} {other}//r[./a->w][./b->y]",
             ]
         )
-        queries.append(f"{query} PUBLISH P{number}")
+        once = rng.choice(["", "", " ONCE PER (v)", " ONCE PER (lower-case(v)) WITHIN 3 s"])
+        queries.append(f"{query} PUBLISH P{number}{once}")
     if rng.random() < 0.5:
         queries.append("SELECT q FROM P0//v->q JOIN {q = w, INF} S//r[./a->w] PUBLISH Reader")
     if rng.random() < 0.5:

@@ -249,6 +249,23 @@ def test_check_of_a_missing_file_is_a_usage_error():
     assert "'nowhere.xscl' does not exist" in result.stderr
 
 
+def test_what_is_told_once_is_explained(explain):
+    lines = explain("S//a->x JOIN {x = y, 1 h} S//b->y PUBLISH p ONCE PER (lower-case(x), y/k) WITHIN 36 h")
+    assert lines[2:8] == [
+        "  FROM S//a->x",
+        "    JOIN {x = y, 1 h}",
+        "    S//b->y",
+        "  PUBLISH p",
+        "  ONCE PER (lower-case(x), y/k) WITHIN 36 h",
+        "",
+    ]
+    assert section(lines, "normal form")[-3:] == [
+        "(#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)",
+        "its outputs are documents of the stream of its name",
+        "told once for each (lower-case(x), #p1), within 36 h",
+    ]
+
+
 # ---------------------------------------------------------------- costs
 
 PAIRS = "S//a->x JOIN {x = y, INF} S//b->y PUBLISH one; S//c->x JOIN {x = y, INF} S//d->y PUBLISH two"

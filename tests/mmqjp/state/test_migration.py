@@ -28,7 +28,9 @@ from tests.support.stores import TABLES, parquet_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDED, CHAINS, UNNUMBERED, WITHOUT_FORMS = (DATA / f"store_v{version}.sql" for version in (1, 3, 4, 5))
+RECORDED, CHAINS, UNNUMBERED, WITHOUT_FORMS, TELLING_ALL = (
+    DATA / f"store_v{version}.sql" for version in (1, 3, 4, 5, 6)
+)
 TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
 START = 1_767_225_600_000_000
 
@@ -81,7 +83,7 @@ def assert_goes_on(engine: Session) -> None:
     assert {o.documents for o in got} == pairs and len(got) == len(pairs)
     engine.pause("pairs")
     assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
-    assert engine.setting("schema_version") == "6"
+    assert engine.setting("schema_version") == "7"
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -245,6 +247,42 @@ def test_a_store_of_format_5_opens_on_spark(spark: SparkSession, tmp_path: Path)
         assert_has_forms(engine)
 
 
+def assert_tells_once(engine: Session) -> None:
+    """What was there goes on, with the forms that it had, and a query may tell once what it finds."""
+    assert_shown(engine)
+    known = [(o.seq, o.query, o.documents) for o in engine.outputs()]
+    assert known == [
+        (0, "pairs", ("a1", "b2")), (1, "q2", ("a1", "b2")), (2, "readers", ("a1", "b2")), (3, "pairs", ("a3", "b2"))
+    ]  # fmt: skip
+    join = "S//a->x[./k->p] JOIN {p = q, 1 min} S//b->y[./k->q]"
+    engine.subscribe(f"{join} PUBLISH alike; {join} PUBLISH once ONCE PER (p)")
+    forms = {s.name: s.form_id for s in engine.registry.subscriptions.values()}
+    assert forms["alike"] == forms["pairs"] != forms["once"]
+    got = [engine.process([Document(f"b{n}", "<b><k>v</k></b>", time=START + n * 1_000_000)]) for n in (5, 6)]
+    told = [(o.query, o.documents) for outputs in got for o in outputs]
+    assert told.count(("pairs", ("a1", "b6"))) == 1
+    assert not any(query == "once" for query, _ in told), "it sees no earlier document"
+    got = [
+        engine.process([Document("a7", "<a><k>v</k></a>", time=START + 7_000_000)]),
+        engine.process([Document("b8", "<b><k>v</k></b>", time=START + 8_000_000)]),
+    ]
+    assert [o.documents for outputs in got for o in outputs if o.query == "once"] == [("a7", "b5")]
+    assert_shown(engine)
+    assert engine.sql("SELECT count(*) AS n FROM matches WHERE query = 'once'")["n"].to_pylist() == [3]
+
+
+def test_a_store_of_format_6_opens_on_duckdb(tmp_path: Path):
+    write_duckdb(tmp_path / "state", TELLING_ALL)
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        assert_tells_once(engine)
+
+
+def test_a_store_of_format_6_opens_on_spark(spark: SparkSession, tmp_path: Path):
+    write_spark(tmp_path / "state", TELLING_ALL)
+    with Session(spark, state=tmp_path / "state") as engine:
+        assert_tells_once(engine)
+
+
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_duckdb(tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -259,11 +297,11 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
     state = tmp_path / "state"
     Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '7', 7)")
-    with pytest.raises(StoreError, match="the store has format 7, and this version of mmqjp reads formats up to 6"):
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '8', 8)")
+    with pytest.raises(StoreError, match="the store has format 8, and this version of mmqjp reads formats up to 7"):
         Session("duckdb", state=state)
     result = mmqjp("list", "--state", state)
-    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 7")
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 8")
     assert result.stderr.count("\n") == 1
 
 

@@ -1,0 +1,139 @@
+"""Telling: which outputs of queries with ONCE PER are told, and which were told before.
+
+A step puts these outputs off until it has found all that they are made of. Then those of one query are decided
+together, in the order of their numbers. So what is told does not depend on the order in which a step finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+
+from mmqjp.answers.answer import Answer
+from mmqjp.answers.shared_account import Share, SharedAccount
+from mmqjp.documents.record import Inputs, Record, published_record
+from mmqjp.queries.forms import Form
+from mmqjp.queries.lineage import publishers_behind
+from mmqjp.queries.model import Subscription
+from mmqjp.queries.registry import Registry
+from mmqjp.state.told import AskedKey, Told
+from mmqjp.tables.told import ToldRow
+
+Key = tuple[int, int]
+"""The halves of the digest of a key."""
+
+
+@dataclass(eq=False, slots=True)
+class PutOff:
+    """An answer that is not decided yet, with what is needed to give it to those of its `share` who have not told all
+    of its `keys`. `within` is that of `mmqjp.documents.record.published_record`."""
+
+    answer: Answer
+    inputs: Inputs
+    account: SharedAccount
+    share: Share
+    within: bool
+    keys: set[Key] = field(default_factory=set)
+
+
+AllPutOff = dict[Form, dict[Answer, PutOff]]
+"""What a step has put off."""
+
+
+def key_of(texts: Sequence[str]) -> Key:
+    """Returns the digest of a key, which is the same in any process."""
+    digest = blake2b("".join([f"{len(text)}:{text}" for text in texts]).encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], signed=True), int.from_bytes(digest[8:], signed=True)
+
+
+def as_published(query: Subscription, answer: Answer, inputs: Inputs, *, within: bool) -> Record:
+    """Returns an answer as a document of a query's stream."""
+    return published_record(
+        query.name, inputs, answer.body.xml(query.name), query.identity.id(answer.choice.encode()), within=within
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ToldNow:
+    """What was decided: the answers that anybody gets, with the documents for readers of those who do, and the rows of
+    the table `untold`."""
+
+    answers: list[Answer] = field(default_factory=list)
+    documents: list[Record] = field(default_factory=list)
+    untold: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Telling:
+    """Decides, within batches, what was put off."""
+
+    def __init__(self, registry: Registry, told: Told) -> None:
+        self._registry, self._told = registry, told
+
+    def decide(self, waiting: AllPutOff, batch: int) -> ToldNow:
+        """Decides what depends on nothing that was put off, too, and takes it out of `waiting`."""
+        due = [(form, waiting.pop(form)) for form in self._due(waiting)]
+        found = ToldNow()
+        recipients = [
+            (form, one, _recipients(one, batch))
+            for form, answers in due
+            for one in sorted(answers.values(), key=lambda one: one.answer.order)
+        ]
+        ends = self._told.ends({(query.qid, *key) for _, one, some in recipients for query in some for key in one.keys})
+        rows: list[ToldRow] = []
+        for form, one, some in recipients:
+            gone = [query for query in some if not _tell(form, query, one, ends, rows)]
+            found.untold.extend((match, query.qid) for query in gone for match in one.answer.matches)
+            if len(gone) < len(some):
+                one.answer.withheld = (*one.answer.withheld, *(query.qid for query in gone))
+                found.answers.append(one.answer)
+                found.documents.extend(self._published(form, one, set(some).difference(gone)))
+        self._told.save(rows)
+        return found
+
+    def _due(self, waiting: AllPutOff) -> list[Form]:
+        """Returns the forms that read nothing which others that wait may PUBLISH."""
+        if not any(self._registry.read_of(form.id) for form in waiting):
+            return list(waiting)
+        ids = {form.id for form in waiting}
+        return [
+            form
+            for form in waiting
+            # The queries of a form read the same streams.
+            if not any(one.form_id in ids for one in publishers_behind(self._registry, form.audience.queries[0]))
+        ]
+
+    def _published(self, form: Form, one: PutOff, told: set[Subscription]) -> Iterator[Record]:
+        for query in self._registry.read_of(form.id):
+            if query in told:
+                yield as_published(query, one.answer, one.inputs, within=one.within)
+
+
+def _recipients(one: PutOff, batch: int) -> list[Subscription]:
+    """Returns the members that get an answer, unless they told it before."""
+    share, queries = one.share, one.account.audience.queries
+    gets = one.account.members(batch).get(
+        slice(None), share.width, share.appeared, share.first_qid, batch, one.answer.arrival
+    )
+    return [query for place in np.flatnonzero(gets).tolist() if (query := queries[place]) not in share.withheld]
+
+
+def _tell(form: Form, query: Subscription, one: PutOff, ends: dict[AskedKey, list[int]], rows: list[ToldRow]) -> bool:
+    """Returns whether a query tells an answer. If so, adds to `rows` what it tells, and to `ends` when."""
+    assert form.once is not None, "only what is told once is put off"
+    window, t1 = form.once.window, one.answer.t1
+    known = [ends.setdefault((query.qid, *key), []) for key in one.keys]
+    near = [_is_near(t1, before, window) for before in known]
+    if all(near):
+        return False
+    for key, before, was_told in zip(one.keys, known, near, strict=True):
+        if window is not None or not was_told:
+            before.append(t1)
+            rows.append((query.qid, *key, t1, None if window is None else t1 + window))
+    return True
+
+
+def _is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:
+    return bool(ends) if window is None else any(abs(t1 - end) <= window for end in ends)

@@ -1,0 +1,161 @@
+"""ONCE PER: what a query has told it does not tell again, within its window, whatever happens in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from feeds.document import Document
+from join_stage.joiner import PLANS
+from mmqjp.answers.telling import key_of
+from mmqjp.session import Session
+from tests.support.faults import FaultySession, Injected
+from tests.support.shown import assert_shown
+
+SECOND = 1_000_000
+START = 1_767_225_600 * SECOND
+FILTER = "FROM S//item->i[./title->t]"
+PAIRS = "FROM S//a->x[./k->p] JOIN {p = q, INF} S//b->y[./k->q]"
+
+
+def item(name: str, seconds: float, *titles: str, stream: str = "S") -> Document:
+    titled = "".join(f"<title>{title}</title>" for title in titles)
+    return Document(name, f"<item>{titled}</item>", stream, START + int(seconds * SECOND))
+
+
+def told(engine: Session, *documents: Document, query: str = "p") -> list[str]:
+    """The documents of what a query tells of a batch, in the order of the numbers."""
+    return [" ".join(output.documents) for output in engine.process(documents) if output.query == query]
+
+
+def kept(engine: Session) -> int:
+    """How many rows the store has of what was told."""
+    return int(engine.sql("SELECT count(*) AS n FROM told")["n"][0].as_py())
+
+
+@pytest.fixture
+def engine():
+    with Session("duckdb") as session:
+        yield session
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_key_is_told_once_and_its_matches_stay(plan: str):
+    with Session("duckdb", plan=plan) as engine:
+        engine.subscribe(f"{PAIRS} PUBLISH p ONCE PER (lower-case(p)); {PAIRS} PUBLISH every")
+        keys = {"a1": "v", "a2": "V", "a3": "w", "b4": "v", "b5": "V", "b6": "w", "b7": "v"}
+        outputs = [
+            (o.query, o.documents)
+            for n, (name, key) in enumerate(keys.items())
+            for o in engine.process([Document(name, f"<{name[0]}><k>{key}</k></{name[0]}>", time=START + n * SECOND)])
+        ]
+        assert [documents for query, documents in outputs if query == "p"] == [("a1", "b4"), ("a3", "b6")]
+        assert [o.seq for o in engine.outputs()] == list(range(6)), "what is not told has no number"
+        matches = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
+        assert matches == [{"query": "every", "n": 4}, {"query": "p", "n": 4}]
+        assert_shown(engine)
+
+
+def test_in_a_batch_the_first_in_the_order_of_the_lines_is_told(engine: Session):
+    engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t)")
+    assert told(engine, item("d3", 3, "u"), item("d2", 1, "u"), item("d1", 1, "u"), item("d4", 2, "w")) == ["d1", "d4"]
+    assert told(engine, item("d0", 0, "u")) == [], "an earlier one that comes later was told, too"
+
+
+def test_within_a_window_it_is_told_again_when_that_is_over_on_either_side(engine: Session):
+    engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 10 s")
+    assert told(engine, item("d1", 100, "u"), item("d2", 110, "u"), item("d3", 110.5, "u")) == ["d1", "d3"]
+    assert told(engine, item("d4", 90, "u"), item("d5", 89.5, "u"), item("d6", 105, "u")) == ["d5"]
+    assert told(engine, item("d7", 79.5, "u"), item("d8", 120.5, "u"), item("d9", 121, "u")) == ["d9"]
+
+
+def test_an_output_with_several_keys_is_told_if_one_is_new(engine: Session):
+    engine.subscribe("SELECT i FROM S//item->i[./title->t] PUBLISH p ONCE PER (t)")
+    assert told(engine, item("d1", 1, "u", "v")) == ["d1"]
+    assert told(engine, item("d2", 2, "v"), item("d3", 3, "v", "u")) == []
+    assert told(engine, item("d4", 4, "u", "w"), item("d5", 5, "w")) == ["d4"]
+
+
+def test_without_a_node_for_a_path_there_is_no_output(engine: Session):
+    engine.subscribe("SELECT i FROM S//item->i PUBLISH p ONCE PER (i/title)")
+    assert told(engine, item("d1", 1), item("d2", 2, "u"), item("d3", 3, "u")) == ["d2"]
+
+
+def test_the_parts_of_a_key_are_kept_apart():
+    assert key_of(["ab", "c"]) != key_of(["a", "bc"]) != key_of(["abc"])
+    assert key_of(["1:a"]) != key_of(["", "a"])
+    assert key_of(["lower", "größe"]) == (-9094257237805671647, -1165966005988169569), "stores keep it"
+
+
+def test_each_query_tells_by_itself(engine: Session):
+    engine.subscribe(
+        f"{FILTER} PUBLISH p ONCE PER (t); {FILTER} PUBLISH p ONCE PER (i); {FILTER} PUBLISH r ONCE PER (t)"
+    )
+    assert told(engine, item("d1", 1, "u")) == ["d1", "d1"]
+    assert told(engine, item("d2", 2, "u", "u")) == ["d2"], "the other one has another key"
+    engine.subscribe(f"{FILTER} PUBLISH late ONCE PER (t)")
+    documents = [item("d3", 3, "u")]
+    assert [o.query for o in engine.process(documents)] == ["late"]
+
+
+def test_readers_get_what_is_told_and_nothing_else(engine: Session):
+    engine.subscribe(
+        f"FROM p//item->i[./title->t] PUBLISH r; FROM r//item->i JOIN {{i = j, INF}} S//x->j PUBLISH j ONCE PER (i);"
+        f"{FILTER} PUBLISH p ONCE PER (lower-case(t))"
+    )
+    first = engine.process([item("d2", 2, "U"), item("d1", 1, "u"), Document("x1", "<x>u</x>", time=START)])
+    assert [(o.query, o.documents) for o in first] == [("j", ("d1", "x1")), ("p", ("d1",)), ("r", ("d1",))]
+    assert not engine.process([item("d3", 3, "u")])
+    assert [o.query for o in engine.process([Document("x2", "<x>u</x>", time=START)])] == [], "told by j before"
+
+
+def test_what_was_told_stays_when_a_query_rests_or_stays_and_goes_when_it_is_replaced(engine: Session):
+    text = f"{FILTER} PUBLISH p ONCE PER (t)"
+    engine.subscribe(text)
+    assert told(engine, item("d1", 1, "u")) == ["d1"]
+    engine.pause("p")
+    assert told(engine, item("d2", 2, "w")) == []
+    engine.resume("p")
+    assert told(engine, item("d3", 3, "u"), item("d4", 4, "w")) == ["d4"], "nothing is told in a pause"
+    engine.subscribe(text)
+    assert told(engine, item("d5", 5, "w")) == []
+    engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 1 w")
+    assert told(engine, item("d6", 6, "w")) == ["d6"]
+    engine.subscribe(text, backfill=True)
+    assert [o.documents for o in engine.outputs() if o.query == "p"][-2:] == [("d1",), ("d2",)]
+    assert kept(engine) == 2, "what the old ones told is gone"
+    engine.unsubscribe("p")
+    assert kept(engine) == 0
+
+
+def test_what_exceeds_a_quota_is_not_told():
+    with Session("duckdb", max_matches=2) as engine:
+        engine.subscribe(f"SELECT t {FILTER} PUBLISH p ONCE PER (t)")
+        assert told(engine, item("d1", 1, "a", "b"), item("d2", 2, "c", "d", "e")) == ["d1", "d1"]
+        assert engine.take_paused().keys() == {"p"}
+        engine.resume("p")
+        assert told(engine, item("d3", 3, "b", "c")) == ["d3"]
+
+
+@pytest.mark.parametrize("failing", ["append", "commit"])
+def test_a_batch_that_fails_tells_nothing(failing: str, tmp_path: Path):
+    with FaultySession("duckdb", state=tmp_path) as engine:
+        engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t)")
+        with engine.store.failing(failing), pytest.raises(Injected):
+            engine.process([item("d1", 1, "u")])
+        assert kept(engine) == 0
+        assert told(engine, item("d2", 2, "u")) == ["d2"]
+    with Session("duckdb", state=tmp_path) as session:
+        assert told(session, item("d3", 3, "u"), item("d4", 4, "w")) == ["d4"]
+
+
+def test_it_is_forgotten_when_no_document_in_time_can_repeat_it(tmp_path: Path):
+    with Session("duckdb", state=tmp_path, lateness=5 * SECOND) as engine:
+        engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 10 s; {FILTER} PUBLISH r ONCE PER (t)")
+        assert told(engine, item("d1", 0, "u")) == ["d1"]
+        assert told(engine, item("d2", 15, "v")) == ["d2"] and kept(engine) == 4
+        assert told(engine, item("d3", 10, "u")) == [], "which is as late as can be"
+    with Session("duckdb", state=tmp_path, lateness=5 * SECOND) as engine:
+        assert told(engine, item("d4", 15.5, "v")) == [] and kept(engine) == 3
+        assert told(engine, item("d5", 100, "u"), query="r") == [] and kept(engine) == 3
