@@ -125,8 +125,10 @@ class Subscription:
 
     @property
     def publishes(self) -> bool:
-        """Whether it has a PUBLISH name. Its text then ends with it."""
-        return not number_of(self.name) or self.text.endswith(f" PUBLISH {self.name}")
+        """Whether it has a PUBLISH name. Its text then ends with it, and what is told once."""
+        if not number_of(self.name) or self.text.endswith(f" PUBLISH {self.name}"):
+            return True
+        return f" PUBLISH {self.name} ONCE PER (" in self.text and self.normal.once is not None
 
     @property
     def may_tell_once(self) -> bool:

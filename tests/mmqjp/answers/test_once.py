@@ -99,6 +99,14 @@ def test_each_query_tells_by_itself(engine: Session):
     assert [o.query for o in engine.process(documents)] == ["late"]
 
 
+def test_a_query_without_a_name_is_told_from_one_with_a_number(tmp_path: Path):
+    with Session("duckdb", state=tmp_path) as engine:
+        engine.subscribe('SELECT <a> PUBLISH q1 ONCE PER (t)</a> FROM S//item[. = " PUBLISH q1 ONCE PER (t)"]')
+        engine.subscribe(f"{FILTER} PUBLISH q2 ONCE PER (t)")
+    with Session("duckdb", state=tmp_path) as engine:
+        assert {s.name: s.publishes for s in engine.registry.subscriptions.values()} == {"q1": False, "q2": True}
+
+
 def test_readers_get_what_is_told_and_nothing_else(engine: Session):
     engine.subscribe(
         f"FROM p//item->i[./title->t] PUBLISH r; FROM r//item->i JOIN {{i = j, INF}} S//x->j PUBLISH j ONCE PER (i);"
