@@ -10,6 +10,7 @@ import pytest
 
 from join_stage.joiner import PLANS
 from mmqjp.session import Session
+from tests.generate.once import with_once
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
@@ -35,6 +36,13 @@ def test_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session(spark) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
+
+
+@pytest.mark.parametrize("seed", seeds(1, 30, 7000))
+def test_what_is_told_once_on_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    with Session(spark) as engine:
+        assert_agrees(engine, with_once(random.Random(seed), script), documents, Delivery(seed, 5))
 
 
 @pytest.mark.parametrize("seed", seeds(1, VIEWS, 6000))

@@ -16,6 +16,7 @@ from join_stage.signature import join
 from mmqjp.answers.output import Output
 from mmqjp.answers.outputs import Outputs
 from mmqjp.session import Session
+from tests.generate.once import with_once
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.mmqjp.answers.test_bounds import assert_is_the_model
@@ -43,6 +44,7 @@ def test_executors_agree_with_the_oracle(
         monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
     rng = Random(seed)
     script, documents = random_case(seed, 12, 12)
+    script = with_once(rng, script, rng.choice([0, 50]))
     with Session(spark, state=tmp_path) as engine:
         assert_agrees(engine, script, documents, Delivery(rng.choice([None, seed]), rng.choice([3, 5, 100])))
     assert context.jobs
