@@ -32,11 +32,12 @@ from xscl.algebra.normal import (
     shared_term,
     variables_of,
 )
-from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming, renamed, transform
+from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming, transform
 from xscl.algebra.system_names import block_of, block_root, is_system_variable, path_end
 from xscl.disjuncts import disjuncts
 from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
+from xscl.tuple_names import canonical_names, with_canonical_names
 
 
 @quick
@@ -257,12 +258,12 @@ class _Normalizer:
         blocks = sorted(_blocks(tree))
         carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
         inner = _distinct(self._conjuncts(tree, patterns, frozenset(carried)))
-        names = _canonical_names(inner)
+        names = canonical_names(inner)
         alone: tuple[Conjunct, ...] = ()
         if tree.op == UNORDERED:
-            alone = _renamed(_distinct(self._conjuncts(tree, tree.patterns, frozenset())))
+            alone = with_canonical_names(_distinct(self._conjuncts(tree, tree.patterns, frozenset())))
         variables = tuple(names[var] for var in carried)
-        hidden = Hidden(tree.op, tree.window, _renamed(inner), variables, which, alone)
+        hidden = Hidden(tree.op, tree.window, with_canonical_names(inner), variables, which, alone)
         children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
 
@@ -314,43 +315,3 @@ def _blocks(tree: _Tree) -> Iterator[int]:
     else:
         yield from _blocks(tree.left)
         yield from _blocks(tree.right)
-
-
-# ---------------------------------------------------------------- names by which equal hidden streams are shared
-
-
-def _canonical_names(conjuncts: tuple[Conjunct, ...]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for conjunct in conjuncts:
-        for side in conjunct.sides():
-            for var in side.variables():
-                names.setdefault(var, f"v{len(names)}")
-    return names
-
-
-def _renamed(conjuncts: tuple[Conjunct, ...]) -> tuple[Conjunct, ...]:
-    names = _canonical_names(conjuncts)
-    return tuple(_rename(conjunct, names) for conjunct in conjuncts)
-
-
-def _rename(conjunct: Conjunct, names: Mapping[str, str]) -> Conjunct:
-    def side(old: Side) -> Side:
-        return Side(old.stream, renamed(old.pattern, names), old.hidden)
-
-    return Conjunct(
-        side(conjunct.left),
-        conjunct.right and side(conjunct.right),
-        tuple((Term(names[a.var], a.functions), Term(names[b.var], b.functions)) for a, b in conjunct.joins),
-        tuple(_rename_expr(expr, names) for expr in conjunct.residual),
-    )
-
-
-def _rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
-    match expr:
-        case VarPath(var=var):
-            return VarPath(names[var])
-        case Call(name=name, args=args):
-            return Call(name, tuple(_rename_expr(a, names) for a in args))
-        case Compare(op=op, left=left, right=right):
-            return Compare(op, _rename_expr(left, names), _rename_expr(right, names))
-    return expr
