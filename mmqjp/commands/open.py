@@ -80,8 +80,8 @@ def open_engine(
     shared: bool = False,
 ) -> Session:
     """The engine that the options describe. It logs no dead letters: the caller reports them. A terminal is told
-    meanwhile that Spark is being started."""
-    with live_line() as show, umask_of(shared=shared or (state is not None and is_shared(state))):
+    meanwhile that Spark is being started, and how many stored queries are opened."""
+    with live_line() as show, progress_shown(), umask_of(shared=shared or (state is not None and is_shared(state))):
         if engine == SPARK:
             show("starting Spark ...")
         return Session(

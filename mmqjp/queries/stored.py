@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from common.progress import followed
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import Compiler, StoredQuery
@@ -91,7 +92,8 @@ class StoredQueries:
         of_inner: dict[int, dict[str, list[StoredTarget]]] = {}
         for qid, stream, *rest in inner:
             of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, *rest))
-        for subscription in self._subscriptions(cache(lambda text: StoredQuery(text, compiler))):
+        subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler))))
+        for subscription in followed("opening", subscriptions):
             registry.restore(subscription, of_query[subscription.qid], of_inner.get(subscription.qid, {}))
 
     def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:

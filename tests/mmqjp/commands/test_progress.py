@@ -15,6 +15,7 @@ from mmqjp.cli import main
 from mmqjp.commands import check as check_module
 from mmqjp.commands.console import console
 from mmqjp.commands.progress import progress_shown
+from mmqjp.session import Session
 from xscl import XsclErrors, parse_script
 from xscl.problems import MOST_SHOWN
 
@@ -72,6 +73,15 @@ def test_parsing_and_registering_are_followed(tmp_path: Path):
     with observed(lambda what, done, total: told.append(f"{what} {total}")):
         assert CliRunner().invoke(main, ["check", str(tmp_path / "q.xscl")]).exit_code == 0
     assert told == ["parsing 2", "checking 2", "compiling 2", "registering 2"]
+
+
+def test_opening_a_store_is_followed(tmp_path: Path):
+    with Session("duckdb", state=tmp_path) as engine:
+        engine.subscribe("//a; //b; //c")
+    told: list[str] = []
+    with observed(lambda what, done, total: told.append(f"{what} {total}")):
+        Session("duckdb", state=tmp_path).close()
+    assert told == ["opening 3"]
 
 
 def test_the_first_queries_are_listed_and_the_others_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

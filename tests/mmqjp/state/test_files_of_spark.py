@@ -239,12 +239,15 @@ def test_spark_is_refused_for_a_store_on_duckdb_unless_a_configuration_says_so(
 
 @pytest.mark.spark
 def test_spark_and_duckdb_give_the_same_rows(spark: SparkSession, tmp_path: Path):
-    script, documents = random_case(5, 8, 12)
+    script, documents = random_case(5, 8, 24)
     with Session(spark, state=tmp_path, lateness=3_000_000) as engine:
         engine.ensure(script)
-        for document in documents:
+        for document in documents:  # so many batches that files are merged
             engine.process([document])
-        engine.prune(5_000_000)
+        engine.prune(5_000_000)  # which drops documents, and evicts join state
+    killed = parquet_store(tmp_path)
+    killed.append("settings", settings_row("half"))
+    killed.write_out("settings")
     with (
         Session(spark, state=tmp_path, read_only=True) as by_spark,
         Session(state=tmp_path, read_only=True) as by_duckdb,
