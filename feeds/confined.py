@@ -66,12 +66,17 @@ async def confined_aside(work: Callable[..., _T], *arguments: object, size: int)
         raise
 
 
-class _Worker:
-    """A process that does one call after the other."""
+def prepare(work: Callable[..., object]) -> None:
+    """Starts a process for later calls of a module's function. It loads the module while this process goes on."""
+    _put_back(_Worker(f"import {work.__module__}; "))
 
-    def __init__(self) -> None:
+
+class _Worker:
+    """A process that does one call after the other. It runs `first` before them."""
+
+    def __init__(self, first: str = "") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from feeds.confined import serve; serve()"],
+            [sys.executable, "-c", f"{first}from feeds.confined import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

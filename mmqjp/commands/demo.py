@@ -13,6 +13,8 @@ from time import perf_counter
 import click
 from rich.console import Console
 
+from feeds.confined import prepare
+from feeds.entries import read_feed
 from feeds.sources import read_documents
 from mmqjp.answers.outputs import Outputs
 from mmqjp.commands.console import console
@@ -45,6 +47,7 @@ def demo(both: bool, engine: str, plan: str, master: str | None) -> None:
       mmqjp demo
       mmqjp demo --both
     """
+    prepare(read_feed)
     chosen = DUCKDB if both else chosen_engine(engine, master=master).engine
     out = console()
     with answered(chosen, None if both else master, plan) as found:

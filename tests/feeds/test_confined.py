@@ -11,7 +11,7 @@ import pytest
 
 from feeds import Reject
 from feeds import confined as module
-from feeds.confined import ConfinedError, confined, confined_aside, seconds_for
+from feeds.confined import ConfinedError, confined, confined_aside, prepare, seconds_for
 from feeds.entries import read_entries
 from feeds.fetch.opml import read_opml
 from feeds.fetch.robots import crawl_delay
@@ -233,3 +233,10 @@ def test_a_feed_that_gives_attributes_defaults_is_refused(form):
     assert reject.reason == "f.xml: the DOCTYPE gives attributes defaults, which are not read"
     outside = declared.replace(b"<!ATTLIST enclosure url CDATA 'https://a.example/'>", b"")
     assert list(History().settle(read_entries(outside + feed, Origin("f.xml", 0))))
+
+
+def test_a_process_that_was_prepared_takes_the_next_call():
+    module._finish_all()
+    prepare(os.path.basename)
+    (worker,) = module._idle
+    assert confined(os.getpid, size=1) == worker._process.pid
