@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from mmqjp.commands.failure import Failure
 from mmqjp.commands.formats import (
     chosen_format,
     clock_of,
@@ -86,7 +87,10 @@ def query(
     check_output(output)
     # A configuration that says spark for all commands does not mean that a store on DuckDB cannot be queried.
     given = context.get_parameter_source("engine") is ParameterSource.COMMANDLINE
-    reader = SPARK if engine == SPARK and (given or stored_engine(state) == SPARK) else DUCKDB
+    stored = stored_engine(state)
+    if given and engine == SPARK and stored == DUCKDB:
+        raise Failure(f"the store in {state} is on duckdb, whose SQL it takes: leave out --engine spark")
+    reader = SPARK if engine == stored == SPARK else DUCKDB
     found = client(state, longest, reader=reader).ask(QUERY, asked)
     columns = found["columns"]
     rows = found["rows"] if raw else readable(columns, found["rows"], clock_of(chosen, utc=utc))
