@@ -199,7 +199,7 @@ def test_a_store_of_an_older_format_is_told(stores: tuple[Path, Path], tmp_path:
 LOOKS = [
     (["list", "--json"], '"queries": 1'),
     (["status", "--json"], '"outputs": {outputs},'),
-    (["show", "{name}"], "{name}: active, since"),
+    (["list", "{name}"], "{name}: active, since"),
     (["query", "SELECT count(*) AS n FROM outputs"], '{{"n": {outputs}}}\n'),
     (["matches", "--format", "csv"], "\n{name},"),
 ]
