@@ -66,7 +66,7 @@ def _differences(opened: Session, block: Block) -> Iterator[Difference]:
     elif block.language in RUN:
         printed = opened.output(block)
         if block.printed is not None and block.printed_at is not None and not agree(block.printed, printed):
-            yield Difference(block.place, block.printed_at, block.printed, printed)
+            yield Difference(block.place, block.printed_at, block.printed, _merged(block.printed, printed))
 
 
 def agree(shown: str, printed: str) -> bool:
@@ -84,10 +84,13 @@ def agree(shown: str, printed: str) -> bool:
 
 
 def _merged(shown: str, printed: str) -> str:
-    """What is printed, with the `...` of what a page showed for it where the lines are as many."""
+    """What is printed, with the `...` of what a page showed for it: between as many lines, or in as many lines."""
     if agree(shown, printed):
         return shown
     old, new = shown.splitlines(keepends=True), printed.splitlines(keepends=True)
+    if old.count("...\n") == 1 and len(old) <= len(new):
+        before = old.index("...\n")
+        return "".join([*new[:before], "...\n", *new[len(new) - (len(old) - before - 1) :]])
     if len(old) != len(new):
         return printed
     return "".join(one if agree(one, other) else other for one, other in zip(old, new, strict=True))
