@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from mmqjp.commands.failure import FAILED, Failure
 from mmqjp.commands.options import FeedsBeforePaths, feeds_option, read_script, time_xpath_option
 from mmqjp.commands.progress import progress_shown
 from mmqjp.explain import trial_text
-from mmqjp.explain.sample import Sample, sample_of
+from mmqjp.explain.sample import Sample, in_turns, sample_of
 from mmqjp.explain.terms import leaf_sides, names_of_others
 from mmqjp.explain.trial import MOST_QUERIES, try_queries
 from mmqjp.explain.warnings import warnings_of
@@ -78,7 +79,9 @@ def check(
     sample = None
     if against:
         with progress_shown():
-            sample = sample_of(read_documents(against, feeds=feeds, time_xpath=time_xpath), limit)
+            sources = _spread(against) if feeds else against
+            found = in_turns(read_documents([path], feeds=feeds, time_xpath=time_xpath) for path in sources)
+            sample = sample_of(found, limit)
         if not sample.documents:
             raise Failure(f"{', '.join(map(str, against))}: there is no document to try the queries on")
     failed = False
@@ -102,6 +105,13 @@ def check(
             failed = failed or strict
     if failed:
         raise click.exceptions.Exit(FAILED)
+
+
+def _spread(paths: Iterable[Path]) -> Iterator[Path]:
+    """The paths to feeds, with the directories inside a directory that holds nothing else: mostly one for each feed."""
+    for path in paths:
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        yield from inside if inside and all(one.is_dir() for one in inside) else [path]
 
 
 def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:

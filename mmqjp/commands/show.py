@@ -138,7 +138,7 @@ class _Shower:
         self._dead += 1
         if self._limit is None and self._dead > DEAD_LETTERS:
             return
-        head = Text("dead letter", "bold red").append(f"  {visible(reject.id)}", "bold cyan")
+        head = Text().append("dead letter", "bold red").append(f"  {visible(reject.id)}", "bold cyan")
         self._line(head.append(f"  {visible(reject.reason)}"))
         raw = reject.raw[: 4 * RAW_SHOWN]
         text = visible(raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw)

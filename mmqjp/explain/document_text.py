@@ -39,7 +39,7 @@ def _lines(root: etree._Element, width: int, full: bool) -> Iterator[Text]:
     number, depth = 0, 0
     for event, element in etree.iterwalk(root, events=("start", "end")):
         if event == "start":
-            line = Text(f"{number:>{width}}  ", NUMBER).append("  " * depth)
+            line = Text().append(f"{number:>{width}}  ", NUMBER).append("  " * depth)
             line.append_text(_start(element, full))
             number += 1
             depth += 1
@@ -67,7 +67,7 @@ def _between(text: str | None, width: int, depth: int, full: bool) -> Iterator[T
 
 def _start(element: etree._Element, full: bool) -> Text:
     """The start tag, or the whole tag of an empty element."""
-    tag = Text(f"<{_name(element)}", TAG)
+    tag = Text().append(f"<{_name(element)}", TAG)
     parent = element.getparent()
     above = {} if parent is None else parent.nsmap
     declared = [

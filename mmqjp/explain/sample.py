@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
 from feeds.document import Document, Reject
 from xpath_stage.binder import Part, each_binding
 from xpath_stage.parse import DocumentError, ParsedDocument, parse_document
 from xscl.algebra.pattern import PatternNode
+
+T = TypeVar("T")
 
 MOST_BYTES = 32 << 20
 """The size of all documents of a sample, in bytes. Their trees take many times as much memory."""
@@ -64,6 +68,18 @@ def sample_of(items: Iterable[Document | Reject], most: int) -> Sample:
         if len(sample.documents) == most or size > MOST_BYTES:
             break
     return sample
+
+
+def in_turns(sources: Iterable[Iterable[T]]) -> Iterator[T]:
+    """Yields one item of each source after another, until all are empty: a sample then has some of each."""
+    left = [iter(source) for source in sources]
+    while left:
+        going = []
+        for source in left:
+            for item in islice(source, 1):
+                yield item
+                going.append(source)
+        left = going
 
 
 def matches(part: Part, tree: ParsedDocument) -> bool:

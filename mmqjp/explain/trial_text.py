@@ -49,7 +49,8 @@ def _problems(trial: QueryTrial, text: str, sample: Sample) -> Iterator[Problem]
             others = ", ".join(
                 f"{printable_line(stream)} ({len(trees):,})" for stream, trees in sample.trees.items() if trees
             )
-            span = Span(block.block.span.start, block.stages[0].span.end)
+            start = block.block.span.start
+            span = Span(start, max(block.stages[0].span.end, start + len(block.block.stream)))
             message = f"there is no document of stream {block.block.stream}"
             yield Problem(message, span, f"there are documents of {others}" if others else "")
         elif block.failed is not None:
@@ -66,10 +67,10 @@ def _problems(trial: QueryTrial, text: str, sample: Sample) -> Iterator[Problem]
         span = trial.query.source.span
         if trial.without_window:
             yield Problem(
-                "nothing joins within the window", span, f"with INF it would give {trial.without_window:,} outputs"
+                "nothing joins within the window", span, f"with INF it would give {_outputs(trial.without_window)}"
             )
         else:
-            hint = f"JOIN would give {trial.in_any_order:,} outputs: it takes equal times, and either order"
+            hint = f"JOIN would give {_outputs(trial.in_any_order)}: it takes equal times, and either order"
             yield Problem("nothing is FOLLOWED BY what it joins", span, hint)
 
 
@@ -85,6 +86,10 @@ def _failed(block: BlockTrial, text: str) -> Problem:
         before = block.stages[number - 1]
         message += f"; before it, {_part(before.span, text)} matched {block.counts[number - 1]:,}"
     return Problem(message, stage.span, block.hint)
+
+
+def _outputs(count: int) -> str:
+    return f"{count:,} output{'' if count == 1 else 's'}"
 
 
 def _matched(block: BlockTrial) -> str:

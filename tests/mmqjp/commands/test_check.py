@@ -160,3 +160,12 @@ def test_what_documents_say_does_not_reach_the_terminal(tmp_path):
     path = write_documents(tmp_path / "n.jsonl", [{"id": "d", "time": "2026-01-01", "xml": xml}])
     result = call("check", write_queries(tmp_path, 'S//a[. = "x"]'), "--against", path)
     assert "\u009b" not in result.stdout and 'the values are "\ufffd31mred" (in 1)' in result.stdout
+
+
+def test_a_sample_has_some_of_each_path_and_of_each_directory_of_feeds(tmp_path):
+    for name in "ab":
+        (tmp_path / "feeds" / name).mkdir(parents=True)
+        (tmp_path / "feeds" / name / "feed.xml").write_text(FEED.replace("<title>", f"<title>{name} "))
+    queries = write_queries(tmp_path, "; ".join(f'S//item[./title = "{name} One"]' for name in "ab"))
+    result = call("check", queries, "--feeds", "--against", tmp_path / "feeds", "--limit", "2")
+    assert [row[-1] for row in stripped(table(result.stdout))[1:]] == ["1", "1 of 2 documents"] * 2
