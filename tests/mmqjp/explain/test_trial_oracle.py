@@ -14,7 +14,7 @@ from mmqjp.explain.sample import Sample, sample_of
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.match import Matcher, Tree
-from tests.oracle.values import DERIVED
+from tests.oracle.values import apply, text_of
 from xscl import Query, parse_script, to_xscl
 from xscl.algebra.expressions import And, Call, Compare, Expr, Or, Rel, VarPath
 from xscl.parser import located_queries
@@ -62,6 +62,8 @@ def test_values_of_both_sides_of_an_equality_are_those_found_by_brute_force(seed
         of_var = {var: block for block in leaves(query.source) if isinstance(block, Block) for var in bound(block)}
         for equality in equalities(query.source):
             one, other = variable(equality.left), variable(equality.right)
+            if {"date", "number"} & functions_of(equality):  # what is none equals nothing
+                continue
             if one not in of_var or other not in of_var or of_var[one] is of_var[other]:
                 continue
             left, right = (
@@ -102,6 +104,15 @@ def equalities(source: object) -> Iterator[Compare]:
                 yield expr
 
 
+def functions_of(equality: Compare) -> set[str]:
+    found: set[str] = set()
+    for operand in (equality.left, equality.right):
+        while isinstance(operand, Call):
+            found.add(operand.name)
+            operand = operand.args[0]
+    return found
+
+
 def variable(operand: Expr) -> str:
     while isinstance(operand, Call):
         operand = operand.args[0]
@@ -121,7 +132,7 @@ def values(block: Block, operand: Expr, trees: dict[str, list[Tree]], namespaces
             for node in matcher.nodes(dict(bindings)[operand.var], operand.steps):
                 text = tree.text(node)
                 for name in functions:
-                    text = DERIVED[name](text)
+                    text = text_of(apply(name, text))
                 found[text].add(number)
     return found
 
