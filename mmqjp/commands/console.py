@@ -21,7 +21,7 @@ def console() -> Console:
 def width() -> int:
     """The width of what goes to no terminal: COLUMNS, or WIDTH."""
     columns = os.environ.get("COLUMNS", "")
-    return max(int(columns), 20) if columns.isascii() and columns.isdecimal() and int(columns[:6]) > 0 else WIDTH
+    return max(int(columns[:6]), 20) if columns.isascii() and columns.isdecimal() and int(columns[:6]) else WIDTH
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:

@@ -53,7 +53,8 @@ def demo(both: bool, engine: str, plan: str, master: str | None) -> None:
     with answered(chosen, None if both else master, plan) as found:
         text, script = found.text, found.script
         entries, feeds = entries_and_feeds(found.session)
-        out.print(f"{len(script.queries)} standing queries, {entries} entries of {feeds} feeds, on {chosen}.\n")
+        out.print(f"{len(script.queries)} standing queries, {entries} entries of {feeds} feeds, on {chosen}.")
+        out.print("Times are in UTC.\n")
         show(out, MatchReader(found.session).matches(found.outputs), purposes(text, script))
     count = len(found.outputs)
     if both:
