@@ -53,9 +53,8 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.commands.progress import live_line
-from mmqjp.commands.run_reports import report_dead_letters, report_future, report_paused
+from mmqjp.commands.run_reports import report_dead_letters, report_future, report_paused, report_ties
 from mmqjp.commands.sinks import DeadLetters, check_output
-from mmqjp.commands.ties import told
 from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.garbage import gc_frozen
@@ -237,8 +236,7 @@ def run(
             report_dead_letters(dead, dead_letters_path)
             report_future(history.future + fetched_history.future)
             report_paused(opened)
-        for line in told(opened.ties(here=True)):
-            _report(line)
+        report_ties(opened)
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(

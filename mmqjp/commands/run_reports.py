@@ -1,4 +1,4 @@
-"""What a run says at its end on standard error: paused queries, entries from the future, dead letters."""
+"""What a run says at its end on standard error: paused queries, equal times, entries from the future, dead letters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mmqjp.commands.sinks import DeadLetters
+from mmqjp.commands.ties import told
 from mmqjp.session import Session
 from mmqjp.text import printable_line
 
@@ -22,6 +23,12 @@ def report_paused(engine: Session) -> None:
         click.echo(f"mmqjp: {query.name} is paused: {printable_line(str(query.paused))}", err=True)
     if len(paused) > LISTED_PAUSED:
         click.echo(f"mmqjp: and {len(paused) - LISTED_PAUSED:,} more are paused", err=True)
+
+
+def report_ties(engine: Session) -> None:
+    """Reports the pairs that FOLLOWED BY left out in this run only because of equal times."""
+    for line in told(engine.ties(here=True)):
+        click.echo(f"mmqjp: {line}", err=True)
 
 
 def report_future(future: Counter[str]) -> None:
