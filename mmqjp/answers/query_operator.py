@@ -44,7 +44,8 @@ class QueryOperator(StatelessOperator):
         if share is None:
             return ()
         if isinstance(part, TargetGroup) and part.direct is not None and self._is_free(part, part.direct):
-            if context.mirrors.tell(part.form_of_queries.mirror, inputs, Steps()):
+            mirror = part.form_of_queries.mirror
+            if mirror is not None and context.mirrors.tell(mirror, inputs, Steps()):
                 account.charge(inputs.arrival, share, 0, 1)
                 return ()
             return self._answer_directly(part.form_of_queries, part.direct, account, share, context, match, inputs)
