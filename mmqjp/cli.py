@@ -56,7 +56,7 @@ def main(context: click.Context, config: Path | None) -> None:
 
     \b
     Examples:
-      mmqjp demo --engine duckdb
+      mmqjp demo
       mmqjp run --queries stories.xscl --documents feeds/ --feeds
     """
     if context.invoked_subcommand is None:
