@@ -32,6 +32,10 @@ SECONDS, BYTES_A_SECOND = 10, 256 * 1024
 MEMORY = 4 << 30
 """The most bytes of address space."""
 
+ANSWER, ANSWER_PER_BYTE = 64 << 20, 16
+"""The most bytes of an answer, and the bytes more that each byte of the input gives it. What comes from a stranger may
+be written to grow, and here it is held whole."""
+
 IDLE = 2
 """The number of processes that are kept for later calls, and of calls of event loops that run at once."""
 
@@ -45,6 +49,11 @@ class ConfinedError(InputError, ValueError):
 def seconds_for(size: int) -> int:
     """The seconds of processor time for work on so many bytes."""
     return SECONDS + size // BYTES_A_SECOND
+
+
+def answer_for(size: int) -> int:
+    """The most bytes of the answer of work on so many bytes."""
+    return ANSWER + size * ANSWER_PER_BYTE
 
 
 def confined(work: Callable[..., _T], *arguments: object, size: int) -> _T:
@@ -90,9 +99,10 @@ class _Worker:
     def is_well(self) -> bool:
         return not self._ended and self._process.poll() is None
 
-    def ask(self, seconds: int, work: Callable[..., object], arguments: tuple[object, ...]) -> object:
-        """Returns or raises what the work does."""
-        request = pickle.dumps((seconds, work, arguments), pickle.HIGHEST_PROTOCOL)
+    def ask(self, size: int, work: Callable[..., object], arguments: tuple[object, ...]) -> object:
+        """Returns or raises what the work on so many bytes does."""
+        seconds = seconds_for(size)
+        request = pickle.dumps((seconds, answer_for(size), work, arguments), pickle.HIGHEST_PROTOCOL)
         try:
             with suppress(BrokenPipeError):  # its end tells more
                 _write(self._to, request)
@@ -175,7 +185,7 @@ def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ..
     worker = _taken()
     call.begin(worker)
     try:
-        return worker.ask(seconds_for(size), work, arguments)
+        return worker.ask(size, work, arguments)
     except Exception:
         raise  # what the work raises, its process survives
     except BaseException:
@@ -225,10 +235,12 @@ def serve() -> None:
         except EOFError:
             return
         try:
-            seconds, work, arguments = pickle.loads(request)
+            seconds, most, work, arguments = pickle.loads(request)
             used = resource.getrusage(resource.RUSAGE_SELF)
             _lower(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + seconds)
             answer = pickle.dumps((True, work(*arguments)), pickle.HIGHEST_PROTOCOL)
+            if len(answer) > most:
+                raise ConfinedError(f"what is read of it takes more than {most:,} bytes")
         except Exception as error:
             answer = _failure(error)
         _write(go, answer)

@@ -15,6 +15,7 @@ from feeds.files import RAW_KEPT
 from feeds.item import Membership, Origin, item_xml
 from feeds.json_feed import json_feed_to_atom, load_json_feed
 from feeds.links import harmless, is_url
+from feeds.markup import LONGEST_ADDRESS
 from feeds.raw import raw_entries
 from feeds.sightings import EndOfFetch, Fetch, Sighting, sightings
 
@@ -46,7 +47,7 @@ def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[
     data = as_told(data, origin.content_type)
     if read_prolog(data.lstrip(b" \t\r\n")).defaults:
         raise FeedError("the DOCTYPE gives attributes defaults, which are not read")
-    base = next(filter(is_url, (origin.base, origin.source)), "")
+    base = next((url for url in (origin.base, origin.source) if is_url(url) and len(url) <= LONGEST_ADDRESS), "")
     if data.lstrip(_BLANKS).startswith(b"{"):
         if form == "raw":
             raise FeedError("raw entries need a feed in XML, and this is JSON: read it without --feeds=raw")

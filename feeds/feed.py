@@ -18,8 +18,8 @@ from feeds.bad_input import FeedError
 from feeds.dates import from_struct, parse_iso
 from feeds.item import Enclosure, Entry
 from feeds.links import harmless, is_harmless, is_url
-from feeds.markup import links_of, mentions, sanitised
-from feeds.text import html_to_text, looks_like_markup, one_line, xml_text
+from feeds.markup import LONGEST_ADDRESS, links_of, mentions, sanitised
+from feeds.text import LONGEST_TITLE, html_to_text, looks_like_markup, one_line, xml_text
 
 _T = TypeVar("_T")
 
@@ -31,13 +31,20 @@ _LANGUAGE = re.compile(r"[a-z]{1,8}(?:-[a-z0-9]{1,8}){0,7}")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _LONGEST_TYPE = 255
 
+MOST_AUTHORS = 20
+"""The most authors of a feed, whom each of its entries may repeat. An entry's own are not counted."""
+
 _TO_OTHERS = frozenset({"related", "via"})
 """The relations of an entry's links that lead to other pages than its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed's title, the addresses of its site and of itself ("" if it gives none), and its entries in order."""
+    """A feed's title, the addresses of its site and of itself, and its entries in order.
+
+    Each entry repeats title and addresses. So the title is cut, and an address is "" if there is none or it is too
+    long.
+    """
 
     title: str
     site_url: str
@@ -63,18 +70,18 @@ def parse_feed(data: bytes, base: str = "", fallback_url: str = "") -> Feed:
         cause = _cause(parsed.bozo_exception) if parsed.bozo else "neither RSS nor Atom"
         raise FeedError(f"not a feed that can be read: {cause}")
     feed = parsed.feed
-    base = base or next(filter(is_url, (_self_link(feed, ""), _link(feed, ""))), "")
-    site_url, self_url = _link(feed, base), _self_link(feed, base)
+    base = base or next(filter(is_url, (_of_feed(_self_link(feed, "")), _of_feed(_link(feed, "")))), "")
+    site_url, self_url = _of_feed(_link(feed, base)), _of_feed(_self_link(feed, base))
     # Atom says that a feed's authors are its entries' where those name none; RSS has an editor instead.
     atom = version.startswith("atom")
-    authors = _authors(feed, atom) if atom else ()
+    authors = [author for author in _authors(feed, atom) if len(author) <= LONGEST_TITLE] if atom else []
     common = Entry(
         channel_url=site_url or self_url or harmless(fallback_url),
-        authors=authors,
+        authors=tuple(authors[:MOST_AUTHORS]),
         lang=_language(feed.get("language")),
     )
     entries = tuple(_entry(entry, base, common, atom) for entry in parsed.entries)
-    return Feed(_plain(feed, "title", atom), site_url, self_url, entries)
+    return Feed(_plain(feed, "title", atom)[:LONGEST_TITLE].strip(), site_url, self_url, entries)
 
 
 def _cause(error: object) -> str:
@@ -213,6 +220,11 @@ def _link(holder: Any, base: str) -> str:
     alternates = [href for rel, href in _links(holder, base) if rel == "alternate"]
     chosen = _resolve(base, holder.get("link") or "")
     return chosen if chosen in alternates else next(iter(alternates), "")
+
+
+def _of_feed(address: str) -> str:
+    """An address of the feed as its entries repeat it: "" if it is too long."""
+    return address if len(address) <= LONGEST_ADDRESS else ""
 
 
 def _self_link(holder: Any, base: str) -> str:

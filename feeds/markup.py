@@ -16,7 +16,8 @@ MOST_MENTIONS = 200
 """The most pages that an entry mentions. The first ones in its text count."""
 
 LONGEST_ADDRESS = 2_000
-"""The most characters of an address in a text. Longer ones mention nothing."""
+"""The most characters of an address in a text, and of one that a feed gives for all its entries. Longer ones count for
+nothing."""
 
 _ADDRESSES = frozenset({"cite", "href", "src"})
 _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)

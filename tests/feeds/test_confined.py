@@ -11,7 +11,7 @@ import pytest
 
 from feeds import Reject
 from feeds import confined as module
-from feeds.confined import ConfinedError, confined, confined_aside, prepare, seconds_for
+from feeds.confined import ANSWER, ConfinedError, confined, confined_aside, prepare, seconds_for
 from feeds.entries import read_entries
 from feeds.fetch.opml import read_opml
 from feeds.fetch.robots import crawl_delay
@@ -78,6 +78,16 @@ def test_work_returns_or_raises_as_it_does_here():
     with pytest.raises(MemoryError):
         confined(greedy, size=0)
     assert confined(doubled, 5, size=0) == 10
+
+
+def long_text(length: int) -> str:
+    return "x" * length
+
+
+def test_an_answer_may_not_be_larger_than_its_input_allows():
+    with pytest.raises(ConfinedError, match=r"\Awhat is read of it takes more than 67,108,864 bytes\Z"):
+        confined(long_text, ANSWER, size=0)
+    assert len(confined(long_text, ANSWER, size=10)) == ANSWER
 
 
 def test_a_process_is_used_again_and_what_is_printed_is_no_answer():

@@ -8,7 +8,9 @@ from urllib.parse import urljoin
 import pytest
 from lxml import etree
 
+from feeds import Reject
 from feeds.entries import read_entries
+from feeds.feed import MOST_AUTHORS
 from feeds.item import ATTRIBUTES, FIELDS, MOST_FOLDERS, Enclosure, Entry, Membership, Origin, entry_version, item_xml
 from feeds.markup import LONGEST_ADDRESS, MOST_MENTIONS
 from feeds.sightings import Sighting
@@ -271,6 +273,47 @@ def test_a_long_title_of_a_feed_is_cut_because_all_entries_repeat_it():
     found = read(feed)
     assert len(found) == 20 + 30  # as many as are alike are documents, and the others dead letters
     assert dict(leaves(found[0]))["feed_title"] == "x" * LONGEST_TITLE
+
+
+LONG = f"https://e.example/{'a' * 300_000}/"
+
+
+@pytest.mark.parametrize("form", ["item", "raw"])
+@pytest.mark.parametrize(
+    ("head", "origin"),
+    [
+        (f"<link rel='self' href='{LONG}'/>", HERE),
+        (f"<link href='{LONG}'/>", HERE),
+        (f"<link rel='self' href='{LONG}'/><link href='/site'/>", HERE),
+        (f"<author><name>{'a' * 300_000}</name></author>", HERE),
+        ("".join(f"<author><name>author {n}</name></author>" for n in range(5_000)), HERE),
+        ("", Origin("n", 1, "https://f.example/", 1, LONG)),
+    ],
+)
+def test_what_all_entries_have_of_their_feed_is_bounded(head, origin, form):
+    page = "<link href='x'/><link rel='enclosure' href='y'/><content type='html'>&lt;a href='z'>z&lt;/a></content>"
+    feed = f"<feed xmlns='http://www.w3.org/2005/Atom'>{head}" + f"<entry><title>T</title>{page}</entry>" * 300
+    found = list(read_entries(f"{feed}</feed>".encode(), origin, form))
+    shown = [one for one in found if isinstance(one, Sighting)]
+    assert len(shown) == 300 and max(len(one.id) + len(one.xml) for one in shown) < 3_000
+
+
+def test_the_feed_s_addresses_and_authors_stay_if_they_are_not_too_long():
+    address = "https://e.example/".ljust(LONGEST_ADDRESS, "a")
+    names = [str(n).rjust(3, "0").ljust(LONGEST_TITLE, "x") for n in range(MOST_AUTHORS)]
+    head = "".join(f"<author><name>{name}</name></author>" for name in [*names, "one more"])
+    (document,) = read(atom("<title>T</title>", f"<link rel='self' href='{address}'/>{head}"), Origin("n", 1))
+    told = leaves(document)
+    assert {("channel_url", address), ("feed_url", address)} <= set(told) and document.id.startswith(f"{address} ")
+    assert [text for name, text in told if name == "author"] == names
+    own = "".join(f"<author><name>{name}</name></author>" for name in [*names, "one more"])
+    assert [text for name, text in only(atom(own)) if name == "author"] == [*names, "one more"]
+
+
+def test_a_feed_that_grows_in_other_ways_is_refused():
+    grown = f"<feed xmlns='http://www.w3.org/2005/Atom' xml:base='{LONG}'>" + "<entry><link href='x'/></entry>" * 300
+    (reject,) = read_entries(f"{grown}</feed>".encode(), HERE)
+    assert isinstance(reject, Reject) and "what is read of it takes more than" in reject.reason
 
 
 def test_control_characters_do_no_harm():
