@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import httpcore
 import httpx
 
+from feeds.credentials import WRITE_ENCODED, refused
 from feeds.fetch.decode import ACCEPT_ENCODING, DecodeError, decode
 from feeds.fetch.failures import FetchError
 from feeds.text import one_line
@@ -50,16 +51,21 @@ class Reply:
 
 
 def web_address(text: str) -> httpx.URL:
-    """The address, normalised. Raises FetchError if it is not http or https."""
+    """The address, normalised. Raises FetchError, without a name or password, if it is not http or https."""
     try:
         url = httpx.URL(text.strip())
     except (httpx.InvalidURL, ValueError) as error:
-        raise FetchError(f"{text!r:.200} is no address: {error}") from None
+        raise _no_address(text, str(error)) from None
     if url.scheme not in ("http", "https") or not url.host:
-        raise FetchError(f"{text!r:.200} is not an http or https address")
+        raise FetchError(f"{refused(text)!r:.200} is not an http or https address")
     if url.port is not None and not 0 < url.port < 65536:
-        raise FetchError(f"{text!r:.200} is no address: {url.port} is no port")
+        raise _no_address(text, f"{url.port} is no port")
     return url.copy_with(fragment=None, path="/") if url.path == "/" else url.copy_with(fragment=None)
+
+
+def _no_address(text: str, cause: str) -> FetchError:
+    """The cause may cite a part of a password."""
+    return FetchError(f"{refused(text)!r:.200} is no address: {WRITE_ENCODED if '@' in text else cause}")
 
 
 async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: ReplyLimits) -> Reply:

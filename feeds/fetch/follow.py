@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from feeds.credentials import refused
 from feeds.fetch.exchange import Reply, web_address
 from feeds.fetch.failures import FetchError
 
@@ -43,7 +44,9 @@ async def follow(
         try:
             url = web_address(str(url.join(target)))
         except (httpx.InvalidURL, ValueError):
-            raise FetchError(f"{url} redirects to {target!r:.200}, which is no address", reply.status) from None
+            raise FetchError(
+                f"{url} redirects to {refused(target)!r:.200}, which is no address", reply.status
+            ) from None
         for_ever = for_ever and reply.status in PERMANENT
         if for_ever:
             lasting = str(url)

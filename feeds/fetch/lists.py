@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.errors import InvalidValue
 from feeds.bad_input import SourceError
-from feeds.credentials import without_credentials
+from feeds.credentials import refused, without_credentials
 from feeds.fetch.exchange import web_address
 from feeds.fetch.failures import FetchError
 from feeds.fetch.feed_state import FeedState, source_name
@@ -32,8 +32,8 @@ def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
             try:
                 url = _address(listed.url)
             except FetchError as error:
-                place = f"{name}:{listed.line}" if listed.line else name
-                complaints.append(without_credentials(f"{place}: {error}; it is left out"))
+                place = f"{name}:{listed.line}: " if listed.line else ""
+                complaints.append(without_credentials(f"{place}{error}; it is left out"))
                 continue
             # Some writers of lists repeat the address where there is no title, and so does ours.
             titles[url] = titles.get(url) or (listed.title if listed.title != listed.url else "")
@@ -59,7 +59,7 @@ def _listed(name: str) -> list[ListedFeed]:
     path = Path(name)
     if "://" in name and not path.exists():
         return [ListedFeed(name)]
-    shown = printable(name)
+    shown = printable(refused(name) if ":" in name else name)  # it may be an address that went wrong
     try:
         data = read_file(path)
     except FileNotFoundError:

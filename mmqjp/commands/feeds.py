@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from feeds.credentials import without_credentials
+from feeds.credentials import refused, without_credentials
 from feeds.fetch.failures import FetchError
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.lists import feed_of_address
@@ -203,9 +203,17 @@ def _chosen(known: list[FeedState], addresses: Sequence[str], state: Path) -> li
             spellings.add(feed_of_address(address).url)
         found = [feed for feed in known if not spellings.isdisjoint((feed.url, feed.shown))]
         if not found:
-            raise Failure(f"{without_credentials(address)} is not a feed of {state}; mmqjp feeds list shows them")
+            raise Failure(f"{_shown(address)} is not a feed of {state}; mmqjp feeds list shows them")
         chosen |= {feed.url: feed for feed in found}
     return list(chosen.values())
+
+
+def _shown(address: str) -> str:
+    """An address as it was given, without name and password."""
+    try:
+        return feed_of_address(address).shown
+    except FetchError:
+        return refused(address)
 
 
 def _name(text: str, option: str) -> str:

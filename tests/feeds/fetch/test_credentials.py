@@ -107,6 +107,46 @@ def test_a_crawl_of_others_may_have_passwords(tmp_path: Path):
     assert found.exit_code == 0 and "https://example.org/feed one" in found.stdout and "s3cret" not in found.stdout
 
 
+REFUSED = [
+    "https://ada:s3/cret@example.org/f",
+    "https://ada:s3#cret@example.org/f",
+    "https://ada:s3?cret@example.org/f",
+    "https://ada:s3://cret@example.org/f",
+    "https://ada:99999/s3cret@example.org/f",
+    "https:/ada:s3cret@example.org/f",
+    "https:\\\\ada:s3cret@example.org/f",
+    "ada:s3cret@example.org/f",
+    "feed:ada:s3cret@example.org/f",
+]
+
+
+@pytest.mark.parametrize("address", REFUSED)
+@pytest.mark.parametrize(
+    "command",
+    [["feeds", "add", "{}", "--state"], ["feeds", "remove", "{}", "--state"], ["feeds", "retry", "{}", "--state"],
+     ["fetch", "{}", "--out"], ["fetch", "list.txt", "--out"], ["fetch", "list.opml", "--out"]],
+)  # fmt: skip
+def test_an_address_that_is_refused_shows_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], address: str
+):
+    monkeypatch.chdir(tmp_path)
+    Path("list.txt").write_text(address)
+    Path("list.opml").write_text(f"<opml><body><outline xmlUrl='{address}'/></body></opml>")
+    assert mmqjp("feeds", "add", "https://a.example/", "--state", "crawl").exit_code == 0
+    result = mmqjp(*(argument.format(address) for argument in command), "crawl")
+    shown = result.stdout + result.stderr
+    assert result.exit_code == 1 and "example.org/f" in shown
+    assert not any(secret in shown for secret in ("ada", "s3", "cret", "99999"))
+
+
+def test_a_refused_address_with_a_password_says_what_to_write(tmp_path: Path):
+    result = mmqjp("feeds", "add", REFUSED[0], "--state", tmp_path / "crawl")
+    assert "is no address: in a name or password, write / as %2F" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    missing = mmqjp("fetch", tmp_path / "me@work" / "list.txt", "--out", tmp_path / "crawl")
+    assert f"{tmp_path}/me@work/list.txt: no such file" in missing.stderr
+
+
 HOSTS = st.sampled_from(["example.org", "[::1]:80", "a-b.example:8080"])
 USERS = st.text("abc:%40.@!$&'()*+,;=-_~é", max_size=30)
 PATHS = st.sampled_from(["", "/", "/feed@here", "/a?b=c@d", "?x=//y@z", "#@"])
