@@ -18,9 +18,10 @@ from common.errors import InvalidValue
 from feeds.credentials import without_credentials
 from feeds.dates import EPOCH, from_datetime, iso_utc, parse_iso
 from feeds.files import read_file
+from feeds.item import bounded_folders
 from feeds.json_feed import is_json_feed
 from feeds.kinds import SIDECAR_SUFFIX
-from feeds.text import one_line
+from feeds.text import LONGEST_TITLE, one_line
 
 _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 
@@ -95,6 +96,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
     if not isinstance(notes, dict):
         raise InvalidValue("a sidecar is a JSON object")
     fetched, status, folders = notes.get("fetched_at"), notes.get("status"), notes.get("folders")
+    told = folders if isinstance(folders, list) else []
     return Sidecar(
         url=without_credentials(next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), "")),
         fetched=parse_iso(fetched) if isinstance(fetched, str) else None,
@@ -104,8 +106,8 @@ def read_sidecar(path: Path) -> Sidecar | None:
         last_modified=_text(notes, "last_modified"),
         content_type=_text(notes, "content_type"),
         sha256=_text(notes, "sha256"),
-        title=_text(notes, "title"),
-        folders=tuple(one_line(one) for one in folders if isinstance(one, str)) if isinstance(folders, list) else (),
+        title=_text(notes, "title")[:LONGEST_TITLE].strip(),
+        folders=bounded_folders(one_line(one) for one in told if isinstance(one, str)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import islice
 
 from lxml import etree
 
@@ -130,12 +131,23 @@ def folder_paths(folders: Iterable[str]) -> tuple[str, ...]:
     ('News', 'News/World', 'News/Sport')
     """
     found: dict[str, None] = {}
-    for folder in folders:
-        names = folder[:LONGEST_TITLE].split(NESTED, MOST_FOLDERS)
+    for folder in bounded_folders(folders):
+        names = folder.split(NESTED, MOST_FOLDERS)
         for depth in range(1, len(names) + 1):
             if len(found) < MOST_FOLDERS and (path := NESTED.join(names[:depth])):
                 found[path] = None
     return tuple(found)
+
+
+def bounded_folders(folders: Iterable[str]) -> tuple[str, ...]:
+    """The first MOST_FOLDERS paths of folders. Of one that is too long, the inner folders are left out."""
+    return tuple(_bounded(folder) for folder in islice(folders, MOST_FOLDERS))
+
+
+def _bounded(path: str) -> str:
+    if len(path) <= LONGEST_TITLE:
+        return path
+    return path[: LONGEST_TITLE + 1].rpartition(NESTED)[0] or path[:LONGEST_TITLE]
 
 
 def _iso(moment: int | None) -> str:

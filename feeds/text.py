@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 LONGEST_TITLE = 1_000
-"""The most characters of a feed's or a folder's name, which each of its entries repeats."""
+"""The most characters of a feed's name or a folder's path, which each of its entries repeats."""
 
 NESTED = "/"
 """Separates the names of nested folders."""

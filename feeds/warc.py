@@ -14,10 +14,10 @@ from feeds.dates import parse_iso
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm, read_entries
 from feeds.files import MAX_BYTES, RAW_KEPT, printable
-from feeds.item import Origin
+from feeds.item import Origin, bounded_folders
 from feeds.sightings import Item
 from feeds.sniff import kind_of_body
-from feeds.text import one_line
+from feeds.text import LONGEST_TITLE, one_line
 from feeds.unreadable import is_unreadable
 
 FINAL_URI = "WARC-Final-URI"
@@ -95,16 +95,16 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
             date=record.rec_headers.get_header("WARC-Date") or "",
             final=without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or "")),
             content_type=_content_type(record),
-            title=next(iter(_fields(record, TITLE)), ""),
-            folders=_fields(record, FOLDER),
+            title=next(_fields(record, TITLE), "")[:LONGEST_TITLE].strip(),
+            folders=bounded_folders(_fields(record, FOLDER)),
             data=data,
             cut=len(data) <= max_bytes and record.raw_stream.limit > 0,
         )
 
 
-def _fields(record: Any, name: str) -> tuple[str, ...]:
+def _fields(record: Any, name: str) -> Iterator[str]:
     """The values of a record's field, which may be repeated."""
-    return tuple(one_line(value) for key, value in record.rec_headers.headers if key.lower() == name.lower())
+    return (one_line(value) for key, value in record.rec_headers.headers if key.lower() == name.lower())
 
 
 def _succeeded(record: Any) -> bool:

@@ -43,9 +43,10 @@ def read_opml(data: bytes) -> list[ListedFeed]:
 
 def _feeds(body: etree._Element) -> Iterator[ListedFeed]:
     # A stack of ours, because outlines may be nested more deeply than functions may call each other.
-    waiting = [(child, "") for child in reversed(body)]
+    # `full`: a name around the outline had no room in the path, so those inside are left out too.
+    waiting = [(child, "", False) for child in reversed(body)]
     while waiting:
-        outline, folder = waiting.pop()
+        outline, folder, full = waiting.pop()
         if _name(outline) != "outline":
             continue
         # By name: to get the values of all takes lxml time in the square of their number.
@@ -55,9 +56,11 @@ def _feeds(body: etree._Element) -> Iterator[ListedFeed]:
         inside = folder
         if values.get("xmlurl"):
             yield ListedFeed(values["xmlurl"], title, folder, cast(int, outline.sourceline))
-        elif title:
-            inside = f"{folder}{NESTED}{title}" if folder else title
-        waiting += [(child, inside) for child in reversed(outline)]
+        elif title and not full:
+            path = f"{folder}{NESTED}{title}" if folder else title
+            full = len(path) > LONGEST_TITLE
+            inside = folder if full else path
+        waiting += [(child, inside, full) for child in reversed(outline)]
 
 
 def _name(element: etree._Element) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from feeds import Document, read_documents
+from feeds import Document, entries, read_documents
 from feeds.drop_directory import Sidecar, read_sidecar, sidecar_json
 from feeds.fetch.archive import Archive, Capture
 from feeds.fetch.drop_archive import DropArchive
@@ -13,7 +13,8 @@ from feeds.fetch.feed_state import FeedState
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import FetchStore
 from feeds.fetch.warc_archive import WarcArchive
-from feeds.item import MOST_FOLDERS
+from feeds.item import MOST_FOLDERS, Entry, Membership, item_xml
+from feeds.text import LONGEST_TITLE
 from tests.support.feed_server import START, rss
 
 TITLE, FOLDERS = 'Größe: 10 € \U0001f600; "x" <y> %41', ("Nachrichten/日本", "a: b", "c, d")
@@ -69,6 +70,50 @@ def test_a_feed_is_in_all_the_folders_where_it_is_listed(tmp_path):
     assert (found.title, found.folders) == ("T", ("A", "B"))
     many = "".join(f"<outline text='{n}'>{feed.format('')}</outline>" for n in range(3 * MOST_FOLDERS))
     assert len(listed(tmp_path, many).folders) == MOST_FOLDERS
+
+
+def nested(names: list[str], inside: str) -> str:
+    return "".join(f"<outline text='{name}'>" for name in names) + inside + "</outline>" * len(names)
+
+
+def test_the_path_of_a_folder_is_not_too_long(tmp_path):
+    """Inner folders are left out, whole, and what is around a feed counts for it alone."""
+    names = ["a" * 500, "b" * 499, "c", "d"]
+    feed = "<outline xmlUrl='https://a.example/'/>"
+    assert listed(tmp_path, nested(names, feed)).folders == ("/".join(names[:2]),)
+    assert listed(tmp_path, nested(["a" * 500, "b" * 500, "c"], feed)).folders == ("a" * 500,)
+    body = f"<outline text='A'>{nested(['x' * 999], feed)}{nested(['B'], feed)}</outline>"
+    assert listed(tmp_path, body).folders == ("A", "A/B")
+
+
+def test_a_list_of_many_nested_folders_stays_small(tmp_path):
+    feeds = "".join(f"<outline xmlUrl='https://a.example/{n}'/>" for n in range(1_000))
+    (tmp_path / "f.opml").write_text(f"<opml><body>{nested(['x' * 1_000] * 240, feeds)}</body></opml>")
+    found, _ = read_feed_lists([str(tmp_path / "f.opml")])
+    assert len(found) == 1_000 and sum(len(feed.folder) for feed in found) == 1_000_000
+
+
+LONG = ("a" * 600 + "/" + "b" * 500, "c" * 500 + "/" + "d" * 499, "e" * 2_000, "f" * 1_000 + "/g")
+
+
+@pytest.mark.parametrize("kind", [drops, warcs])
+def test_what_an_archive_tells_of_a_feed_is_bounded(tmp_path, monkeypatch, kind):
+    told = "https://a.example/", "a", "https://a.example/", 200, (), START, "ab" * 32, rss("one").encode()
+    archive = kind(tmp_path / "crawl")
+    archive.keep(Capture(*told, "t" * 5_000, (*LONG, *map(str, range(5_000)))))
+    archive.finish()
+    seen: list[Membership] = []
+
+    def noted(entry: Entry, member: Membership) -> bytes:
+        seen.append(member)
+        return item_xml(entry, member)
+
+    monkeypatch.setattr(entries, "item_xml", noted)
+    monkeypatch.setattr(entries, "confined", lambda work, *arguments, size: work(*arguments))
+    list(read_documents([tmp_path / "crawl"], feeds="item"))
+    (member,) = seen
+    assert member.title == "t" * LONGEST_TITLE and len(member.folders) == MOST_FOLDERS
+    assert member.folders[:5] == ("a" * 600, LONG[1], "e" * 1_000, "f" * 1_000, "0")
 
 
 def test_an_address_is_no_title(tmp_path):
