@@ -195,13 +195,19 @@ def _feed(address: str) -> FeedState:
 
 
 def _chosen(known: list[FeedState], addresses: Sequence[str], state: Path) -> list[FeedState]:
-    """The feeds that addresses stand for. Raises Failure for an address that is no feed's."""
+    """The feeds that addresses stand for: those that have them, or else have them with a name and password.
+
+    Raises Failure for an address that is no feed's, or could be several feeds'.
+    """
     chosen: dict[str, FeedState] = {}
     for address in addresses:
         spellings = {address}
         with suppress(FetchError):  # an address that cannot be fetched is no feed's
             spellings.add(feed_of_address(address).url)
-        found = [feed for feed in known if not spellings.isdisjoint((feed.url, feed.shown))]
+        found = [feed for feed in known if feed.url in spellings] or [feed for feed in known if feed.shown in spellings]
+        if len(found) > 1:
+            cause = f"{_shown(address)} is the address of {len(found):,} feeds, with different names or passwords"
+            raise Failure(f"{cause}; write it with the name and password of one of them")
         if not found:
             raise Failure(f"{_shown(address)} is not a feed of {state}; mmqjp feeds list shows them")
         chosen |= {feed.url: feed for feed in found}

@@ -170,6 +170,25 @@ def test_what_cannot_be_changed(tmp_path, arguments, status, words):
     assert result.exit_code == status and words in result.stderr and len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "done"), [("remove", "1 feed removed"), ("rename", "is called T"), ("retry", "1 feed due now")]
+)
+def test_of_feeds_that_differ_in_their_password_the_one_that_is_named_is_changed(tmp_path, known, command, done):
+    state = ["--state", tmp_path / "crawl"]
+    plain, ada, bob = (f"https://{who}h.example/f" for who in ("", "ada:s3cret@", "bob:s3cret@"))
+    more = ["T"] if command == "rename" else []
+    assert call("feeds", "add", plain, ada, bob, *state).exit_code == 0
+    named = call("feeds", command, plain, *more, *state)
+    assert (named.exit_code, named.stderr.count("\n")) == (0, 1) and done in named.stderr
+    assert [known().get(url) for url in (ada, bob)] == [("", ())] * 2
+    assert call("feeds", "remove", plain, *state).exit_code == (1 if command == "remove" else 0)
+    refused = call("feeds", command, plain, *more, *state)
+    assert refused.exit_code == 1 and set(known()) == {ada, bob}
+    assert "error: https://h.example/f is the address of 2 feeds, with different names or passwords" in refused.stderr
+    assert call("feeds", "remove", bob, *state).stderr == "mmqjp: 1 feed removed\n"
+    assert done in call("feeds", command, plain, *more, *state).stderr
+
+
 @pytest.mark.parametrize("arguments", [["add", "{0}"], ["remove", "{0}"], ["rename", "{0}", "T"], ["retry", "{0}"]])
 def test_nothing_is_changed_while_others_fetch(server, fetch, tmp_path, arguments):
     fetch(server.url("/a"))
