@@ -15,6 +15,7 @@ import feedparser
 from feedparser.urls import resolve_relative_uris
 
 from feeds.bad_input import FeedError
+from feeds.credentials import without_credentials
 from feeds.dates import from_struct, parse_iso
 from feeds.item import Enclosure, Entry
 from feeds.links import harmless, is_harmless, is_url
@@ -43,7 +44,7 @@ class Feed:
     """A feed's title, the addresses of its site and of itself, and its entries in order.
 
     Each entry repeats title and addresses. So the title is cut, and an address is "" if there is none or it is too
-    long.
+    long. The addresses have no names and passwords.
     """
 
     title: str
@@ -223,8 +224,8 @@ def _link(holder: Any, base: str) -> str:
 
 
 def _of_feed(address: str) -> str:
-    """An address of the feed as its entries repeat it: "" if it is too long."""
-    return address if len(address) <= LONGEST_ADDRESS else ""
+    """An address of the feed as its entries repeat it: without name and password, "" if it is too long."""
+    return without_credentials(address) if len(address) <= LONGEST_ADDRESS else ""
 
 
 def _self_link(holder: Any, base: str) -> str:

@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeds.credentials import without_credentials
+from feeds.entries import EntryForm, read_entries
 from feeds.fetch.opml import read_opml
 from feeds.fetch.state import STATE_FILE
+from feeds.item import Origin
+from feeds.sightings import Sighting
 from tests.support.cli import mmqjp, write_queries
 from tests.support.feed_server import FeedServer, Request, rss, running_server
+from tests.support.feed_texts import atom
 
 NAME, PASSWORD = "ada", "s3cr%40t"
 SENT = "Basic " + base64.b64encode(b"ada:s3cr@t").decode()
@@ -145,6 +149,25 @@ def test_a_refused_address_with_a_password_says_what_to_write(tmp_path: Path):
     assert len(result.stderr.splitlines()) == 1
     missing = mmqjp("fetch", tmp_path / "me@work" / "list.txt", "--out", tmp_path / "crawl")
     assert f"{tmp_path}/me@work/list.txt: no such file" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        "<link rel='self' href='https://ada:s3cret@e.example/feed'/>",
+        "<link href='https://ada:s3cret@e.example/'/>",
+        "<link rel='self' href='https://ada:s3cret@e.example/feed'/><link href='/'/>",
+        "<link rel='self' href='//ada:s3cret@e.example/feed'/>",
+    ],
+)
+@pytest.mark.parametrize("form", ["item", "raw"])
+def test_a_password_in_the_address_that_a_feed_gives_itself_is_left_out(links: str, form: EntryForm):
+    page = "<title>T</title><content type='html'>&lt;a href='/there'>there&lt;/a></content>"
+    for entry in (f"{page}<link href='one'/><link rel='enclosure' href='two'/>", f"{page}<id>1</id>"):
+        items = list(read_entries(atom(entry, links).encode(), Origin("feed.xml", 1), form))
+        (shown,) = (item for item in items if isinstance(item, Sighting))
+        told = f"{shown.id} {shown.xml!r}"
+        assert "e.example/" in told and "s3cret" not in told and "ada" not in told
 
 
 HOSTS = st.sampled_from(["example.org", "[::1]:80", "a-b.example:8080"])
