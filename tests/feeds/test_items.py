@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 import pytest
 from lxml import etree
 
-from feeds import Reject
+from feeds import Reject, confined
 from feeds.entries import read_entries
 from feeds.feed import MOST_AUTHORS
 from feeds.item import ATTRIBUTES, FIELDS, MOST_FOLDERS, Enclosure, Entry, Membership, Origin, entry_version, item_xml
@@ -310,8 +310,10 @@ def test_the_feed_s_addresses_and_authors_stay_if_they_are_not_too_long():
     assert [text for name, text in only(atom(own)) if name == "author"] == [*names, "one more"]
 
 
-def test_a_feed_that_grows_in_other_ways_is_refused():
-    grown = f"<feed xmlns='http://www.w3.org/2005/Atom' xml:base='{LONG}'>" + "<entry><link href='x'/></entry>" * 300
+def test_a_feed_that_grows_in_other_ways_is_refused(monkeypatch):
+    monkeypatch.setattr(confined, "ANSWER", 1 << 20)
+    base = f"xml:base='https://e.example/{'a' * 50_000}/'"
+    grown = f"<feed xmlns='http://www.w3.org/2005/Atom' {base}>" + "<entry><link href='x'/></entry>" * 40
     (reject,) = read_entries(f"{grown}</feed>".encode(), HERE)
     assert isinstance(reject, Reject) and "what is read of it takes more than" in reject.reason
 
