@@ -33,12 +33,15 @@ class _Met:
 class _Feed:
     """The known entries of a feed, and the time of the last fetch that was read to its end. `alike` counts the entries
     that have had each version. `left_out` has the last version of each entry that was left out because it changes
-    without end, for as long as the feed lists it."""
+    without end, for as long as the feed lists it. `refused` has the times of versions that became dead letters in
+    earlier runs, by entry and version, and `refused_now` those of this run."""
 
     listed: int | None = None
     entries: dict[str, _Met] = field(default_factory=dict)
     alike: Counter[str] = field(default_factory=Counter)
     left_out: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, dict[str, int]] = field(default_factory=dict)
+    refused_now: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, key: str, version: str, time: int) -> None:
         met = self.entries.setdefault(key, _Met(time, []))
@@ -46,7 +49,17 @@ class _Feed:
         met.versions.append(version)
         self.alike[version] += 1
 
+    def take_refused(self, key: str, version: str) -> int | None:
+        """The time of a version that was refused in an earlier run, once; else None."""
+        times = self.refused.get(key, {})
+        time = times.pop(version, None)
+        if not times:
+            self.refused.pop(key, None)
+        return time
+
     def drop(self, key: str) -> None:
+        self.refused.pop(key, None)
+        self.refused_now.pop(key, None)
         for version in self.entries.pop(key).versions:
             self.alike[version] -= 1
             if not self.alike[version]:
@@ -54,7 +67,11 @@ class _Feed:
 
     def to_json(self) -> str:
         entries = {key: [met.time, met.missing, *met.versions] for key, met in self.entries.items()}
-        kept = [self.listed, entries, *([self.left_out] if self.left_out else [])]
+        refused = dict(self.refused)
+        for key, times in self.refused_now.items():
+            refused[key] = refused.get(key, {}) | times
+        rest = [self.left_out, refused] if refused else [self.left_out] if self.left_out else []
+        kept = [self.listed, entries, *rest]
         return json.dumps(kept, separators=(",", ":"))
 
     @classmethod
@@ -99,6 +116,13 @@ class History:
         self._changed.clear()
         return texts
 
+    def refuse(self, seen: Sighting, time: int) -> None:
+        """Notes that what was judged to be a document of this time became a dead letter: a later history that loads
+        this judges the version to be that document again, once."""
+        if not seen.fetch.is_known_by_file:
+            self._feed(seen.fetch).refused_now.setdefault(seen.key, {})[seen.version] = time
+            self._note(seen.fetch)
+
     def settle(self, items: Iterable[Item]) -> Iterator[Document | Reject]:
         """The documents and rejects among items, as `judge` tells them."""
         for item in items:
@@ -129,6 +153,9 @@ class History:
     def _entry(self, seen: Sighting) -> Document | Reject | None:
         fetch, key, version, date = seen.fetch, seen.key, seen.version, seen.date
         feed = self._feed(fetch)
+        if (time := feed.take_refused(key, version)) is not None:
+            self._note(fetch)
+            return seen.at(time)
         met = feed.entries.get(key)
         if met is not None and (version in met.versions or self._versions == "ignore"):
             return None

@@ -29,7 +29,7 @@ from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.state.choice import AUTO, DUCKDB, choose, stored_engine
 from mmqjp.state.open_store import open_session, open_store
 from mmqjp.state.ownership import Ownership, ReadLock
-from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
+from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata, MetadataOf
 from mmqjp.tables.ledger import Ledger
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.limits import DEFAULT, Limits
@@ -268,7 +268,7 @@ class Engine:
     def _process(
         self,
         documents: Iterable[Document | Reject],
-        metadata: CommitMetadata = NO_METADATA,
+        metadata: CommitMetadata | MetadataOf = NO_METADATA,
         evaluated: EvaluatedBatch | None = None,
     ) -> Outputs:
         with gc_paused():

@@ -24,7 +24,7 @@ from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.queries.registry import Registry
 from mmqjp.state.open_store import directory_bytes
 from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
+from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata, MetadataOf
 from mmqjp.tables.documents import documents_by_id
 from templates.catalog import Catalog
 from xpath_stage.spark import SparkStage
@@ -112,10 +112,10 @@ class Session(Engine):
     def process(
         self,
         documents: Iterable[Document | Reject],
-        metadata: CommitMetadata = NO_METADATA,
+        metadata: CommitMetadata | MetadataOf = NO_METADATA,
         evaluated: EvaluatedBatch | None = None,
     ) -> Outputs:
-        """Like `Engine.process`. Commits `metadata` with the batch.
+        """Like `Engine.process`. Commits `metadata` with the batch. If it depends on what is refused, it is a function.
 
         `evaluated` has the results of stage 1 from `Session.evaluate`, after which no query may have come or gone.
         """

@@ -19,7 +19,7 @@ from mmqjp.documents.watermarks import is_bounded
 from mmqjp.queries.changes import MetadataFor, SubscribeMode
 from mmqjp.queries.model import Subscription
 from mmqjp.state.retention import prune, prune_offsets
-from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
+from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata, MetadataOf
 from mmqjp.tables.ledger import NextIds
 from xscl import Script
 
@@ -71,7 +71,10 @@ class Batches:
     # ------------------------------------------------------------ documents
 
     def process(
-        self, documents: Iterable[Document | Reject], metadata: CommitMetadata, evaluated: EvaluatedBatch | None
+        self,
+        documents: Iterable[Document | Reject],
+        metadata: CommitMetadata | MetadataOf,
+        evaluated: EvaluatedBatch | None,
     ) -> BatchResult:
         """Processes documents and commits `metadata` with them. `evaluated` has their results of stage 1 if they were
         evaluated elsewhere."""
@@ -95,7 +98,7 @@ class Batches:
             self._save_pauses(answered.pauses)
             components.store.append("dead_letters", admitted.dead_letters)
             outputs = components.outbox.save_answers(answered.answers, answered.members)
-            components.ledger.save_metadata(metadata)
+            components.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
             components.eviction.evict(greatest)
             if components.stage1.crowded:
                 self._drop_groups()

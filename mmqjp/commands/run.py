@@ -67,13 +67,13 @@ from mmqjp.session import Session
 from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
 from mmqjp.sinks.jsonl import open_sink
 from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata
+from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata, MetadataOf
 from mmqjp.text import printable_line
 
 NOT_KEPT = "without --state nothing is kept"
 
 
-Batch = tuple[Sequence[Document | Reject], CommitMetadata]
+Batch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
 """Documents, and the notes to commit with them."""
 
 

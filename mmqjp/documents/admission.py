@@ -72,6 +72,10 @@ class Admitted:
             greatest[record.stream] = max(greatest.get(record.stream, record.t1), record.t1)
         return greatest
 
+    def refused(self) -> set[Key]:
+        """Returns the streams and ids of the dead letters."""
+        return set(zip(self.dead_letters["stream"].to_pylist(), self.dead_letters["id"].to_pylist(), strict=True))
+
 
 class Admission:
     """Parses documents. Refuses malformed, late and future ones, and skips duplicates."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from time import time_ns
 
@@ -12,13 +13,13 @@ from feeds.document import Document, Reject
 from feeds.history import History
 from feeds.listing import SourceFile
 from feeds.offsets import ALL_READ, Offset
-from feeds.sightings import size_of
+from feeds.sightings import Item, Sighting, size_of
 from feeds.stamps import Stamp, stamp_of
 from feeds.tail import Tail
 from feeds.unreadable import or_reject
 from mmqjp.documents.batching import BATCH_BYTES
 from mmqjp.session import Session
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.tables.commit_metadata import CommitMetadata, MetadataOf
 
 FILES, HISTORY = "files ", "documents-history "
 """Prefixes of the names of sources, and of the settings with what is known of the entries of each feed. What follows
@@ -32,16 +33,18 @@ def reading_of(*options: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """An item, or None at the end of the file."""
+    """An item, and what it was before it was judged; None at the end of the file."""
 
     item: Document | Reject | None
     source: str
     file: str
+    seen: Item | None = None
 
 
 class Rereading:
     """The documents of tails whose names begin with FILES. The stamp of a file is stored after the batch with its last
-    document. A file of which something became a dead letter gets none: each run reads it.
+    document. A file of which something became a dead letter gets none: each run reads it, and tries the entries that
+    were refused again.
 
     `unchanged` counts the files that were passed over, `read` those that were read, of `waiting` files.
     """
@@ -66,13 +69,10 @@ class Rereading:
         """Is called before each file."""
         history.load(engine.settings(self._prefix))
 
-    def batches(self) -> Iterator[tuple[Sequence[Document | Reject], CommitMetadata]]:
+    def batches(self) -> Iterator[tuple[Sequence[Document | Reject], MetadataOf]]:
         """Batches of what is new. Each must be committed before the next is taken."""
         for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, _size):
-            known = {self._prefix + feed: text for feed, text in self._history.changed().items()}
-            metadata = CommitMetadata(tuple(self._ready), known)
-            self._ready.clear()
-            yield [read.item for read in batch if read.item is not None], metadata
+            yield [read.item for read in batch if read.item is not None], partial(self._metadata, batch)
             self._committed(batch)
         if self._ready:
             self._engine.commit_metadata(CommitMetadata(tuple(self._ready)))
@@ -91,7 +91,7 @@ class Rereading:
                 self.read += 1
                 for item in or_reject(items, file):
                     if (settled := self._history.judge(item)) is not None:
-                        yield _Read(settled, tail.name, file)
+                        yield _Read(settled, tail.name, file, item)
                 yield _Read(None, tail.name, file)
 
     def _is_new(self, tail: Tail, file: SourceFile) -> bool:
@@ -112,19 +112,24 @@ class Rereading:
     def _note(self, key: tuple[str, str]) -> Offset:
         return Offset(*key, ALL_READ, str(self._stamps[key]))
 
+    def _metadata(self, batch: Sequence[_Read], refused: Collection[tuple[str, str]]) -> CommitMetadata:
+        """What to commit with a batch of which these documents were refused."""
+        for read in batch:
+            if read.item is not None and (read.item.stream, read.item.id) in refused:
+                self._bad.add((read.source, read.file))
+                if isinstance(read.item, Document) and isinstance(read.seen, Sighting):
+                    self._history.refuse(read.seen, read.item.t0)
+        known = {self._prefix + feed: text for feed, text in self._history.changed().items()}
+        metadata = CommitMetadata(tuple(self._ready), known)
+        self._ready.clear()
+        return metadata
+
     def _committed(self, batch: Sequence[_Read]) -> None:
         """Notes the files that were read to their ends in a committed batch."""
-        dead = {(row["stream"], row["id"]) for row in self._engine.last_dead_letters()}
         for read in batch:
             key = read.source, read.file
-            match read.item:
-                case None:
-                    if key not in self._bad and key in self._stamps:
-                        self._ready.append(self._note(key))
-                case Reject():
-                    self._bad.add(key)
-                case Document() if (read.item.stream, read.item.id) in dead:
-                    self._bad.add(key)
+            if read.item is None and key not in self._bad and key in self._stamps:
+                self._ready.append(self._note(key))
 
 
 def _size(read: _Read) -> int | None:

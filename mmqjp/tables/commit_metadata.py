@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from feeds.offsets import Offset
@@ -19,3 +19,6 @@ class CommitMetadata:
 
 NO_METADATA = CommitMetadata()
 """Empty metadata."""
+
+MetadataOf = Callable[[Collection[tuple[str, str]]], CommitMetadata]
+"""Returns the metadata of a batch, given the documents and rejects of it that become dead letters, as (stream, id)."""

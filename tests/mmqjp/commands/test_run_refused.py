@@ -1,0 +1,89 @@
+"""A run with a state tries again what became a dead letter in an earlier run, and reads what it may have missed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmqjp.session import Session
+from tests.support.cli import mmqjp, write_queries
+
+QUERY = "FROM S//item->a PUBLISH items"
+FEED = '<rss version="2.0"><channel><title>F</title><link>http://a.example/</link>{}</channel></rss>'
+ITEM = "<item><guid>{}</guid><title>{}</title><pubDate>{}</pubDate></item>"
+NEW, OLD = "Mon, 01 Jun 2026 23:59:00 GMT", "Mon, 01 Jan 2024 00:00:00 GMT"
+
+
+class Runs:
+    """A directory, and runs over it with a state."""
+
+    def __init__(self, place: Path) -> None:
+        self.path, self.place = place / "d", place
+        self.path.mkdir()
+        self.queries = write_queries(place, QUERY)
+
+    def fetch(self, number: int, *entries: tuple[str, str]) -> None:
+        """Writes a fetch of the feed, given the guids and dates of its entries."""
+        items = "".join(ITEM.format(guid, guid, date) for guid, date in entries)
+        (self.path / f"{number}.xml").write_text(FEED.format(items))
+        notes = {"url": "http://a.example/feed", "fetched_at": f"2026-06-0{number + 1}T00:00:00Z"}
+        (self.path / f"{number}.json").write_text(json.dumps(notes))
+
+    def run(self, *options: str, state: str = "st") -> int:
+        """The number of dead letters of a run."""
+        dead = self.place / "dead"
+        where = {"--documents": self.path, "--state": self.place / state, "--dead-letters": dead}
+        paths = [str(part) for pair in where.items() for part in pair]
+        result = mmqjp("run", "--queries", self.queries, *paths, "--engine", "duckdb", *options)
+        assert result.exit_code == 0, result.stderr
+        return len(dead.read_text().splitlines()) if dead.exists() else 0
+
+    def stored(self, state: str = "st") -> list[tuple[str, int]]:
+        """The ids and times of the stored documents."""
+        with Session("duckdb", state=self.place / state, read_only=True) as engine:
+            rows = engine.sql("SELECT id, t0 FROM documents WHERE kind = 'external' ORDER BY id").to_pylist()
+            return [(row["id"], row["t0"]) for row in rows]
+
+    def noted(self, state: str = "st") -> set[str]:
+        """The files that a later run passes over."""
+        with Session("duckdb", state=self.place / state, read_only=True) as engine:
+            return {offset.file for offset in engine.offsets().values()}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def test_an_entry_that_was_late_is_taken_by_a_run_that_lets_it_be(runs: Runs):
+    runs.fetch(1, ("a", NEW))
+    runs.fetch(2, ("a", NEW), ("b", OLD))
+    runs.fetch(3, ("a", NEW), ("b", OLD))
+    strict = ("--feeds", "--lateness", "1h", "--batch-size", "1")
+    for _ in range(2):
+        assert runs.run(*strict) == 1 and len(runs.stored()) == 1
+        assert "2.xml" not in runs.noted()
+    assert runs.run("--feeds", "--lateness", "INF") == 0
+    assert {"1.xml", "2.xml", "3.xml"} <= runs.noted()
+    runs.run("--feeds", "--lateness", "INF", state="new")
+    assert runs.stored() == runs.stored("new") and len(runs.stored()) == 2
+
+
+def test_a_kill_right_after_the_batch_of_a_refused_entry_loses_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch):
+    runs.fetch(1, ("a", NEW))
+    runs.fetch(2, ("b", OLD), ("a", NEW))
+    real = Session.process
+
+    def process(self, *given, **options):
+        real(self, *given, **options)
+        if self.last_dead_letters():
+            raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "process", process)
+        with pytest.raises(AssertionError, match="killed"):
+            runs.run("--feeds", "--lateness", "1h", "--batch-size", "1")
+    runs.run("--feeds", "--lateness", "INF")
+    assert len(runs.stored()) == 2 and runs.noted() >= {"1.xml", "2.xml"}
