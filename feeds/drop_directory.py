@@ -7,6 +7,7 @@ at the content.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from dataclasses import dataclass
@@ -113,8 +114,19 @@ def read_sidecar(path: Path) -> Sidecar | None:
 
 def sidecar_of(path: Path) -> Sidecar | None:
     """The notes beside a feed's file; None if there are none. Raises InvalidValue or OSError if they are unreadable."""
+    beside = sidecar_path(path)
+    return None if beside is None else read_sidecar(beside)
+
+
+def sidecar_path(path: Path) -> Path | None:
+    """The path of the sidecar beside a feed's file; None if there is none. Raises OSError if that cannot be seen."""
     beside = path.with_suffix(SIDECAR_SUFFIX)
-    return read_sidecar(beside) if beside != path and beside.is_file() else None
+    try:
+        return beside if beside != path and beside.is_file() else None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # no file can have this name
+            return None
+        raise
 
 
 def _text(notes: dict[str, Any], key: str) -> str:

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from feeds.kinds import SIDECAR_SUFFIX
+from feeds.drop_directory import sidecar_path
 
 SETTLED = 2 * 10**9
 """Nanoseconds after which a change of a file changes its times for certain: some file systems count in two seconds."""
@@ -31,10 +31,9 @@ def stamp_of(path: Path, known: str, now: int) -> Stamp | None:
     nanoseconds.
     """
     earlier = _parsed(known)
-    paths = [path]
-    if path.suffix.lower() != SIDECAR_SUFFIX and (sidecar := path.with_suffix(SIDECAR_SUFFIX)).exists():
-        paths.append(sidecar)
     try:
+        sidecar = sidecar_path(path)
+        paths = [path] if sidecar is None else [path, sidecar]
         found = [one.stat() for one in paths]
         if not all(stat.S_ISREG(one.st_mode) for one in found):
             return None

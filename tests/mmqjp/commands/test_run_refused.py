@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from feeds.stamps import stamp_of
 from mmqjp.session import Session
 from tests.support.cli import mmqjp, write_queries
 
@@ -87,3 +88,23 @@ def test_a_kill_right_after_the_batch_of_a_refused_entry_loses_nothing(runs: Run
             runs.run("--feeds", "--lateness", "1h", "--batch-size", "1")
     runs.run("--feeds", "--lateness", "INF")
     assert len(runs.stored()) == 2 and runs.noted() >= {"1.xml", "2.xml"}
+
+
+@pytest.mark.parametrize("options", [("--feeds",), ()], ids=["feeds", "documents"])
+def test_a_name_so_long_that_no_sidecar_can_have_it_is_read_and_noted(runs: Runs, options: tuple[str, ...]):
+    runs.fetch(1, ("a", NEW))
+    name = "a" * 251 + ".xml"
+    (runs.path / "1.xml").rename(runs.path / name)
+    (runs.path / "1.json").unlink()
+    assert runs.run(*options) == 0 and len(runs.stored()) == 1 and runs.noted() == {name}
+
+
+def test_a_sidecar_that_cannot_be_looked_at_gives_no_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.xml").write_text("<a/>")
+
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    assert stamp_of(tmp_path / "a.xml", "", 0) is not None
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert stamp_of(tmp_path / "a.xml", "", 0) is None
