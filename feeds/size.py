@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from feeds.files import files_below
-from feeds.kinds import is_compressed, is_unfinished
+from feeds.kinds import is_compressed
+from feeds.listing import Listing
 
 EXPANDED = 5
 """How many times its size a compressed file counts: feeds and crawls of them are compressed to about a fifth."""
 
 
-def input_bytes(paths: Iterable[str | Path], enough: int) -> int:
-    """The bytes of all files that the paths name; compressed ones count EXPANDED times. Stops past `enough`."""
+def input_bytes(paths: Iterable[str | Path], enough: int, *, feeds: bool) -> int:
+    """The bytes of all files that are read from the paths, with or without `feeds`; compressed ones count EXPANDED
+    times. Stops past `enough`."""
     size = 0
-    for path in _files(paths):
+    for path in _files(paths, feeds=feeds):
         with suppress(OSError):  # whoever reads the file says what is wrong with it
             size += path.stat().st_size * (EXPANDED if is_compressed(path.name) else 1)
         if size > enough:
@@ -24,9 +25,6 @@ def input_bytes(paths: Iterable[str | Path], enough: int) -> int:
     return size
 
 
-def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
+def _files(paths: Iterable[str | Path], *, feeds: bool) -> Iterator[Path]:
     for path in map(Path, paths):
-        if path.is_dir():
-            yield from (file for file, _ in files_below(path, lambda name: not is_unfinished(name)))
-        else:
-            yield path
+        yield from (file.path for file in Listing(path, feeds=feeds).files() if file.kind is not None)

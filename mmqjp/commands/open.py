@@ -42,14 +42,16 @@ def chosen_engine(
     master: str | None = None,
     paths: Sequence[Path] = (),
     only_spark: Mapping[str, object] = NOTHING,
+    *,
+    feeds: bool = False,
 ) -> Choice:
     """The engine for the option --engine. On a terminal, says which "auto" stands for.
 
-    `paths` are the documents, whose size may decide. `only_spark` has the values of options that only Spark takes, by
-    name. Raises UsageError if one of them, or `master`, is given and the engine is another.
+    `paths` are the documents, with or without `feeds`, whose size may decide. `only_spark` has the values of options
+    that only Spark takes, by name. Raises UsageError if one of them, or `master`, is given and the engine is another.
     """
     given = [name for name, value in (("--master", master), *only_spark.items()) if value is not None]
-    documents = input_bytes(paths, MOST_FOR_DUCKDB) if engine == AUTO and paths and not given else None
+    documents = input_bytes(paths, MOST_FOR_DUCKDB, feeds=feeds) if engine == AUTO and paths and not given else None
     choice = choose(engine, state, given[0] if given else None, documents)
     if given and choice.engine != SPARK:
         why = f" ({choice.why})" if choice.why else ""

@@ -183,7 +183,7 @@ def run(
     )
     reading = reading_of(feeds, time_xpath, versions, most_versions)
     tails = tails_of(paths, feeds=feeds, time_xpath=time_xpath, prefix=FILES + reading)
-    engine = chosen_engine(engine, state, master, paths).engine
+    engine = chosen_engine(engine, state, master, paths, feeds=feeds is not None).engine
     dead, target, chosen = DeadLetters(dead_letters_path), check_output(output), chosen_format(form, output)
     quota = Quota(max_matches, max_outputs, max_work)
     with (

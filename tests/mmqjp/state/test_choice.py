@@ -78,9 +78,38 @@ def test_compressed_files_count_several_times_and_unfinished_ones_not_at_all(tmp
     (tmp_path / "a").mkdir()
     for name, size in (("a/x.xml", 10), ("a/y.jsonl.gz", 3), ("z.part", 99), (".hidden", 99)):
         (tmp_path / name).write_bytes(b"x" * size)
-    assert input_bytes([tmp_path], 1000) == 10 + 3 * EXPANDED
-    assert input_bytes([tmp_path / "a/x.xml", tmp_path / "a", tmp_path / "gone"], 1000) == 20 + 3 * EXPANDED
-    assert input_bytes([tmp_path], 5) > 5
+    assert input_bytes([tmp_path], 1000, feeds=False) == 10 + 3 * EXPANDED
+    both = [tmp_path / "a/x.xml", tmp_path / "a", tmp_path / "gone"]
+    assert input_bytes(both, 1000, feeds=False) == 20 + 3 * EXPANDED
+    assert input_bytes([tmp_path], 5, feeds=False) > 5
+
+
+def test_files_that_are_no_documents_do_not_count(tmp_path: Path):
+    notes = b'{"url": "http://a.example/"}'
+    for name, content in (
+        ("a.xml", b"<rss/>"),
+        ("a.json", notes),
+        ("b.rss", b"<rss></rss>"),
+        ("photo.jpg", b"x" * 999),
+    ):
+        (tmp_path / name).write_bytes(content)
+    assert input_bytes([tmp_path], 10_000, feeds=True) == 17
+    assert input_bytes([tmp_path], 10_000, feeds=False) == 6
+
+
+def test_run_counts_as_many_bytes_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with (tmp_path / "photo.jpg").open("wb") as photo:
+        photo.truncate(MOST_FOR_DUCKDB + 1)
+    (tmp_path / "a.rss").write_text("<rss/>")
+    sizes: list[object] = []
+
+    def told(*given: object) -> Choice:
+        sizes.append(given[3])
+        return Choice("duckdb")
+
+    monkeypatch.setattr(opening, "choose", told)
+    call("run", "--queries", write_queries(tmp_path), "--documents", tmp_path, "--feeds")
+    assert sizes == [6]
 
 
 def test_run_says_on_a_terminal_which_engine_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
