@@ -46,6 +46,12 @@ def stamp_of(path: Path, known: str, now: int) -> Stamp | None:
         return None
 
 
+def is_still(path: Path, stamp: Stamp, now: int) -> bool:
+    """Whether a file has the times of a stamp; if the stamp has none, whether it has its digest. `now` is as above."""
+    found = stamp_of(path, str(stamp), now)
+    return found is not None and found.digest == stamp.digest and stamp.times in ("", found.times)
+
+
 def _parsed(text: str) -> Stamp | None:
     times, _, digest = text.partition(" ")
     return Stamp(times, digest) if digest else None

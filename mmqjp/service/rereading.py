@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from time import time_ns
 
 from common.batches import in_batches
@@ -14,7 +15,7 @@ from feeds.history import History
 from feeds.listing import SourceFile
 from feeds.offsets import ALL_READ, Offset
 from feeds.sightings import Item, Sighting, size_of
-from feeds.stamps import Stamp, stamp_of
+from feeds.stamps import Stamp, is_still, stamp_of
 from feeds.tail import Tail
 from feeds.unreadable import or_reject
 from mmqjp.documents.batching import BATCH_BYTES
@@ -44,7 +45,8 @@ class _Read:
 class Rereading:
     """The documents of tails whose names begin with FILES. The stamp of a file is stored after the batch with its last
     document. A file of which something became a dead letter gets none: each run reads it, and tries the entries that
-    were refused again.
+    were refused again. Nor does a file that changed between its stamp and its end, or that shares its name, as text,
+    with another.
 
     `unchanged` counts the files that were passed over, `read` those that were read, of `waiting` files.
     """
@@ -61,7 +63,7 @@ class Rereading:
         self._engine, self._tails, self._history = engine, tails, history
         self._prefix, self._batch_size = HISTORY + reading, batch_size
         self._kept = engine.offsets()
-        self._stamps: dict[tuple[str, str], Stamp] = {}
+        self._stamps: dict[tuple[str, str], tuple[Path, Stamp | None]] = {}
         self._bad: set[tuple[str, str]] = set()
         self._ready: list[Offset] = []
         self.unchanged = self.read = self.waiting = 0
@@ -89,28 +91,33 @@ class Rereading:
             for file, items in tail.drain(lambda file, tail=tail: self._is_new(tail, file)):  # type: ignore[misc]
                 self.told()
                 self.read += 1
+                self._compare((tail.name, file))  # another file may have been there when the stamp was taken
                 for item in or_reject(items, file):
                     if (settled := self._history.judge(item)) is not None:
                         yield _Read(settled, tail.name, file, item)
+                self._compare((tail.name, file))
                 yield _Read(None, tail.name, file)
 
     def _is_new(self, tail: Tail, file: SourceFile) -> bool:
         """Whether a file is not known as it is now."""
         key = tail.name, file.name
-        kept = self._kept.get(key)
-        stamp = stamp_of(file.path, "" if kept is None else kept.fingerprint, time_ns())
-        if stamp is not None:
-            self._stamps[key] = stamp
-            if kept is not None and kept.fingerprint.endswith(f" {stamp.digest}"):
-                self.unchanged += 1
-                if kept.fingerprint != str(stamp):
-                    self._ready.append(self._note(key))
-                return False
+        kept, path = self._kept.get(key), file.path.absolute()
+        stamp = stamp_of(path, "" if kept is None else kept.fingerprint, time_ns())
+        if self._stamps.setdefault(key, (path, stamp))[0] != path:
+            self._bad.add(key)  # their names differ in bytes that no text can hold
+        if stamp is not None and kept is not None and kept.fingerprint.endswith(f" {stamp.digest}"):
+            self.unchanged += 1
+            if kept.fingerprint != str(stamp):
+                self._ready.append(_note(key, stamp))
+            return False
         self.waiting += 1
         return True
 
-    def _note(self, key: tuple[str, str]) -> Offset:
-        return Offset(*key, ALL_READ, str(self._stamps[key]))
+    def _compare(self, key: tuple[str, str]) -> None:
+        """Lets a file have no stamp if it is not now what it was when the stamp was taken."""
+        path, stamp = self._stamps[key]
+        if stamp is None or not is_still(path, stamp, time_ns()):
+            self._bad.add(key)
 
     def _metadata(self, batch: Sequence[_Read], refused: Collection[tuple[str, str]]) -> CommitMetadata:
         """What to commit with a batch of which these documents were refused."""
@@ -128,8 +135,13 @@ class Rereading:
         """Notes the files that were read to their ends in a committed batch."""
         for read in batch:
             key = read.source, read.file
-            if read.item is None and key not in self._bad and key in self._stamps:
-                self._ready.append(self._note(key))
+            stamp = self._stamps[key][1]
+            if read.item is None and key not in self._bad and stamp is not None:
+                self._ready.append(_note(key, stamp))
+
+
+def _note(key: tuple[str, str], stamp: Stamp) -> Offset:
+    return Offset(*key, ALL_READ, str(stamp))
 
 
 def _size(read: _Read) -> int | None:

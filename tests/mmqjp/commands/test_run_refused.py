@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from feeds.stamps import stamp_of
+from feeds.tail import Tail
+from mmqjp.service import rereading
 from mmqjp.session import Session
 from tests.support.cli import mmqjp, write_queries
 
 QUERY = "FROM S//item->a PUBLISH items"
 FEED = '<rss version="2.0"><channel><title>F</title><link>http://a.example/</link>{}</channel></rss>'
 ITEM = "<item><guid>{}</guid><title>{}</title><pubDate>{}</pubDate></item>"
+LATER = 10**19
+"""A clock by which every file is old."""
 NEW, OLD = "Mon, 01 Jun 2026 23:59:00 GMT", "Mon, 01 Jan 2024 00:00:00 GMT"
+
+LINE = '{{"id": "{0}", "time": "2026-01-01T00:00:00Z", "xml": "<{0}/>"}}\n'
 
 
 class Runs:
@@ -108,3 +115,46 @@ def test_a_sidecar_that_cannot_be_looked_at_gives_no_stamp(tmp_path: Path, monke
     assert stamp_of(tmp_path / "a.xml", "", 0) is not None
     monkeypatch.setattr(Path, "is_file", refused)
     assert stamp_of(tmp_path / "a.xml", "", 0) is None
+
+
+@pytest.mark.parametrize("clock", [LATER, 0], ids=["times", "digests"])
+@pytest.mark.parametrize("until_end", [True, False], ids=["until its end", "while it is read"])
+def test_a_file_that_was_another_while_it_was_read_is_read_again(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, clock: int, until_end: bool
+):
+    for name in "ab":
+        (runs.path / f"{name}.old").write_text(LINE.format(name))
+    link, real = runs.path / "now.jsonl", Tail.drain
+
+    def point_to(name: str) -> None:
+        link.unlink(missing_ok=True)
+        link.symlink_to(runs.path / f"{name}.old")
+
+    def switched(items):
+        yield from items
+        if not until_end:
+            point_to("a")
+
+    def drain(self, is_wanted):
+        for file, items in real(self, is_wanted):
+            point_to("b")
+            yield file, switched(items)
+
+    point_to("a")
+    monkeypatch.setattr(rereading, "time_ns", lambda: clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(Tail, "drain", drain)
+        runs.run()
+    point_to("a")
+    runs.run()
+    assert [id for id, _ in runs.stored()] == ["a", "b"] and runs.noted() == {"now.jsonl"}
+
+
+def test_files_whose_names_are_one_as_text_do_not_share_a_stamp(runs: Runs):
+    place = os.fsencode(runs.path)
+    for name, content in ((b"\xfe", LINE.format("a")), (b"\xff", LINE.format("b") + "none\n")):
+        with open(place + b"/" + name + b".jsonl", "w") as file:  # noqa: PTH123  # a name in bytes
+            file.write(content)
+    for _ in range(3):
+        assert runs.run("--batch-size", "1") == 1
+        assert runs.noted() == set() and len(runs.stored()) == 2
