@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -29,6 +30,27 @@ _LISTING = frozenset(("show", "describe", "summarize", "information_schema"))
 """Words of questions about the relations there are."""
 
 _GLOB = re.compile(r"([*?\[])")
+
+_ERRORS = (duckdb.Error, OSError)
+
+
+class _Question(DuckDBQuestion):
+    """A question over files, which may go while it is answered: `reading` wraps that."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        schema: StoreSchema,
+        sql: str,
+        bounds: Bounds,
+        reading: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        super().__init__(connection, schema, sql, bounds)
+        self._reading = reading
+
+    def answer(self) -> pa.Table:
+        with self._reading():
+            return super().answer()
 
 
 @telling_damage
@@ -63,12 +85,12 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
             raise
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        self._prepare(sql)
-        return super().select(sql, views)
+        with self._files.reading(self._prepare(sql), _ERRORS):
+            return super().select(sql, views)
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
-        self._prepare(sql)
-        return super().question(sql, bounds)
+        tables = self._prepare(sql)
+        return _Question(self._asked, self.schema, sql, bounds, partial(self._files.reading, tables, _ERRORS))
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         return self._files.columns(table, columns, key)
@@ -79,14 +101,16 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
     def highest(self, table: str, column: str) -> int:
         return self._files.highest(table, column)
 
-    def _prepare(self, sql: str) -> None:
-        """Makes the relations that a statement names, and checks the files that it reads."""
+    def _prepare(self, sql: str) -> frozenset[str]:
+        """Makes the relations that a statement names, and checks the files that it reads. Returns their tables."""
         words = set(_WORD.findall(sql.lower()))
         if words & _LISTING:
             words |= self.schema.relations | self._numbered_views().keys()
-        self._files.check(table for name in self._named_in(sql, words) for table in self._tables_below(name))
+        tables = frozenset[str]().union(*map(self._tables_below, self._named_in(sql, words)))
+        self._files.check(tables)
         for name in words:
             self._make(name)
+        return tables
 
     def _named_in(self, sql: str, words: set[str]) -> set[str]:
         """The relations that a statement reads: those among its words if DuckDB cannot tell."""

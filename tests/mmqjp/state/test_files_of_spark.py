@@ -145,6 +145,27 @@ def test_a_file_that_has_gone_is_told(stores: tuple[Path, Path], tmp_path: Path)
         assert engine.sql("SELECT count(*) AS n FROM queries")["n"].to_pylist() == [8]
 
 
+def test_a_file_that_goes_after_it_was_checked_is_told(stores: tuple[Path, Path], tmp_path: Path):
+    as_files(stores[0], tmp_path)
+    with Session(state=tmp_path, read_only=True) as engine:
+        store, ask = engine._store, "SELECT * FROM documents"
+        looks = [
+            lambda: engine.sql(ask),
+            lambda: store.select(ask),
+            lambda: store.read("documents", ["id"]),
+            lambda: store.find("documents", "docid", pa.array([0])),
+            lambda: store.highest("documents", "docid"),
+        ]
+        for look in looks:
+            look()
+        begun = store.question(ask)
+        for path in (tmp_path / "documents").iterdir():
+            path.unlink()
+        for look in (*looks, begun.answer):
+            with pytest.raises(StoreError, match=r"has gone: .* ask again"):
+                look()
+
+
 def test_who_reads_keeps_the_batch_that_it_has_opened(stores: tuple[Path, Path], tmp_path: Path):
     as_files(stores[0], tmp_path)
     with Session(state=tmp_path, read_only=True) as engine:
