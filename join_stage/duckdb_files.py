@@ -79,7 +79,10 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
             paths = [path for table in self.schema.tables for path in self._files.unchecked_paths(table)]
             run(f"SET allowed_paths = {_texts((*paths, *map(_literal, paths)))}")
             seclude(self._connection)
-            run("CREATE MACRO sha2(text, bits) AS sha256(text)")
+            run(
+                "CREATE MACRO sha2(text, bits) AS "
+                "CASE WHEN bits IN (0, 256) THEN sha256(text) ELSE error('sha2: only 256 bits are made') END"
+            )
         except BaseException:
             self.close()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -164,6 +165,16 @@ def test_a_file_that_goes_after_it_was_checked_is_told(stores: tuple[Path, Path]
         for look in (*looks, begun.answer):
             with pytest.raises(StoreError, match=r"has gone: .* ask again"):
                 look()
+
+
+def test_sha2_gives_256_bits_or_an_error(pair: tuple[Session, Session]):
+    files = pair[1]
+    (row,) = files.sql("SELECT sha2('a', 256) AS long, sha2('a', 0) AS short, sha2(NULL, 256) AS none").to_pylist()
+    expected = sha256(b"a").hexdigest()
+    assert row == {"long": expected, "short": expected, "none": None}
+    for bits in ("512", "224", "NULL"):
+        with pytest.raises(duckdb.Error, match="sha2: only 256 bits"):
+            files.sql(f"SELECT sha2('a', {bits})")
 
 
 def test_who_reads_keeps_the_batch_that_it_has_opened(stores: tuple[Path, Path], tmp_path: Path):
