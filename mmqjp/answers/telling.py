@@ -22,6 +22,8 @@ from mmqjp.queries.registry import Registry
 from mmqjp.state.told import AskedKey, Told
 from mmqjp.tables.told import ToldRow
 
+INT64_MAX = 2**63 - 1
+
 Key = tuple[int, int]
 """The halves of the digest of a key."""
 
@@ -131,8 +133,13 @@ def _tell(form: Form, query: Subscription, one: PutOff, ends: dict[AskedKey, lis
     for key, before, was_told in zip(one.keys, known, near, strict=True):
         if window is not None or not was_told:
             before.append(t1)
-            rows.append((query.qid, *key, t1, None if window is None else t1 + window))
+            rows.append((query.qid, *key, t1, _until(t1, window)))
     return True
+
+
+def _until(t1: int, window: int | None) -> int | None:
+    """Returns up to when a key told at `t1` is not told again; None if no document can come later."""
+    return None if window is None or t1 + window > INT64_MAX else t1 + window
 
 
 def _is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:

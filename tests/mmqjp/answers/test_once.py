@@ -167,3 +167,27 @@ def test_it_is_forgotten_when_no_document_in_time_can_repeat_it(tmp_path: Path):
     with Session("duckdb", state=tmp_path, lateness=5 * SECOND) as engine:
         assert told(engine, item("d4", 15.5, "v")) == [] and kept(engine) == 3
         assert told(engine, item("d5", 100, "u"), query="r") == [] and kept(engine) == 3
+
+
+@pytest.mark.parametrize("start", [0, -2 * START], ids=["now", "before 1970"])
+def test_the_longest_window_ends_no_batch(start: int, tmp_path: Path):
+    """Its end may be later than the greatest integer of a store."""
+    longest = f"{2**63 - 1} us"
+    with Session("duckdb", state=tmp_path, lateness=0) as engine:
+        engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN {longest}; {FILTER} PUBLISH ok")
+        documents = [item(f"d{n}", start / SECOND + n, "uv"[n // 2]) for n in range(4)]
+        assert told(engine, *documents[:3]) == ["d0", "d2"]
+        assert told(engine, documents[3]) == []
+        engine.prune(keep=0)
+    with Session("duckdb", state=tmp_path, lateness=0) as engine:
+        assert told(engine, item("d4", start / SECOND + 5, "u")) == [] and kept(engine) == 2
+
+
+def test_the_longest_window_of_a_join_ends_no_batch():
+    window = f"{2**63 - 1} us"
+    with Session("duckdb", lateness=0) as engine:
+        engine.subscribe(f"FROM S//a->x[./k->p] JOIN {{p = q, {window}}} S//b->y[./k->q] PUBLISH p")
+        for name, time in {"a1": -START, "b2": START, "b3": START + 1}.items():
+            outputs = engine.process([Document(name, f"<{name[0]}><k>v</k></{name[0]}>", time=time)])
+            assert [o.documents for o in outputs] == ([] if name == "a1" else [("a1", name)])
+            engine.prune(keep=0)
