@@ -6,7 +6,8 @@ together, in the order of their numbers. So what is told does not depend on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -83,7 +84,7 @@ class Telling:
             for form, answers in due
             for one in sorted(answers.values(), key=lambda one: one.answer.order)
         ]
-        ends = self._told.ends({(query.qid, *key) for _, one, some in recipients for query in some for key in one.keys})
+        ends = self._told.ends(_asked(recipients))
         rows: list[ToldRow] = []
         for form, one, some in recipients:
             gone = [query for query in some if not _tell(form, query, one, ends, rows)]
@@ -113,6 +114,19 @@ class Telling:
                 yield as_published(query, one.answer, one.inputs, within=one.within)
 
 
+def _asked(recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dict[AskedKey, tuple[int, int]]:
+    """Returns what answers ask for: the keys, and the least and greatest end that can be near one of them."""
+    asked: dict[AskedKey, tuple[int, int]] = {}
+    for form, one, queries in recipients:
+        window = INT64_MAX if (once := _window(form)) is None else once  # without one, a key has one end
+        low, high = max(one.answer.t1 - window, -INT64_MAX), min(one.answer.t1 + window, INT64_MAX)
+        for query in queries:
+            for key in one.keys:
+                known = asked.get(whole := (query.qid, *key))
+                asked[whole] = (low, high) if known is None else (min(low, known[0]), max(high, known[1]))
+    return asked
+
+
 def _recipients(one: PutOff, batch: int) -> list[Subscription]:
     """Returns the members that get an answer, unless they told it before."""
     share, queries = one.share, one.account.audience.queries
@@ -123,18 +137,23 @@ def _recipients(one: PutOff, batch: int) -> list[Subscription]:
 
 
 def _tell(form: Form, query: Subscription, one: PutOff, ends: dict[AskedKey, list[int]], rows: list[ToldRow]) -> bool:
-    """Returns whether a query tells an answer. If so, adds to `rows` what it tells, and to `ends` when."""
-    assert form.once is not None, "only what is told once is put off"
-    window, t1 = form.once.window, one.answer.t1
+    """Returns whether a query tells an answer. If so, adds to `rows` what it tells, and to `ends`, which are sorted,
+    when."""
+    window, t1 = _window(form), one.answer.t1
     known = [ends.setdefault((query.qid, *key), []) for key in one.keys]
-    near = [_is_near(t1, before, window) for before in known]
+    near = [is_near(t1, before, window) for before in known]
     if all(near):
         return False
     for key, before, was_told in zip(one.keys, known, near, strict=True):
         if window is not None or not was_told:
-            before.append(t1)
+            insort(before, t1)
             rows.append((query.qid, *key, t1, _until(t1, window)))
     return True
+
+
+def _window(form: Form) -> int | None:
+    assert form.once is not None, "only what is told once is put off"
+    return form.once.window
 
 
 def _until(t1: int, window: int | None) -> int | None:
@@ -142,5 +161,9 @@ def _until(t1: int, window: int | None) -> int | None:
     return None if window is None or t1 + window > INT64_MAX else t1 + window
 
 
-def _is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:
-    return bool(ends) if window is None else any(abs(t1 - end) <= window for end in ends)
+def is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:
+    """Returns whether one of the sorted `ends` is at most the window away."""
+    if window is None:
+        return bool(ends)
+    place = bisect_left(ends, t1 - window)
+    return place < len(ends) and ends[place] <= t1 + window

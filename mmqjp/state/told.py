@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from join_stage.store.protocol import TableStore
 from mmqjp.tables.told import ToldRow, drop_told, has_ends, save_told, told_among
@@ -18,13 +18,16 @@ class Told:
         self._store = store
         self._may_end: bool | None = None
 
-    def ends(self, keys: Collection[AskedKey]) -> dict[AskedKey, list[int]]:
-        """Returns when the outputs ended that told these keys. Keys that were not told are left out."""
+    def ends(self, keys: Mapping[AskedKey, tuple[int, int]]) -> dict[AskedKey, list[int]]:
+        """Returns when the outputs ended that told these keys, sorted: of each key the ends between two times, which
+        are included. Keys that were not told then are left out."""
         found: dict[AskedKey, list[int]] = {}
         if keys:
-            rows = told_among(self._store, sorted(keys))
+            rows = told_among(self._store, sorted((*key, *times) for key, times in keys.items()))
             for qid, high, low, t1 in zip(*(column.to_pylist() for column in rows.columns), strict=True):
                 found.setdefault((qid, high, low), []).append(t1)
+        for ends in found.values():
+            ends.sort()
         return found
 
     def save(self, rows: Sequence[ToldRow]) -> None:

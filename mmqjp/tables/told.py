@@ -15,17 +15,18 @@ from mmqjp.tables.table_rows import TableRows
 # the key are not told up to `until`; null is for ever.
 TABLES = {"told": schema(qid=INT, high=INT, low=INT, t1=INT, until=INT)}
 
-ASKED = schema(qid=INT, high=INT, low=INT)
+ASKED = schema(qid=INT, high=INT, low=INT, earliest=INT, latest=INT)
 
 ToldRow = tuple[int, int, int, int, int | None]
 """A row of the table."""
 
 
-def told_among(store: TableStore, asked: Sequence[tuple[int, int, int]]) -> pa.Table:
-    """Returns `qid`, `high`, `low` and `t1` of what was told of some distinct keys, each with the query that asks."""
+def told_among(store: TableStore, asked: Sequence[tuple[int, int, int, int, int]]) -> pa.Table:
+    """Returns `qid`, `high`, `low` and `t1` of what was told of some distinct keys, each with the query that asks, and
+    the least and the greatest `t1` that matter to it."""
     columns = list(zip(*asked, strict=True)) or [()] * len(ASKED)
     keys = pa.table([pa.array(column, INT) for column in columns], schema=ASKED)
-    sql = "SELECT qid, high, low, t1 FROM told JOIN asked USING (qid, high, low)"
+    sql = "SELECT qid, high, low, t1 FROM told JOIN asked USING (qid, high, low) WHERE t1 BETWEEN earliest AND latest"
     return store.select(sql, {"asked": keys})
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from feeds.document import Document
 from join_stage.joiner import PLANS
-from mmqjp.answers.telling import key_of
+from join_stage.store.protocol import TableStore
+from mmqjp.answers.telling import is_near, key_of
 from mmqjp.session import Session
+from mmqjp.tables.told import told_among
 from tests.support.faults import FaultySession, Injected
 from tests.support.shown import assert_shown
 
@@ -68,6 +73,42 @@ def test_within_a_window_it_is_told_again_when_that_is_over_on_either_side(engin
     assert told(engine, item("d1", 100, "u"), item("d2", 110, "u"), item("d3", 110.5, "u")) == ["d1", "d3"]
     assert told(engine, item("d4", 90, "u"), item("d5", 89.5, "u"), item("d6", 105, "u")) == ["d5"]
     assert told(engine, item("d7", 79.5, "u"), item("d8", 120.5, "u"), item("d9", 121, "u")) == ["d9"]
+
+
+def test_only_ends_that_may_be_near_are_read(engine: Session, monkeypatch: pytest.MonkeyPatch):
+    """So the time does not grow with what one key has told."""
+    read: list[int] = []
+
+    def counted(store: TableStore, asked: Sequence[tuple[int, int, int, int, int]]) -> pa.Table:
+        rows = told_among(store, asked)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr("mmqjp.state.told.told_among", counted)
+    engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 1 s")
+    for n in range(0, 100, 4):
+        assert told(engine, *[item(f"d{m}", 2 * m, "u") for m in range(n, n + 4)][::-1])
+    assert set(read) == {0}, "they are two seconds apart"
+    assert told(engine, item("e1", 21, "u"), item("e2", 20.5, "u"), item("e3", 24.5, "w"), item("e4", 40.9, "u")) == [
+        "e3"
+    ]
+    assert read[-1] == 11, "those from 20 to 40 s"
+    assert told(engine, item("e5", -1.1, "u"), item("e6", 199.1, "u")) == ["e5", "e6"]
+
+
+def test_near_ends_are_found_by_bisection():
+    looked: list[int] = []
+
+    class Ends(Sequence[int]):
+        def __len__(self) -> int:
+            return 1_000
+
+        def __getitem__(self, place: Any) -> Any:
+            looked.append(place)
+            return 10 * place
+
+    found = [is_near(t1, Ends(), 2) for t1 in (-3, -2, 0, 3, 7, 8, 9_992, 9_993)]
+    assert found == [False, True, True, False, False, True, True, False] and len(looked) < 8 * 13
 
 
 def test_an_output_with_several_keys_is_told_if_one_is_new(engine: Session):
