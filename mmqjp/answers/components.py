@@ -95,7 +95,7 @@ def assemble(
     state = JoinState(store, ledger, registry, stage1, records)
     admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
     told = Told(store)
-    eviction = Eviction(store, ledger, registry, watermarks, state, told, now)
+    eviction = Eviction(store, ledger, registry, watermarks, state, now)
     spread = _spread_answers(store, ledger, registry, records, quota) if has_executors else None
     outbox = Outbox(store, ledger, spread)
     operators = make_operators(registry, records, ledger, watermarks, quota)

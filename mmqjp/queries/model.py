@@ -131,11 +131,6 @@ class Subscription:
         return f" PUBLISH {self.name} ONCE PER (" in self.text and self.normal.once is not None
 
     @property
-    def may_tell_once(self) -> bool:
-        """Whether it may have an ONCE PER, as far as its text says without being parsed."""
-        return "ONCE PER" in self.text
-
-    @property
     def active(self) -> bool:
         """Whether it is answered."""
         return self.paused is None and not self.removed

@@ -20,7 +20,6 @@ from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.queries import TABLES, added_at, removed_texts
 from mmqjp.tables.table_rows import TableRows
-from mmqjp.tables.told import drop_told_by
 from templates.catalog import Catalog, SharedStep
 from templates.shared_rows import RowKey
 from templates.template import Shape
@@ -223,8 +222,6 @@ class StoredQueries:
         gone = list(subscriptions)
         self._rows.append("removed_queries", [(s.qid, now) for s in gone])
         self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.active])
-        if told := [s.qid for s in gone if s.may_tell_once]:
-            drop_told_by(self._store, told)
 
     def save_pauses(
         self, qids: Sequence[int], docid: int, reason: str | None, now: int, batch: int, arrival: int = NO_ARRIVAL

@@ -1,4 +1,4 @@
-"""Eviction: drops join state that is further behind the watermarks than the widest window, and what was told then."""
+"""Eviction: drops join state that is further behind the watermarks than the widest window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from join_stage.state_tables import has_documents_between
 from mmqjp.documents.watermarks import EARLIEST, WATERMARKS, Watermarks, is_bounded, to_setting
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState
-from mmqjp.state.told import Told
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
 from templates.catalog import INFINITE
@@ -33,12 +32,10 @@ class Eviction:
         registry: Registry,
         watermarks: Watermarks,
         state: JoinState,
-        told: Told,
         now: Now,
     ) -> None:
         self._store, self._ledger, self._registry, self._watermarks = store, ledger, registry, watermarks
-        self._state, self._told = state, told
-        self._now = now
+        self._state, self._now = state, now
         self._checked = now()
 
     def before(self, horizon: int) -> int:
@@ -54,10 +51,7 @@ class Eviction:
         if not is_bounded(lateness):
             return
         self._ledger.save_metadata(CommitMetadata(settings={WATERMARKS: to_setting(lateness, greatest)}))
-        horizon = self._watermarks.of(self._registry.outside(), greatest)
-        if horizon > EARLIEST:
-            self._told.forget(horizon)
-        before = self.before(horizon)
+        before = self._before(greatest)
         if self._is_worth_it(before):
             self._state.evict(before)
 

@@ -10,6 +10,7 @@ from mmqjp.tables import documents
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.offsets import compact_offsets, row_count
 from mmqjp.tables.settings import compact_settings
+from mmqjp.tables.told import drop_told, drop_told_by_removed
 
 ID_RETENTION = 30 * 24 * 3600 * 1_000_000
 """How long ids of documents are kept by default, in microseconds of stream time."""
@@ -33,6 +34,7 @@ def prune(
     """
     ledger.save_next_ids()
     compact_settings(store, ledger.batch)
+    drop_told_by_removed(store)
     store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
     if keep is None:
         return None
@@ -53,6 +55,8 @@ def prune(
     if unneeded <= EARLIEST:
         return None
     store.drop_before("documents", "t0", unneeded)
+    # No output over what is kept, not even one of a backfill, ends before this.
+    drop_told(store, unneeded)
     return unneeded
 
 

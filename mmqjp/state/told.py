@@ -1,22 +1,21 @@
-"""What queries with ONCE PER have told, as a store keeps it until no document that is not late can repeat it."""
+"""What queries with ONCE PER have told, as a store keeps it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from join_stage.store.protocol import TableStore
-from mmqjp.tables.told import ToldRow, drop_told, has_ends, save_told, told_among
+from mmqjp.tables.told import ToldRow, save_told, told_among
 
 AskedKey = tuple[int, int, int]
 """A query, by its qid, and the halves of a key's digest."""
 
 
 class Told:
-    """Reads, writes and forgets what was told, within batches of a store."""
+    """Reads and writes what was told, within batches of a store."""
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
-        self._may_end: bool | None = None
 
     def ends(self, keys: Mapping[AskedKey, tuple[int, int]]) -> dict[AskedKey, list[int]]:
         """Returns when the outputs ended that told these keys, sorted: of each key the ends between two times, which
@@ -33,12 +32,3 @@ class Told:
     def save(self, rows: Sequence[ToldRow]) -> None:
         """Writes what is told now."""
         save_told(self._store, rows)
-        if any(until is not None for *_, until in rows):
-            self._may_end = True
-
-    def forget(self, horizon: int) -> None:
-        """Forgets what no output can repeat that ends at the horizon or later."""
-        if self._may_end is None:
-            self._may_end = has_ends(self._store)
-        if self._may_end:
-            drop_told(self._store, horizon)

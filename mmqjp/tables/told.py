@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,20 +35,15 @@ def save_told(store: TableStore, rows: Sequence[ToldRow]) -> None:
     TableRows(store).append("told", rows)
 
 
-def has_ends(store: TableStore) -> bool:
-    """Returns whether any key is told again some time."""
-    return store.highest("told", "until") != -1
-
-
 def drop_told(store: TableStore, before: int) -> None:
     """Drops what matters only to outputs that end before a time."""
     store.drop_before("told", "until", before)
 
 
-def drop_told_by(store: TableStore, qids: Collection[int]) -> None:
-    """Drops what some queries told."""
-    rows = store.read("told", TABLES["told"].names)
-    gone = pc.is_in(rows["qid"], pa.array(sorted(qids), INT))
-    if pc.any(gone).as_py():
+def drop_told_by_removed(store: TableStore) -> None:
+    """Drops what queries told that are removed. Their qids are never used again."""
+    qids = pc.unique(store.read("removed_queries", ["qid"])["qid"])
+    if len(qids) and len(store.find("told", "qid", qids)):
+        rows = store.read("told", TABLES["told"].names)
         store.drop_before("told", "qid", pc.max(rows["qid"]).as_py() + 1)
-        store.append("told", rows.filter(pc.invert(gone)))
+        store.append("told", rows.filter(pc.invert(pc.is_in(rows["qid"], qids))))

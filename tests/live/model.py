@@ -97,12 +97,9 @@ class LiveModel:
             self._go_on(self.greatest, ())
 
     def noted(self) -> None:
-        """Stores the greatest times. What is told once is forgotten up to them."""
+        """Stores the greatest times."""
         if self._bounded:
             self._noted = dict(self.greatest)
-            if (horizon := self.watermark(self._streams())) is not None:
-                for query in self.queries:
-                    query.telling.forget(horizon)
 
     def delivered(self) -> None:
         """Notes that all outputs so far have reached their reader."""
@@ -204,6 +201,8 @@ class LiveModel:
             gone = [document for document in self.documents if document.stored.t0 < before]
             self._gone += [(document, self._step) for document in gone]
             self._floors.append(before + horizon - needed)
+            for query in self.queries:
+                query.telling.forget(before)
             self.documents = [document for document in self.documents if document.stored.t0 >= before]
             self.dropped |= {(d.stream, str(d.identity)): d.stored.t1 for d in gone if d.outside}
         if change.keep_ids is not None:

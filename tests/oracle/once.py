@@ -33,12 +33,12 @@ class Telling:
         window = self._once.window
         return any(window is None or window.us is None or abs(t1 - end) <= window.us for end in self._ends.get(key, ()))
 
-    def forget(self, horizon: int) -> None:
-        """Forgets what no output can repeat that ends at the horizon or later."""
+    def forget(self, before: int) -> None:
+        """Forgets what no output can repeat that ends at this time or later."""
         if self._once is None or self._once.window is None or self._once.window.us is None:
             return
         for key, ends in self._ends.items():
-            self._ends[key] = [end for end in ends if end + self._once.window.us >= horizon]
+            self._ends[key] = [end for end in ends if end + self._once.window.us >= before]
 
 
 def evaluate_in_steps(script: Script, batches: Iterable[Sequence[Doc]]) -> list[OutputRow]:

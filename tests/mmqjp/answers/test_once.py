@@ -173,8 +173,10 @@ def test_what_was_told_stays_when_a_query_rests_or_stays_and_goes_when_it_is_rep
     assert told(engine, item("d6", 6, "w")) == ["d6"]
     engine.subscribe(text, backfill=True)
     assert [o.documents for o in engine.outputs() if o.query == "p"][-2:] == [("d1",), ("d2",)]
+    engine.prune(keep=None)
     assert kept(engine) == 2, "what the old ones told is gone"
     engine.unsubscribe("p")
+    engine.prune(keep=None)
     assert kept(engine) == 0
 
 
@@ -199,15 +201,38 @@ def test_a_batch_that_fails_tells_nothing(failing: str, tmp_path: Path):
         assert told(session, item("d3", 3, "u"), item("d4", 4, "w")) == ["d4"]
 
 
-def test_it_is_forgotten_when_no_document_in_time_can_repeat_it(tmp_path: Path):
+def test_it_is_forgotten_when_no_document_can_repeat_it(tmp_path: Path):
     with Session("duckdb", state=tmp_path, lateness=5 * SECOND) as engine:
         engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 10 s; {FILTER} PUBLISH r ONCE PER (t)")
         assert told(engine, item("d1", 0, "u")) == ["d1"]
-        assert told(engine, item("d2", 15, "v")) == ["d2"] and kept(engine) == 4
+        assert told(engine, item("d2", 15, "v")) == ["d2"]
+        engine.prune(keep=0)
+        assert kept(engine) == 4
         assert told(engine, item("d3", 10, "u")) == [], "which is as late as can be"
     with Session("duckdb", state=tmp_path, lateness=5 * SECOND) as engine:
-        assert told(engine, item("d4", 15.5, "v")) == [] and kept(engine) == 3
-        assert told(engine, item("d5", 100, "u"), query="r") == [] and kept(engine) == 3
+        assert told(engine, item("d4", 15.5, "v")) == [] and kept(engine) == 4
+        engine.prune(keep=SECOND)
+        assert kept(engine) == 4
+        engine.prune(keep=0)
+        assert kept(engine) == 3
+        assert told(engine, item("d5", 100, "u"), query="r") == [] and kept(engine) == 4
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_backfill_repeats_nothing_that_was_told(pruned: bool):
+    with Session("duckdb", lateness=0) as engine:
+        engine.subscribe(
+            "FROM pub//item->i[./title->t] PUBLISH R ONCE PER (t) WITHIN 10 s; FROM S//item->i[./title->t] PUBLISH pub;"
+            "FROM S//item->i JOIN {i = j, INF} X//x->j PUBLISH keeps"
+        )
+        for n in range(4):
+            documents = [item(f"f{n}", 100 * n, f"u{n}"), Document(f"x{n}", "<x/>", "X", START + 100 * n * SECOND)]
+            assert told(engine, *documents, query="R") == [f"f{n}"]
+        if pruned:
+            engine.prune(keep=0)
+        before = [output for output in engine.outputs() if output.query == "R"]
+        engine.subscribe("FROM S//item->j[./title->t] PUBLISH pub", add=True, backfill=True)
+        assert [output for output in engine.outputs() if output.query == "R"] == before
 
 
 @pytest.mark.parametrize("start", [0, -2 * START], ids=["now", "before 1970"])
