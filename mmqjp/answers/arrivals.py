@@ -34,8 +34,11 @@ class Arrivals:
         RESULT; `closed` maps rows of R_T to the arrival from which on nobody wants their matches."""
         qids, position = np.unique(chunk["qid"].to_numpy(), return_inverse=True)
         until = np.array([closed.get(qid, NEVER) for qid in qids.tolist()], np.int64)[position]
-        arrival = np.maximum(self._of(chunk["docid1"]), self._of(chunk["docid2"]))
-        return chunk.filter(pa.array(arrival < until))
+        return chunk.filter(pa.array(self.latest(chunk) < until))
+
+    def latest(self, chunk: pa.RecordBatch) -> NDArray[np.int64]:
+        """Returns the latest arrival of each match. `chunk` has the columns of RESULT."""
+        return np.maximum(self._of(chunk["docid1"]), self._of(chunk["docid2"]))
 
     def _of(self, docids: pa.Array) -> NDArray[np.int64]:
         """Returns the arrival of each docid. Unknown documents come before all others."""

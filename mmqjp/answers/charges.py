@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mmqjp.answers.looking import Looking
 from mmqjp.answers.quota import Bound, Quota, Usage, block_size
 from mmqjp.queries.members import Ints
 
@@ -39,23 +40,26 @@ class Book:
 
     `step` has outputs and work by arrival and key, and `less` what does not count for single queries although their key
     says so, by arrival and qid. `total` is the sum of `before`, and `outputs` and `work` are those of `step`. `ties`
-    counts pairs of documents with equal times, by key, and `untied` those of them that do not count, by qid.
+    counts pairs of documents with equal times, by arrival and key, and `untied` those of them that do not count, by
+    arrival, qid and `begun` of the query. `looking` bounds what is looked at for them.
     """
 
-    __slots__ = ("before", "less", "outputs", "step", "ties", "total", "untied", "work")
+    __slots__ = ("before", "less", "looking", "outputs", "step", "ties", "total", "untied", "work")
 
-    def __init__(self, before: Mapping[ChargeKey, Usage], total: Usage) -> None:
+    def __init__(self, before: Mapping[ChargeKey, Usage], total: Usage, looked: int = 0) -> None:
         self.before, self.total = before, total
         self.step: dict[tuple[int, ChargeKey], list[int]] = {}
         self.less: dict[tuple[int, int], list[int]] = {}
         self.outputs = self.work = 0
-        self.ties: Counter[ChargeKey] = Counter()
-        self.untied: Counter[int] = Counter()
+        self.looking = Looking(looked)
+        self.ties: Counter[tuple[int, ChargeKey]] = Counter()
+        self.untied: Counter[tuple[int, int, int]] = Counter()
 
-    def tie(self, key: ChargeKey, withheld: Iterable[int]) -> None:
-        """Counts a pair of documents with equal times, but not for the qids `withheld`. It costs nothing."""
-        self.ties[key] += 1
-        self.untied.update(withheld)
+    def tie(self, arrival: int, key: ChargeKey, withheld: Iterable[tuple[int, int]]) -> None:
+        """Counts a pair of documents with equal times, but not for the queries `withheld`: their qids and `begun`. It
+        costs nothing."""
+        self.ties[arrival, key] += 1
+        self.untied.update((arrival, *query) for query in withheld)
 
     def charge(self, arrival: int, key: ChargeKey, withheld: Iterable[int], outputs: int, work: int) -> None:
         """Counts outputs and steps of an arrival, but not for the qids `withheld`."""
@@ -80,8 +84,35 @@ class Book:
                 known[1] += work
         self.outputs += other.outputs
         self.work += other.work
+        self.looking.merge(other.looking)
         self.ties.update(other.ties)
         self.untied.update(other.untied)
+
+
+@dataclass(frozen=True, slots=True)
+class TieCounts:
+    """The pairs of documents with equal times of a step: `pairs` by key, and `less` of them by qid and `begun`.
+
+    So many were `looked` at. With `left_out`, there were more.
+    """
+
+    pairs: Counter[ChargeKey]
+    less: Counter[tuple[int, int]]
+    looked: int
+    left_out: bool
+
+    @classmethod
+    def of(cls, book: Book, bounds: Sequence[Looking]) -> TieCounts:
+        """Returns the counts of a book, without those of arrivals that exceed one of the bounds."""
+        pairs: Counter[ChargeKey] = Counter()
+        less: Counter[tuple[int, int]] = Counter()
+        for (arrival, key), count in book.ties.items():
+            if all(bound.counts(arrival) for bound in bounds):
+                pairs[key] += count
+        for (arrival, qid, begun), count in book.untied.items():
+            if all(bound.counts(arrival) for bound in bounds):
+                less[qid, begun] += count
+        return cls(pairs, less, book.looking.in_step, any(bound.left_out for bound in bounds))
 
 
 _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from mmqjp.answers.looking import Looking
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operator, StepContext
 from mmqjp.answers.quota import NEVER
@@ -41,6 +42,16 @@ class Expansion:
             return {}
         closed = {row: max(map(self._cutoff, self._queries.parts_of_row(row)), default=NEVER) for row in rows}
         return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
+
+    def looking(self, row: int) -> list[Looking] | None:
+        """Returns what bounds the looking at pairs with equal times, of all parts of a row that look at them; None if
+        the row has other uses for them, or if some are looked at without a bound so far."""
+        parts = self._queries.parts_of_row(row)
+        if any(part.op != "FOLLOWED BY" for part in parts):
+            return None
+        found = [self._operator_of(part).looking(part, self._context) for part in parts]
+        looking = [one for one in found if one is not None]
+        return looking if all(one.is_limited for one in looking) else None
 
     def _cutoff(self, part: RowPart) -> int:
         """Returns the arrival from which on the plan nodes of a part get nothing."""

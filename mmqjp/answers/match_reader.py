@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from join_stage.joiner import Matches
@@ -58,7 +59,34 @@ class MatchReader:
         open_ones = self._arrivals.before(chunk, closed) if closed else chunk
         if not open_ones.num_rows:
             return []
-        return self._read_open(open_ones, answers)
+        open_ones = self._without_spent(open_ones)
+        return self._read_open(open_ones, answers) if open_ones.num_rows else []
+
+    def _without_spent(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Leaves out the pairs with equal times that nobody looks at any more."""
+        qids = chunk["qid"].to_numpy()
+        bounds = {
+            row: looking for row in np.unique(qids).tolist() if (looking := self._expansion.looking(row)) is not None
+        }
+        among = np.isin(qids, list(bounds))
+        if not among.any():
+            return chunk
+        left, right = (chunk[name].fill_null(-1).to_numpy(zero_copy_only=False) for name in ("docid1", "docid2"))
+        docids = np.unique(np.concatenate([left[among], right[among]]))
+        self._records.load(docids.tolist())
+        times = np.array(
+            [(record.t0, record.t1) for record in map(self._records.__getitem__, docids.tolist())], np.int64
+        )
+        places = np.searchsorted(docids, left[among]), np.searchsorted(docids, right[among])
+        is_spent = times[places[0], 1] == times[places[1], 0]
+        arrivals = self._arrivals.latest(chunk)[among]
+        for row, looking in bounds.items():
+            of_row = qids[among] == row
+            for one in looking:
+                is_spent[of_row] &= one.spent(arrivals[of_row])
+        stays = np.ones(len(qids), np.bool_)
+        stays[among] = ~is_spent
+        return chunk.filter(pa.array(stays))
 
     def _read_open(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
         matches = matches_in(chunk)

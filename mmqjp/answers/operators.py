@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.construct import Value
 from mmqjp.answers.joint import JointBinding, JointBindings
+from mmqjp.answers.looking import Looking
 from mmqjp.answers.match import Match
 from mmqjp.answers.pair_tests import Mirrors
 from mmqjp.answers.quota import Quota
@@ -51,8 +52,9 @@ class StepContext:
     known_tuples: Collection[tuple[object, ...]] = frozenset()
     bindings: JointBindings = field(default_factory=JointBindings)
     mirrors: Mirrors = field(default_factory=Mirrors)
-    ties: set[tuple[Form, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
-    """The pairs of documents with equal times that were met: with their form, and the parts of each."""
+    ties: set[tuple[Form | Looking, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
+    """The pairs of documents with equal times, as the parts of each: with what bounds looking at them if they were
+    looked at, and with their form if they are counted."""
     emitted: dict[tuple[object, ...], tuple[Answer, set[int]] | None] = field(default_factory=dict)
     """By identity of the answer or tuple. An answer comes with the rows of R_T that gave it."""
     put_off: AllPutOff = field(default_factory=dict)
@@ -69,6 +71,10 @@ class Operator(Protocol):
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:
         """Returns the arrival from which on the plan nodes of a part of a row get nothing, or NEVER."""
+
+    def looking(self, part: RowPart, context: StepContext) -> Looking | None:
+        """Returns what bounds the looking at pairs with equal times of a part that leaves them out; None if it does not
+        look at them."""
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns what a match gives the plan nodes of a part of its row: those that take part and see its documents.
@@ -95,6 +101,10 @@ class Operator(Protocol):
 
 class StatelessOperator:
     """An operator that decides by matches alone and waits for no watermark."""
+
+    def looking(self, part: RowPart, context: StepContext) -> Looking | None:
+        """Returns None."""
+        return None
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Returns False."""

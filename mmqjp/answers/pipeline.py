@@ -115,7 +115,9 @@ class Pipeline:
         witnesses: Witnesses | None = None
         cutoffs: dict[int, Cutoff] = {}
         while True:
-            accounts = Accounts(self._registry, self._quota, cutoffs, self._usage.before(), self._usage.block)
+            accounts = Accounts(
+                self._registry, self._quota, cutoffs, self._usage.before(), self._usage.block, looked=self.ties.looked()
+            )
             self._arrivals = Arrivals()
             self._state.recall(records)
             self._enter(records)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.construct import Value, body
 from mmqjp.answers.joint import JointBinding
+from mmqjp.answers.looking import Looking
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, StatelessOperator, StepContext, in_order, value_of
 from mmqjp.answers.quota import CHARACTERS_PER_STEP, OutOfSteps, Quota, Steps
 from mmqjp.answers.shared_account import Share, SharedAccount
 from mmqjp.answers.telling import PutOff, as_published, key_of
-from mmqjp.answers.ties import count_ties
+from mmqjp.answers.ties import count_ties, looking_at
 from mmqjp.documents.record import Inputs
 from mmqjp.documents.records import StoredRecords
 from mmqjp.queries.forms import Form
@@ -33,6 +34,10 @@ class QueryOperator(StatelessOperator):
     def cutoff(self, part: RowPart, context: StepContext) -> int:
         """Returns the arrival at which the last member exceeded its quota."""
         return _account(part, context).cutoff
+
+    def looking(self, part: RowPart, context: StepContext) -> Looking | None:
+        """Returns what bounds the counting of pairs with equal times."""
+        return looking_at(part, context)
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns the answers of the forms of a part, each once for a row of R_T."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mmqjp.answers.charges import EVERYTHING, Book, ChargeKey, Charges, Excess, Holder, over_quota
+from mmqjp.answers.looking import Looking
 from mmqjp.answers.quota import NEVER, Quota, Usage, block_of
 from mmqjp.documents.record import Inputs
 from mmqjp.queries.audience import Audience
@@ -176,9 +177,14 @@ class SharedAccount:
             self._safe_outputs = max(self._safe_outputs, int(self._book.outputs * CHECKED_AGAIN_AFTER))
             self._safe_work = max(self._safe_work, int(self._work() * CHECKED_AGAIN_AFTER))
 
-    def tie(self, share: Share) -> None:
+    @property
+    def looking(self) -> Looking:
+        """What was looked at to count pairs of documents with equal times."""
+        return self._book.looking
+
+    def tie(self, arrival: int, share: Share) -> None:
         """Counts a pair of documents with equal times."""
-        self._book.tie(share.key, [query.qid for query in share.withheld])
+        self._book.tie(arrival, share.key, [(query.qid, query.begun) for query in share.withheld])
 
     def _is_near(self) -> bool:
         return self._book.outputs > self._safe_outputs or self._work() > self._safe_work

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mmqjp.answers.charges import Book, ChargeKey
+from mmqjp.answers.charges import ChargeKey, TieCounts
 from mmqjp.queries.model import Subscription
 from mmqjp.tables.ledger import Ledger
 
@@ -17,21 +17,27 @@ PREFIX = "ties "
 
 @dataclass(frozen=True, slots=True)
 class _Ties:
-    """The ties of a form: `pairs` by key, and `less` of them by qid."""
+    """The ties of a form: `pairs` by key, and `less` of them by qid and `begun` of the query. So many were `looked`
+    at. With `left_out`, there were more."""
 
     pairs: Counter[ChargeKey] = field(default_factory=Counter)
-    less: Counter[int] = field(default_factory=Counter)
+    less: Counter[tuple[int, int]] = field(default_factory=Counter)
+    looked: int = 0
+    left_out: bool = False
 
     @classmethod
     def read(cls, text: str) -> _Ties:
-        pairs, less = json.loads(text)
-        return cls(Counter({ChargeKey(*key): count for *key, count in pairs}), Counter(dict(less)))
+        pairs, less, looked, left_out = json.loads(text)
+        withheld = Counter({(qid, begun): count for qid, begun, count in less})
+        return cls(Counter({ChargeKey(*key): count for *key, count in pairs}), withheld, looked, left_out)
 
-    def with_those_of(self, book: Book) -> _Ties:
-        return _Ties(self.pairs + book.ties, self.less + book.untied)
+    def with_those_of(self, step: TieCounts) -> _Ties:
+        left_out = self.left_out or step.left_out
+        return _Ties(self.pairs + step.pairs, self.less + step.less, self.looked + step.looked, left_out)
 
     def text(self) -> str:
-        return json.dumps([[(*key, count) for key, count in self.pairs.items()], list(self.less.items())])
+        pairs, less = ([(*key, count) for key, count in counts.items()] for counts in (self.pairs, self.less))
+        return json.dumps([pairs, less, self.looked, self.left_out])
 
     def of(self, query: Subscription) -> int:
         """Returns how many count for a query: those since it was registered, or was resumed last."""
@@ -40,7 +46,7 @@ class _Ties:
             for (width, since, first_qid, begun), count in self.pairs.items()
             if width <= query.width and since >= query.since and first_qid <= query.qid and begun >= query.begun
         )
-        return max(found - self.less[query.qid], 0)
+        return max(found - self.less[query.qid, query.begun], 0)
 
 
 class StoredTies:
@@ -52,27 +58,32 @@ class StoredTies:
         self._here: dict[str, _Ties] = {}
         """What was counted since the store was opened."""
         self._saved: dict[str, _Ties] = {}
-        self._found: Mapping[str, Book] = {}
+        self._found: Mapping[str, TieCounts] = {}
 
     def _all(self) -> dict[str, _Ties]:
         if self._known is None:
             self._known = {form: _Ties.read(text) for form, text in self._ledger.settings(PREFIX).items()}
         return self._known
 
-    def save(self, found: Mapping[str, Book]) -> None:
+    def looked(self) -> dict[str, int]:
+        """Returns how many pairs were looked at, by whom they were looked at for."""
+        return {form: ties.looked for form, ties in self._all().items()}
+
+    def save(self, found: Mapping[str, TieCounts]) -> None:
         """Writes, within the batch, the counts of forms with those of a step."""
         self._found = found
         if found:
             known = self._all()
-            self._saved = {form: known.get(form, _Ties()).with_those_of(book) for form, book in found.items()}
+            new = {form: known.get(form, _Ties()).with_those_of(step) for form, step in found.items()}
+            self._saved = {form: ties for form, ties in new.items() if ties != known.get(form)}
             self._ledger.save_settings({PREFIX + form: ties.text() for form, ties in self._saved.items()})
 
     def committed(self) -> None:
         """Adopts what `save` wrote: the batch was committed."""
-        if self._saved:
+        if self._found:
             self._all().update(self._saved)
             self._here |= {
-                form: self._here.get(form, _Ties()).with_those_of(book) for form, book in self._found.items()
+                form: self._here.get(form, _Ties()).with_those_of(step) for form, step in self._found.items()
             }
             self._saved, self._found = {}, {}
 

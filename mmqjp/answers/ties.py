@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from mmqjp.answers.looking import MOST_STEPS, Looking
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import StepContext
 from mmqjp.answers.pair_tests import PairTest
@@ -15,7 +16,7 @@ from mmqjp.queries.model import Subscription
 from mmqjp.queries.row_targets import LiteralGroup, RowPart
 
 MOST_TIES = 1_000_000
-"""A step counts no more ties than this, because it remembers them."""
+"""A step looks at no more pairs than this, because it remembers them."""
 
 
 def is_tie(left: Record, right: Record) -> bool:
@@ -27,11 +28,21 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
     """Counts the documents of a match for the forms of a part of a row of R_T that would get it but for the times.
 
     A pair is counted once for a form, whatever rows and nodes match in it, and in whichever order. To look at it may
-    take as many steps as one match, and costs the queries nothing.
+    take as many steps as `looking` says, and costs the queries nothing.
     """
-    if part.op != "FOLLOWED BY" or not is_tie(*inputs) or len(context.ties) >= MOST_TIES:
+    if part.op != "FOLLOWED BY" or not is_tie(*inputs):
         return
-    steps = Steps(quota.most_work)
+    arrival, looking = inputs.arrival, looking_at(part, context)
+    if not looking.may(arrival):
+        return
+    one, other = sorted((inputs[0].parts, inputs[1].parts))
+    pair = looking, one, other
+    if len(context.ties) >= MOST_TIES:
+        looking.left_out = True
+        return
+    is_new = pair not in context.ties
+    context.ties.add(pair)
+    steps = Steps(allowed := min(quota.most_work, MOST_STEPS))
     with suppress(OutOfSteps):
         for form in _matching(part, context, match, inputs, steps):
             key = form, inputs[0].parts, inputs[1].parts
@@ -44,7 +55,15 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
             if is_tie(inputs[1], inputs[0]) and context.mirrors.tell(form.tie_mirror, inputs, steps):
                 continue  # the other order is counted
             context.ties.add(key)
-            account.tie(share)
+            account.tie(arrival, share)
+    looking.add(arrival, is_new, 1 + allowed - steps.left)
+
+
+def looking_at(part: RowPart, context: StepContext) -> Looking:
+    """Returns what bounds how many pairs are looked at for a part of a row."""
+    accounts = context.accounts
+    account = accounts.of_literals(part) if isinstance(part, LiteralGroup) else accounts.of(part.form_of_queries)
+    return account.looking
 
 
 def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs, steps: Steps) -> Iterator[Form]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mmqjp.answers.charges import Book
+from mmqjp.answers.charges import Book, TieCounts
 from mmqjp.answers.quota import NEVER, Account, Bound, Quota, Usage, block_of
 from mmqjp.answers.shared_account import SharedAccount
 from mmqjp.answers.stored_usage import Before
@@ -20,6 +20,7 @@ from mmqjp.queries.row_targets import LiteralGroup
 from mmqjp.tables.spent import NO_FORM, UsageKey
 
 _NOTHING = Usage()
+NOTHING_LOOKED_AT: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,14 @@ class Accounts:
         before: Before,
         block: int,
         first_new: int = 0,
+        looked: Mapping[str, int] = NOTHING_LOOKED_AT,
     ) -> None:
         """`cutoffs` are those found by earlier attempts at the step. `before` is the usage of the block so far. With
         `first_new`, the step is a backfill of the queries with at least this qid: only they are served, until
-        `serve_all`."""
+        `serve_all`. `looked` is what was looked at before for pairs with equal times, by the owners of books."""
         self._registry, self._quota, self._cutoffs = registry, quota, cutoffs
         self._before, self._block, self._first_new, self._all = before, block, first_new, first_new == 0
+        self._looked = looked
         self._books: dict[str, Book] = {}
         self._forms: dict[str, SharedAccount] = {}
         self._literals: dict[LiteralGroup, SharedAccount] = {}
@@ -113,7 +116,9 @@ class Accounts:
         found = self._books.get(id)
         if found is None:
             before = self._before
-            found = self._books[id] = Book(before.shared.get(id, {}), before.totals.get(id, _NOTHING))
+            found = self._books[id] = Book(
+                before.shared.get(id, {}), before.totals.get(id, _NOTHING), self._looked.get(id, 0)
+            )
         return found
 
     def _own(self, among: QuerySet) -> dict[int, Usage]:
@@ -131,11 +136,17 @@ class Accounts:
 
     def charges(self) -> Iterator[tuple[str, Book]]:
         """Yields the books that were charged, with the ids of their owners: of forms, or groups of literals."""
-        return ((id, book) for id, book in self._books.items() if book.step or book.ties)
+        return ((id, book) for id, book in self._books.items() if book.step or book.ties or book.looking.is_used)
 
-    def ties(self) -> dict[str, Book]:
-        """Returns the books of forms with pairs of documents with equal times, by the ids of the forms."""
-        return {id: book for id, book in self._books.items() if book.ties}
+    def ties(self) -> dict[str, TieCounts]:
+        """Returns the pairs of documents with equal times, by the owners of the books that looked at some."""
+        found = {}
+        for id, book in list(self._books.items()):
+            form = self._registry.form(id)
+            bounds = [book.looking, *(self._book(shared).looking for shared in (form.shared if form else ()))]
+            if book.ties or book.looking.is_used or any(one.is_used for one in bounds):
+                found[id] = TieCounts.of(book, bounds)
+        return found
 
     def charged_literals(self) -> Iterator[LiteralGroup]:
         """Yields the groups of literals that have accounts."""
