@@ -98,6 +98,10 @@ class Session(Engine):
         queries, the most first. With `here`, counts those found since the engine was opened."""
         return self._components.pipeline.ties.of(self.registry.subscriptions.values(), here=here)
 
+    def ties_at_least(self, *, here: bool = False) -> set[str]:
+        """Returns the names of queries that may have more pairs than `ties` says."""
+        return self._components.pipeline.ties.at_least(self.registry.subscriptions.values(), here=here)
+
     def added_at(self, qid: int) -> int:
         """Returns when a query was registered, in microseconds."""
         return self._components.stored_queries.added_at(qid)

@@ -101,3 +101,8 @@ class StoredTies:
                 if ties is not None and (count := ties.of(query)):
                     found[query.name] += count
         return dict(found.most_common())
+
+    def at_least(self, queries: Iterable[Subscription], *, here: bool) -> set[str]:
+        """Returns the names whose pairs may be more than `of` says: some were not looked at."""
+        known = self._here if here else self._all()
+        return {query.name for query in queries if (ties := known.get(query.form_id)) is not None and ties.left_out}

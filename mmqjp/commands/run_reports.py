@@ -27,7 +27,7 @@ def report_paused(engine: Session) -> None:
 
 def report_ties(engine: Session) -> None:
     """Reports the pairs that FOLLOWED BY left out in this run only because of equal times."""
-    for line in told(engine.ties(here=True)):
+    for line in told(engine.ties(here=True), engine.ties_at_least(here=True)):
         click.echo(f"mmqjp: {line}", err=True)
 
 

@@ -44,7 +44,8 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     click.echo(f"horizon        {_time(found['horizon'])}")
     click.echo(f"evictable till {_time(found['evictable_before'])}")
     for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
-        click.echo(f"equal times    {printable_line(name)}: {count:,} pairs that FOLLOWED BY left out")
+        more = "at least " if name in found.get("ties_at_least", ()) else ""
+        click.echo(f"equal times    {printable_line(name)}: {more}{count:,} pairs that FOLLOWED BY left out")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("stream", "documents", "bytes", "latest", "watermark"):
         table.add_column(column, overflow="fold", justify="right" if column in ("documents", "bytes") else "left")

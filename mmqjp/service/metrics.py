@@ -44,7 +44,7 @@ class Metrics:
         self._kept = self._gauge("kept_documents", "Documents kept of a stream.", "stream")
         self._bytes = self._gauge("kept_bytes", "Bytes of XML kept of a stream.", "stream")
         self._ties = self._gauge(
-            "equal_times_pairs", "Pairs that FOLLOWED BY left out only because of equal times.", "query"
+            "equal_times_pairs", "Pairs, at least, that FOLLOWED BY left out only because of equal times.", "query"
         )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:

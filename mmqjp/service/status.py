@@ -32,8 +32,9 @@ class Status:
     """The status of a store. Counts are of what is kept; times are microseconds since 1970.
 
     `ties` has, by the names of the at most MOST_LISTED queries with the most, the pairs of documents that FOLLOWED BY
-    left out only because of equal times. `horizon` is the lowest watermark of the streams that queries read. No join
-    can need documents that begin before `evictable_before` (None: not known). `state_bytes` is the size of the files.
+    left out only because of equal times; queries in `ties_at_least` may have more. `horizon` is the lowest watermark
+    of the streams that queries read. No join can need documents that begin before `evictable_before` (None: not
+    known). `state_bytes` is the size of the files.
     """
 
     queries: int
@@ -47,6 +48,7 @@ class Status:
     state_bytes: int | None
     streams: tuple[StreamStatus, ...]
     ties: dict[str, int]
+    ties_at_least: tuple[str, ...]
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -72,6 +74,7 @@ def status(engine: Session) -> Status:
     )
     queries = engine.registry.subscriptions.values()
     horizon, evictable = engine.horizon()
+    ties = dict(islice(engine.ties().items(), MOST_LISTED))
     return Status(
         len(queries),
         sum(query.paused is not None for query in queries),
@@ -83,5 +86,6 @@ def status(engine: Session) -> Status:
         evictable,
         engine.state_bytes(),
         streams,
-        dict(islice(engine.ties().items(), MOST_LISTED)),
+        ties,
+        tuple(sorted(engine.ties_at_least() & ties.keys())),
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mmqjp.answers import looking
 from mmqjp.commands.ties import told
 from mmqjp.service.log import NullLog
 from mmqjp.service.metrics import Metrics
@@ -39,6 +40,14 @@ def test_a_run_tells_them_once(folder):
     shown = mmqjp("status", *state)
     assert "equal times    later: 3 pairs that FOLLOWED BY left out\n" in shown.stdout
     assert json.loads(mmqjp("status", *state, "--json").stdout)["ties"] == {"later": 3}
+
+
+def test_a_count_that_was_bounded_is_told_as_such(folder, monkeypatch):
+    monkeypatch.setattr(looking, "MOST_PAIRS", 1)
+    state = "--state", str(folder / "state")
+    assert run(folder, *state).stderr.startswith("mmqjp: later: at least 1 pair has equal times")
+    assert "equal times    later: at least 1 pairs that" in mmqjp("status", *state).stdout
+    assert json.loads(mmqjp("status", *state, "--json").stdout)["ties_at_least"] == ["later"]
 
 
 def test_a_run_without_equal_times_says_nothing(folder):
