@@ -156,7 +156,7 @@ class Pipeline:
         self._operators.save()
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
-            self.ties.save(accounts.ties())
+            self.ties.save(accounts.ties(), lambda id: tuple(self._registry.form(id) or ()))
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Returns whether operators would decide anything at these greatest times without a new document."""

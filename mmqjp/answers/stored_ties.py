@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from mmqjp.answers.charges import ChargeKey, TieCounts
 from mmqjp.queries.model import Subscription
@@ -13,6 +13,9 @@ from mmqjp.tables.ledger import Ledger
 
 PREFIX = "ties "
 """What the keys of the settings begin with that hold the counts. The id of a form follows."""
+
+KEYS_KEPT = 8
+"""Counts by more keys than this are looked through for those that count for nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,14 @@ class _Ties:
         pairs, less = ([(*key, count) for key, count in counts.items()] for counts in (self.pairs, self.less))
         return json.dumps([pairs, less, self.looked, self.left_out])
 
+    def only_for(self, queries: Collection[Subscription]) -> _Ties:
+        """Returns the ties without keys that count for none of the queries."""
+        since, begun = min(query.since for query in queries), min(query.begun for query in queries)
+        known = {(query.qid, query.begun) for query in queries}
+        pairs = {key: count for key, count in self.pairs.items() if key.since >= since and key.begun >= begun}
+        less = {key: count for key, count in self.less.items() if key in known}
+        return replace(self, pairs=Counter(pairs), less=Counter(less))
+
     def of(self, query: Subscription) -> int:
         """Returns how many count for a query: those since it was registered, or was resumed last."""
         found = sum(
@@ -58,38 +69,47 @@ class StoredTies:
         self._here: dict[str, _Ties] = {}
         """What was counted since the store was opened."""
         self._saved: dict[str, _Ties] = {}
+        self._gone: set[str] = set()
         self._found: Mapping[str, TieCounts] = {}
 
     def _all(self) -> dict[str, _Ties]:
         if self._known is None:
-            self._known = {form: _Ties.read(text) for form, text in self._ledger.settings(PREFIX).items()}
+            self._known = {form: _Ties.read(text) for form, text in self._ledger.settings(PREFIX).items() if text}
         return self._known
 
     def looked(self) -> dict[str, int]:
         """Returns how many pairs were looked at, by whom they were looked at for."""
         return {form: ties.looked for form, ties in self._all().items()}
 
-    def save(self, found: Mapping[str, TieCounts]) -> None:
-        """Writes, within the batch, the counts of forms with those of a step."""
+    def save(self, found: Mapping[str, TieCounts], queries_of: Callable[[str], Collection[Subscription]]) -> None:
+        """Writes, within the batch, the counts of forms with those of a step. `queries_of` returns the queries of a
+        form. Counts of forms without queries are emptied."""
         self._found = found
         if found:
             known = self._all()
             new = {form: known.get(form, _Ties()).with_those_of(step) for form, step in found.items()}
+            for form, ties in new.items():
+                if len(ties.pairs) + len(ties.less) > KEYS_KEPT and (queries := queries_of(form)):
+                    new[form] = ties.only_for(queries)
             self._saved = {form: ties for form, ties in new.items() if ties != known.get(form)}
-            self._ledger.save_settings({PREFIX + form: ties.text() for form, ties in self._saved.items()})
+            self._gone = {form for form, ties in known.items() if ties.pairs and not queries_of(form)}
+            texts = {form: ties.text() for form, ties in self._saved.items()} | dict.fromkeys(self._gone, "")
+            self._ledger.save_settings({PREFIX + form: text for form, text in texts.items()})
 
     def committed(self) -> None:
         """Adopts what `save` wrote: the batch was committed."""
         if self._found:
             self._all().update(self._saved)
+            for form in self._gone:
+                del self._all()[form]
             self._here |= {
                 form: self._here.get(form, _Ties()).with_those_of(step) for form, step in self._found.items()
             }
-            self._saved, self._found = {}, {}
+            self._saved, self._found, self._gone = {}, {}, set()
 
     def rolled_back(self) -> None:
         """Discards what `save` wrote: the batch was rolled back."""
-        self._saved, self._found = {}, {}
+        self._saved, self._found, self._gone = {}, {}, set()
 
     def of(self, queries: Iterable[Subscription], *, here: bool) -> dict[str, int]:
         """Returns how many pairs of documents with equal times each name has, the most first; only those that have

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -125,6 +125,10 @@ class QuerySet:
     def __len__(self) -> int:
         """Returns the number of registered queries."""
         return len(self._queries)
+
+    def __iter__(self) -> Iterator[Subscription]:
+        """Iterates over the registered queries."""
+        return iter(self._queries)
 
     def __contains__(self, query: Subscription) -> bool:
         return query in self._queries

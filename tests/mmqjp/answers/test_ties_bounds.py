@@ -82,3 +82,18 @@ def test_a_pause_takes_away_what_was_withheld_before_it():
         engine.resume("A")
         engine.process([*at(100, 1, 20), *at(100, 2, 21)])
         assert engine.ties() == {"B": 18, "A": 3}
+
+
+def test_counts_of_queries_that_are_gone_are_dropped():
+    with Session("duckdb") as engine:
+        for n in range(30):
+            engine.subscribe(PAIRS)
+            engine.process(at(n, 2, 2 * n))
+            assert engine.ties() == {"pairs": 1}
+            engine.unsubscribe("pairs")
+        stored = engine._components.pipeline.ties._ledger.settings("ties ")
+        assert [len(text) < 400 for text in stored.values()] == [True]
+        engine.subscribe("S//a->x FOLLOWED BY {x = y, INF} S//a[./b]->y; " + PAIRS.replace("S//", "T//"))
+        engine.process([Document(f"t{n}", b"<a>v</a>", "T", SECOND) for n in range(2)])
+        assert engine.ties() == {"pairs": 1}
+        assert sorted(map(bool, engine._components.pipeline.ties._ledger.settings("ties ").values())) == [False, True]
