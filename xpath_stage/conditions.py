@@ -8,33 +8,14 @@ from functools import lru_cache
 
 from lxml import etree
 
-from xpath_stage.parse import text_of
-from xscl.algebra.expressions import CompareOp
-from xscl.algebra.functions import DERIVED, compare, ends_with, matches, number_text, xpath_number
+from xpath_stage.existential import compare_times_of, compare_values
+from xscl.algebra.functions import DERIVED, ends_with, matches, number_text, xpath_number
 from xscl.algebra.pattern import EXTENSION_PREFIX
 from xscl.algebra.regex.search import PatternLimit
 from xscl.algebra.regex.syntax import PatternError
-from xscl.algebra.times import compare_times
-
-_Value = list[etree._Element | str] | str | float
 
 _NAMESPACE = "urn:mmqjp:functions"
 _functions = etree.FunctionNamespace(_NAMESPACE)
-
-
-def _compare(_context: object, left: _Value, op: CompareOp, right: _Value) -> bool:
-    return any(compare(op, one, two) for one in _atoms(left) for two in _atoms(right))
-
-
-def _atoms(value: _Value) -> list[str | float]:
-    """The operands of a comparison: the string value of each node, or the one string or number."""
-    if not isinstance(value, list):
-        return [value]
-    return [text_of(node) if isinstance(node, etree._Element) else str(node) for node in value]
-
-
-def _compare_times(_context: object, left: _Value, op: CompareOp, right: _Value) -> bool:
-    return any(compare_times(op, str(one), str(two)) for one in _atoms(left) for two in _atoms(right))
 
 
 def _of_text(derive: Callable[[str], str]) -> Callable[[object, str], str]:
@@ -46,8 +27,8 @@ for _name in DERIVED:
 _functions["ends-with"] = lambda _context, text, end: ends_with(text, end)
 _functions["matches"] = lambda _context, text, pattern, flags="": matches(text, pattern, flags)
 _functions["number"] = lambda _context, text: xpath_number(text)
-_functions["compare"] = _compare
-_functions["compare-times"] = _compare_times
+_functions["compare"] = lambda _context, left, op, right: compare_values(op, left, right)
+_functions["compare-times"] = lambda _context, left, op, right: compare_times_of(op, left, right)
 _functions["string"] = lambda _context, value: number_text(value)
 
 
@@ -72,10 +53,52 @@ def _exact(xpath: str) -> str:
     return _TOKEN.sub(token, xpath)
 
 
+_SIGN = re.compile(r"""\"[^\"]*\"|'[^']*'|[()\[\],]|[ ]!?=[ ]|[ ]""")
+
+
+def _by_sets(xpath: str) -> str:
+    """The condition with our compare() for each `=` and `!=` of two paths, for which libxml2 takes quadratic time.
+
+    It is done here because the texts of conditions are stored.
+
+    >>> _by_sets('not(./a[boolean(./b = ./c)] != ./d) and (./a = "./b")')
+    'not(mmqjp:compare(./a[boolean(mmqjp:compare(./b, "=", ./c))], "!=", ./d)) and (./a = "./b")'
+    """
+    parts: list[str] = []
+    starts, operators = [0], [0]  # of each open bracket; an operator is 0 if none has been met, -1 if it does not count
+    place = 0
+
+    def end() -> None:
+        start, middle = starts[-1], operators[-1]
+        if middle > 0:
+            left, right = "".join(parts[start:middle]), "".join(parts[middle + 1 :])
+            if all(side == "." or side.startswith(("./", ".//")) for side in (left, right)):
+                parts[start:] = [f'{EXTENSION_PREFIX}:compare({left}, "{parts[middle].strip()}", {right})']
+
+    for found in _SIGN.finditer(xpath):
+        parts.append(xpath[place : found.start()])
+        place, sign = found.end(), found[0]
+        if sign in ")],":
+            end()
+            starts.pop()
+            operators.pop()
+        elif "=" in sign and sign[0] == " ":
+            operators[-1] = -1 if operators[-1] else len(parts)
+        elif sign == " ":
+            operators[-1] = -1
+        parts.append(sign)
+        if sign in "([,":
+            starts.append(len(parts))
+            operators.append(0)
+    parts.append(xpath[place:])
+    end()
+    return "".join(parts)
+
+
 @lru_cache(maxsize=65536)
 def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
     # lxml cannot take an attribute as the context node. It is selected from its element by position.
-    xpath = _exact(xpath)
+    xpath = _exact(_by_sets(xpath))
     text = f"boolean(@*[$place][{xpath}])" if on_attribute else f"boolean({xpath})"
     return etree.XPath(text, namespaces={EXTENSION_PREFIX: _NAMESPACE}, smart_strings=False)
 
