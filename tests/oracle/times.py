@@ -117,7 +117,7 @@ def _ahead(zone: str, *, short: bool) -> int:
         return int(zone[0] + "1") * (hours * 60 + minutes) * 60 * _SECOND
     if short and zone not in ("", "Z", "z"):
         raise ValueError(zone)
-    if not set(zone) <= set(ascii_letters) or len(zone) > 5:
+    if not set(zone) <= set(ascii_letters) or len(zone) > 5 or zone.lower() in ("am", "pm"):
         raise ValueError(zone)
     return -_WEST.get(zone.upper(), 0) * 3600 * _SECOND
 

@@ -109,8 +109,11 @@ def _time(year: str, month: int, day: str, hour: str, minute: str, second: str, 
 
 
 def _offset(zone: str) -> int | None:
-    """The minutes by which a zone is ahead of UTC; None if there is no such zone."""
+    """The minutes by which a zone is ahead of UTC; None if there is no such zone. AM and PM are of a clock of 12 hours,
+    which no format of times has."""
     if zone[0] not in "+-":
+        if zone.upper() in ("AM", "PM"):
+            return None
         return 60 * _ZONES.get(zone.upper(), 0)
     hours, minutes = int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0
     if hours > 23 or minutes > 59:
