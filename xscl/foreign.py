@@ -116,8 +116,9 @@ def foreign_mistake(before: str, behind: str, at: int, expected: set[str]) -> Pr
         return Problem(known[0], Span(at, at + len(word)), known[1])
     start = re.search(r"(?:^|;)\s*([A-Za-z]+)\s+[\w$(*]*$", before) if "FOLLOWED" in expected or not expected else None
     start = start or re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
-    if start and (known := _STARTS.get(start[1].lower())):
-        return Problem(known[0], Span(start.start(1), start.end(1)), known[1])
+    cut = at - len(before)
+    if start and (not cut or start.start()) and (known := _STARTS.get(start[1].lower())):
+        return Problem(known[0], Span(cut + start.start(1), cut + start.end(1)), known[1])
     for habit in _HABITS:
         if habit.expects and habit.expects not in expected:
             continue

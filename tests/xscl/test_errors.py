@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.places import DATA
 from xscl import XsclErrors, parse_script
+from xscl.foreign import foreign_mistake
 
 CASES = sorted((DATA / "xscl_errors").glob("*.txt"))
 SEPARATOR = "\n----\n"
@@ -89,3 +90,15 @@ def test_deep_nesting_is_refused_before_it_exhausts_the_stack() -> None:
     for script in ("(" * 5000, "FROM S//a" + "[b" * 5000, "SELECT " + "<a>" * 5000, "FROM S//a[" + "not(" * 5000):
         with pytest.raises(XsclErrors):
             parse_script(script)
+
+
+def test_a_word_far_from_the_beginning_is_told_in_its_place() -> None:
+    before = f"{'x' * 300}; let "
+    problem = foreign_mistake(before, "$y", len(before), {"FOLLOWED"})
+    assert problem and before[problem.span.start : problem.span.end] == "let"
+
+
+def test_the_first_word_that_is_looked_at_is_not_the_first_of_a_query() -> None:
+    with pytest.raises(XsclErrors) as caught:
+        parse_script(f"FROM S//item->{' ' * 250}for in")
+    assert "FOR" not in str(caught.value)
