@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from feeds.entries import EntryForm
+from mmqjp.explain.condition_warnings import condition_warnings
 from mmqjp.explain.item_warnings import item_warnings
 from mmqjp.explain.stream_warnings import stream_warnings
 from xscl import Query, Script, XsclError
@@ -19,8 +20,11 @@ def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[Xscl
 
     def problems(query: Query) -> Iterator[Problem]:
         yield from stream_warnings(query, published, feeds=feeds is not None)
+        told = list(condition_warnings(query))
+        yield from told
         if feeds == "item":
-            yield from item_warnings(query, published)
+            places = [problem.span for problem in told]
+            yield from (problem for problem in item_warnings(query, published) if problem.span not in places)
 
     warned: list[int] = []
     right: set[object] = set()

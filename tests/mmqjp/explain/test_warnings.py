@@ -103,3 +103,49 @@ def test_warnings_stand_in_their_own_place_though_queries_share_their_parts():
         "     S//item[./titel->t] PUBLISH b;\n"
         "               ^^^^^\nhelp: did you mean title?"
     )
+
+
+@pytest.mark.parametrize("feeds", [None, "item"])
+@pytest.mark.parametrize(
+    ("text", "at", "message", "hint"),
+    [
+        ('S//item[lower-case(./category) = "AI"]', '"AI"', 'lower-case(...) never is "AI": this never holds',
+         'write "ai"'),
+        ('S//item["ai" != upper-case(./category)]', '"ai"', 'upper-case(...) never is "ai": this always holds',
+         'write "AI"'),
+        ('S//item[contains(lower-case(./title), "Policy")]', '"Policy"',
+         'lower-case(...) never has "Policy" in it: this never holds', 'write "policy"'),
+        ('S//item[starts-with(upper-case(./title), "ß")]', '"ß"',
+         'upper-case(...) never begins with "ß": this never holds', 'write "SS"'),
+        ('S//item[host(./item_url) = "X.com"]', '"X.com"', 'host(...) never is "X.com": this never holds',
+         'write "x.com"'),
+        ('S//item[host(./item_url) = "http://x.com/a"]', '"http://x.com/a"',
+         'host(...) never is "http://x.com/a": this never holds', 'write "x.com"'),
+        ('S//item[normalize-space(./title) = "a  b"]', '"a  b"',
+         'normalize-space(...) never is "a  b": this never holds', 'write "a b"'),
+        ('S//item->a JOIN {a/guid = b/guid and lower-case(a/lang) = "EN", 1 h} S//item->b', '"EN"',
+         'lower-case(...) never is "EN": this never holds', 'write "en"'),
+        ('S//item->a[./title->t][contains(t, "AI")]', "t",
+         "t is a variable, and filters know paths only: this is an element named t",
+         "write ./title (or ./t, if you mean an element of that name)"),
+        ('S//item->a[a/title = "x"]', "a", "a is a variable, and filters know paths only: this is an element named a",
+         "write ./title (or ./a, if you mean an element of that name)"),
+    ],
+)  # fmt: skip
+def test_warnings_of_conditions_need_no_feeds(text, at, message, hint, feeds):
+    (found,) = warned(text, feeds)
+    assert (text[found.span.start : found.span.end], found.message, found.hint) == (at, message, hint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'S//item[lower-case(./title) = "ai" and upper-case(./title) != "SS" and lower-case(./title) = ""]',
+        'S//item[host(./item_url) = "x.com" or host(./item_url) = ""][contains(normalize-space(./title), "a  b")]',
+        'S//item[date(./timestamp) = "2026-07-16T10:00:00+02:00"][canonical-url(./item_url) = "https://x.com"]',
+        'S//item->a[./title->title][contains(title, "AI")][./author->author]',
+        'S//x->a[./title->t][contains(./t, "AI")][./b/a]',
+    ],
+)
+def test_conditions_that_may_hold(text):
+    assert warned(text, None) == []
