@@ -12,7 +12,7 @@ from mmqjp.explain.block_trial import BlockTrial
 from mmqjp.explain.join_trial import JoinTrial
 from mmqjp.explain.sample import Sample
 from mmqjp.explain.terms import applied
-from mmqjp.explain.trial import QueryTrial
+from mmqjp.explain.trial import MOST_COUNTED, QueryTrial
 from mmqjp.text import printable_line
 from xscl import XsclError
 from xscl.algebra.expressions import Span
@@ -28,7 +28,8 @@ def table(trials: Sequence[QueryTrial], text: str) -> Table:
     for column in ("query", "part", "found"):
         made.add_column(column, overflow="fold")
     for trial in trials:
-        rows = [(trial.name, "outputs", f"{trial.outputs:,}")]
+        paused = f", then paused: {printable_line(trial.paused)}" if trial.paused else ""
+        rows = [(trial.name, "outputs", f"{trial.outputs:,}{paused}")]
         rows += [("", _part(block.block.span, text), _matched(block)) for block in trial.blocks]
         rows += [("", _part(join.span, text), _joined(join)) for join in trial.joins]
         for row in rows:
@@ -89,7 +90,8 @@ def _failed(block: BlockTrial, text: str) -> Problem:
 
 
 def _outputs(count: int) -> str:
-    return f"{count:,} output{'' if count == 1 else 's'}"
+    more = " or more" if count == MOST_COUNTED else ""
+    return f"{count:,}{more} output{'' if count == 1 else 's'}"
 
 
 def _matched(block: BlockTrial) -> str:

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from feeds.sources import read_documents
+from mmqjp.commands.options import read_script
+from mmqjp.explain.sample import sample_of
+from mmqjp.explain.trial import MOST_QUERIES, try_queries
+from mmqjp.session import Session
 from tests.support.cli import DOCUMENTS, write_documents, write_queries
 from tests.support.cli import mmqjp as call
+from xscl.parser import located_queries
 
 FEED = """<rss version="2.0"><channel><title>T</title><link>https://a.example/</link>
 <item><title>One</title><guid>1</guid><pubDate>Thu, 01 Jan 2026 00:00:00 GMT</pubDate></item>
@@ -169,3 +175,43 @@ def test_a_sample_has_some_of_each_path_and_of_each_directory_of_feeds(tmp_path)
     queries = write_queries(tmp_path, "; ".join(f'S//item[./title = "{name} One"]' for name in "ab"))
     result = call("check", queries, "--feeds", "--against", tmp_path / "feeds", "--limit", "2")
     assert [row[-1] for row in stripped(table(result.stdout))[1:]] == ["1", "1 of 2 documents"] * 2
+
+
+def registered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many queries each later trial registers."""
+    found: list[int] = []
+    ensure = Session.ensure
+
+    def counting(self, script, mode="ensure"):
+        found.append(len(script.queries))
+        return ensure(self, script, mode)
+
+    monkeypatch.setattr(Session, "ensure", counting)
+    return found
+
+
+def test_only_the_tried_queries_and_those_behind_them_run_and_wider_joins_in_one_session(
+    tmp_path, documents, monkeypatch
+):
+    late = "news//author->y FOLLOWED BY {x = y, 1 s} S//blog->a[./author->x]"
+    others = [f'S//blog[./author = "{number}"]' for number in range(MOST_QUERIES)]
+    queries = write_queries(tmp_path, ";\n".join([late, late, *others, "S//book PUBLISH news", "S//book PUBLISH more"]))
+    script = read_script(queries)[1]
+    sizes = registered(monkeypatch)
+    sample = sample_of(read_documents([documents]), 500)
+    trials, _ = try_queries(script, located_queries(queries.read_text(), range(MOST_QUERIES)), sample)
+    assert sizes == [MOST_QUERIES + 1, 5]  # the PUBLISHed stream's, and two wider forms of either join
+    assert (len(trials), trials[0].outputs, trials[0].without_window, trials[1].without_window) == (100, 0, 2, 2)
+    assert trials[0].name == "q1" and trials[2].outputs == 0
+
+
+def test_outputs_of_a_wider_join_are_counted_up_to_a_bound(tmp_path):
+    many = [
+        {"id": f"{day}-{copy}", "time": f"2026-01-{day:02}", "xml": "<a><b>x</b></a>"}
+        for day in range(1, 29)
+        for copy in range(2)
+    ]
+    path = write_documents(tmp_path / "many.jsonl", many)
+    queries = write_queries(tmp_path, "S//a[./b->x] FOLLOWED BY {x = y, 1 h} S//a[./b->y]")
+    result = call("check", queries, "--against", path)
+    assert result.stdout.endswith("help: with INF it would give 1,000 or more outputs\n")
