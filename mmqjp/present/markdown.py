@@ -16,8 +16,9 @@ from mmqjp.present.times import Clock
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$]|:(?=//)|(?<=www)\.")
 """What could begin markup inside a cell, or make an address of a text."""
 
-_MENTION = re.compile(r"(?<![\w/])(?=@\w)")
-"""A forge tells the person or team whose name follows an @: not if an invisible character stands between."""
+_REFERENCE = re.compile(r"(?=@|[#!]\d|\bGH-\d)")
+"""A forge tells the person or team whose name follows an @, makes an address of what has one inside, and links or even
+closes the issue whose number follows a #, ! or GH-: not if an invisible character stands before it."""
 
 
 def write_markdown(report: Report, out: BinaryIO) -> None:
@@ -43,7 +44,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("a|b [c](http://d) <e>"))
     a\\|b \\[c\\](http\\://d) \\<e\\>
     """
-    return _MENTION.sub("\u2060", _SPECIAL.sub(r"\\\g<0>", _in_line(text)))
+    return _REFERENCE.sub("\u2060", _SPECIAL.sub(r"\\\g<0>", _in_line(text)))
 
 
 def _in_line(text: str) -> str:

@@ -154,7 +154,13 @@ def test_markdown_shows_every_text_as_it_is():
 
 
 def test_markdown_tells_nobody_and_makes_no_address():
-    assert escaped("@ann www.a.example https://b.example/@c") == "\u2060@ann www\\.a.example https\\://b.example/@c"
+    gap = "\u2060"
+    assert escaped("@ann www.a.example https://b.example/@c") == (
+        f"{gap}@ann www\\.a.example https\\://b.example/{gap}@c"
+    )
+    assert escaped("fixes #12, a/b#3, see !4, GH-5 or x@y.z; C# 7!") == (
+        f"fixes {gap}#12, a/b{gap}#3, see {gap}!4, {gap}GH-5 or x{gap}@y.z; C# 7!"
+    )
 
 
 @pytest.fixture
