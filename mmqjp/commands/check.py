@@ -16,7 +16,7 @@ from feeds.sources import read_documents
 from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import FAILED, Failure
-from mmqjp.commands.options import FeedsBeforePaths, feeds_option, read_script, time_xpath_option
+from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, read_script, time_xpath_option
 from mmqjp.commands.progress import progress_shown
 from mmqjp.explain import trial_text
 from mmqjp.explain.sample import Sample, in_turns, sample_of
@@ -52,7 +52,7 @@ NAME_WIDTH = 40
     help="Try the queries on documents, and say what each part of them found. May be repeated.",
 )  # fmt: skip
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=MOST_TRIED, show_default=True,
+    "--limit", metavar="N", type=AtLeast(1), default=MOST_TRIED, show_default=True,
     help="Most documents to try the queries on.",
 )  # fmt: skip
 @time_xpath_option

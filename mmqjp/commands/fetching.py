@@ -26,7 +26,7 @@ from feeds.fetch.state import STATE_FILE
 from feeds.fetch.visit import Outcome, Settings, own_agent
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure, Interrupted
-from mmqjp.commands.options import duration
+from mmqjp.commands.options import AtLeast, duration
 from mmqjp.text import printable_line
 
 COURTESY, LIMITS = Courtesy(), ReplyLimits()
@@ -128,11 +128,11 @@ _OPTIONS = (
         help="Longest time that a server may be silent.",
     ),
     click.option(
-        "--most-bytes", metavar="N", type=click.IntRange(min=1), default=LIMITS.body, show_default=True,
+        "--most-bytes", metavar="N", type=AtLeast(1), default=LIMITS.body, show_default=True,
         help="Largest response, also after decompression.",
     ),
     click.option(
-        "--most-redirects", metavar="N", type=click.IntRange(min=0), default=LIMITS.hops, show_default=True,
+        "--most-redirects", metavar="N", type=AtLeast(0), default=LIMITS.hops, show_default=True,
         help="Most redirects to follow.",
     ),
     click.option("--allow-private", is_flag=True, help="Also fetch from private and local network addresses."),

@@ -26,7 +26,7 @@ from mmqjp.commands.formats import (
     utc_option,
 )
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.commands.options import microseconds_of
+from mmqjp.commands.options import AtLeast, microseconds_of
 from mmqjp.present.match import Match
 from mmqjp.present.read import MatchReader
 from mmqjp.present.times import Clock
@@ -50,7 +50,7 @@ LISTED = 10
     help="Only matches whose last document is from this time on, such as 2026-07-16, or not older, such as 2d.",
 )  # fmt: skip
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1),
+    "--limit", metavar="N", type=AtLeast(1),
     help=f"Only the newest N. Default: {SHOWN:,} in table, html and markdown, else all.",
 )  # fmt: skip
 @format_option

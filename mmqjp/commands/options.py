@@ -22,7 +22,24 @@ from xscl.windows import LONGEST_WINDOW, UNITS
 
 FEED_FORMS = ("item", "raw")
 
+LARGEST = 10**17
+"""The largest number of an option. Ten times as many fit into the 64 bits that a store has for a number."""
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class AtLeast(click.IntRange):
+    """The type of a whole number from a least one on. It is not so large that a store could not hold it."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(least)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Reads the number."""
+        number = super().convert(value, param, ctx)
+        if number > LARGEST:
+            self.fail(f"{number} is too large: the most is {LARGEST}", param, ctx)
+        return number
 
 
 def engine_option(command: Decorated) -> Decorated:
@@ -87,16 +104,16 @@ def bounds_options(command: Decorated) -> Decorated:
     for name, default, text in bounds:
         whole = text if text.endswith(".") else f"{text} {BLOCK:,} documents in a row."
         whole += " A query that would have more is paused."
-        command = click.option(
-            name, metavar="N", type=click.IntRange(min=1), default=default, show_default=True, help=whole
-        )(command)
+        command = click.option(name, metavar="N", type=AtLeast(1), default=default, show_default=True, help=whole)(
+            command
+        )
     return command
 
 
 def most_versions_option(command: Decorated) -> Decorated:
     """The option --most-versions."""
     return click.option(
-        "--most-versions", metavar="N", type=click.IntRange(min=1), default=MOST_VERSIONS, show_default=True,
+        "--most-versions", metavar="N", type=AtLeast(1), default=MOST_VERSIONS, show_default=True,
         help="How many versions of a feed's entry become documents, and how many entries that differ only in their "
         "guids. The others are dead letters.",
     )(command)  # fmt: skip

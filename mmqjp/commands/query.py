@@ -24,7 +24,7 @@ from mmqjp.commands.formats import (
     utc_option,
 )
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.commands.options import seconds
+from mmqjp.commands.options import AtLeast, seconds
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.present.data_formats import write_csv_rows, write_json_array
 from mmqjp.present.markdown import write_markdown_rows
@@ -54,11 +54,11 @@ _EXTREME = re.compile(r"(?:min|max)\((?:\w+\.)?(\w+)\)")
     help="Longest time for the query, in addition to --wait. INF: no limit.",
 )  # fmt: skip
 @click.option(
-    "--most-rows", metavar="N", type=click.IntRange(min=1), default=MAX_ROWS, show_default=True,
+    "--most-rows", metavar="N", type=AtLeast(1), default=MAX_ROWS, show_default=True,
     help="Most rows of the answer.",
 )  # fmt: skip
 @click.option(
-    "--most-bytes", metavar="N", type=click.IntRange(min=1), default=MAX_BYTES, show_default=True,
+    "--most-bytes", metavar="N", type=AtLeast(1), default=MAX_BYTES, show_default=True,
     help="Largest answer, in bytes.",
 )  # fmt: skip
 @click.option(

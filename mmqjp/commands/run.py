@@ -42,6 +42,7 @@ from mmqjp.commands.interrupts import interruptible
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.open import chosen_engine, open_engine, subscribe
 from mmqjp.commands.options import (
+    AtLeast,
     bounds_options,
     engine_option,
     feeds_option,
@@ -121,7 +122,7 @@ Batch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
     help="Where to keep queries, documents and matches for later runs.",
 )
 @click.option(
-    "--batch-size", metavar="N", type=click.IntRange(min=1), default=BATCH_DOCUMENTS, show_default=True,
+    "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
     help="How many documents to process and commit together.",
 )  # fmt: skip
 @lateness_option("INF")

@@ -17,7 +17,7 @@ from feeds.sources import read_documents
 from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.manage_queries import client
-from mmqjp.commands.options import FeedsBeforePaths, feeds_option, time_xpath_option
+from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, time_xpath_option
 from mmqjp.explain.document_text import document_lines, visible
 from mmqjp.explain.shapes import Shapes
 from mmqjp.service.question_runner import QUERY
@@ -42,9 +42,7 @@ MOST_STORED = 1_000
 @click.argument("paths", nargs=-1, metavar="PATH...", type=click.Path(path_type=Path))
 @feeds_option
 @time_xpath_option
-@click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), help="Show the first N documents, whatever their shapes."
-)
+@click.option("--limit", metavar="N", type=AtLeast(1), help="Show the first N documents, whatever their shapes.")
 @click.option("--full", is_flag=True, help="Shorten nothing on a terminal.")
 @click.option("--id", "identity", metavar="ID", help="Only documents with this id.")
 @click.option("--stream", metavar="NAME", help="Only documents of this stream.")

@@ -21,6 +21,7 @@ from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.open import chosen_engine, open_engine, start_session, subscribe
 from mmqjp.commands.options import (
+    AtLeast,
     bounds_options,
     duration,
     engine_option,
@@ -153,19 +154,19 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="The address of that port."
 )
 @click.option(
-    "--batch-size", metavar="N", type=click.IntRange(min=1), default=BATCH_DOCUMENTS, show_default=True,
+    "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
     help="Most documents to process and commit together.",
 )  # fmt: skip
 @click.option(
-    "--batch-bytes", metavar="N", type=click.IntRange(min=1), default=BATCH_BYTES, show_default=True,
+    "--batch-bytes", metavar="N", type=AtLeast(1), default=BATCH_BYTES, show_default=True,
     help="Bytes of XML after which a batch ends early.",
 )  # fmt: skip
 @click.option(
-    "--max-document", metavar="N", type=click.IntRange(min=1),
+    "--max-document", metavar="N", type=AtLeast(1),
     help="Largest document, in bytes.  [default: 16 MiB]",
 )  # fmt: skip
 @click.option(
-    "--max-nodes", metavar="N", type=click.IntRange(min=1), default=1_000_000, show_default=True,
+    "--max-nodes", metavar="N", type=AtLeast(1), default=1_000_000, show_default=True,
     help="Most elements and attributes of a document.",
 )  # fmt: skip
 @bounds_options

@@ -161,3 +161,21 @@ def test_control_characters_of_messages_do_not_reach_the_terminal(files):
 
 def test_the_run_that_all_these_vary_works(files):
     assert call(*files, "--engine", "duckdb").stdout.splitlines() == LINES
+
+
+@pytest.mark.parametrize("call_of", [("matches", "--limit"), ("show", "--limit"), ("query", "SELECT 1", "--most-rows")])
+def test_a_number_that_no_store_can_hold_is_a_usage_error(tmp_path, call_of):
+    state = ("--state", tmp_path)
+    result = call(*call_of, "99999999999999999999", *state)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "99999999999999999999 is too large: the most is 100000000000000000" in result.stderr
+
+
+def test_the_largest_numbers_of_options_work(tmp_path, files):
+    state, most = ("--state", tmp_path / "state"), str(10**17)
+    bounds = [part for name in ("matches", "outputs", "work") for part in (f"--max-{name}", most)]
+    run = call(*files, "--engine", "duckdb", *state, *bounds, "--batch-size", most)
+    assert run.exit_code == 0, run.stderr
+    for one in (("matches", "--limit"), ("show", "--limit"), ("query", "SELECT 1", "--most-rows")):
+        result = call(*one, most, *state)
+        assert (result.exit_code, result.stderr) == (0, ""), one
