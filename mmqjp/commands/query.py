@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -127,10 +128,12 @@ def write_rows(
     """Writes rows in a format."""
     match form:
         case "jsonl":
+            keys = distinct(columns)
             for row in rows:
-                file.write(json_line(dict(zip(columns, row, strict=True))))
+                file.write(json_line(dict(zip(keys, row, strict=True))))
         case "json":
-            write_json_array((dict(zip(columns, row, strict=True)) for row in rows), file)
+            keys = distinct(columns)
+            write_json_array((dict(zip(keys, row, strict=True)) for row in rows), file)
         case "csv":
             write_csv_rows(columns, (map(_cell, row) for row in rows), file)
         case "html":
@@ -147,6 +150,23 @@ def write_rows(
                 table.add_row(*(Text(printable_line(_text(value))) for value in row))
             with table_console(output, file) as out:
                 out.print(table)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Returns names for the keys of an object: one that was there before gets the next number that is free.
+
+    >>> distinct(["x", "x", "x_2", "x"])
+    ['x', 'x_3', 'x_2', 'x_4']
+    """
+    taken, last, found = set(names), Counter[str](), list[str]()
+    for name in names:
+        last[name] += 1
+        key = name
+        while last[name] > 1 and (key := f"{name}_{last[name]}") in taken:
+            last[name] += 1
+        taken.add(key)
+        found.append(key)
+    return found
 
 
 def _cell(value: object) -> object:

@@ -108,3 +108,11 @@ def test_every_time_of_the_tables_is_known():
     assert {name for name in named if name.endswith("_at")} | {"t0", "t1", "time"} == TIMES - {"timestamp"}
     with Session("duckdb") as engine:
         assert "timestamp" in engine.sql("SELECT * FROM r_docts").column_names
+
+
+def test_columns_with_one_name_are_all_in_an_object(state):
+    sql = "SELECT 1 AS x, 2 AS x, 3 AS x_2, 4 AS x"
+    row = {"x": 1, "x_3": 2, "x_2": 3, "x_4": 4}
+    assert json.loads(asked(state, sql, "--format", "json")) == [row]
+    assert json.loads(asked(state, sql, "--format", "jsonl")) == row
+    assert asked(state, sql, "--format", "csv").splitlines()[0] == "x,x,x_2,x"
