@@ -79,7 +79,7 @@ def _is_directory(path: Path) -> bool:
             return True
         path.open("rb").close()
     except FileNotFoundError:
-        raise SourceError(name, "no such file or directory", "check the path given with --documents") from None
+        raise SourceError(name, "no such file or directory", "check the path") from None
     except OSError as error:
         raise SourceError(name, f"cannot be read: {error.strerror or error}", "check its permissions") from None
     return False

@@ -97,4 +97,4 @@ def test_nothing_to_show_is_a_usage_error(tmp_path):
     nothing = call("show")
     assert nothing.exit_code == 2 and "name the documents" in nothing.stderr
     missing = call("show", tmp_path / "nowhere")
-    assert missing.exit_code == 1 and "no such file or directory" in missing.stderr
+    assert missing.exit_code == 1 and missing.stderr.endswith(": no such file or directory; check the path\n")
