@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from mmqjp.explain.block_stages import Stage, stages
-from mmqjp.explain.sample import TooLong, elements, matches, texts
-from mmqjp.text import printable_line
+from mmqjp.explain.sample import TooLong, applied, elements, matches, texts
+from mmqjp.text import printable_line, printable_text
 from xpath_stage.binder import Part
 from xpath_stage.names import split_name
 from xpath_stage.parse import ParsedDocument
 from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Or, Rel, Step
+from xscl.algebra.functions import DERIVED
 from xscl.algebra.pattern import naming
 from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block
@@ -93,7 +94,7 @@ class _Hints:
         """What to do about a stage."""
         if stage.condition is None:
             return self._name(stage.above)
-        for path in _paths(stage.condition):
+        for path, _ in _operands(stage.condition):
             for number in range(len(path.steps)):
                 above = (*stage.above, *path.steps[: number + 1])
                 if not self._occurs(above):
@@ -150,15 +151,16 @@ class _Hints:
         return list(elements(naming(self._builder.path((*above[:-1], last)), (_HERE,)), tree))
 
     def _values(self, stage: Stage) -> str:
-        """The most frequent values of what a condition asks for."""
-        path = next(iter(_paths(stage.condition)), Rel()) if stage.condition is not None else Rel()
+        """The most frequent values of what a condition compares, with its functions applied."""
+        found = [] if stage.condition is None else _operands(stage.condition)
+        path, functions = found[0] if found else (Rel(), ())
         steps = (*stage.above, *path.steps)
         steps = (*steps[:-1], replace(steps[-1], var=_HERE))
         pattern = naming(self._builder.path(steps), (_HERE,))
         values: Counter[str] = Counter()
         for tree in self._trees:
             try:
-                values.update(set(texts(pattern, tree)))
+                values.update({applied(text, functions) for text in texts(pattern, tree)})
             except TooLong:
                 continue
         if not values:
@@ -189,17 +191,19 @@ class _Names:
         self.deeper_attributes = {str(name) for n in below for name in tree.elements[n].attrib}
 
 
-def _paths(expr: Expr) -> list[Rel]:
-    """The paths in a condition, in the order of the text."""
+def _operands(expr: Expr, functions: tuple[str, ...] = ()) -> list[tuple[Rel, tuple[str, ...]]]:
+    """The paths in a condition, in the order of the text, and the functions around each, the innermost first."""
     match expr:
         case Rel():
-            return [expr]
+            return [(expr, functions)]
         case Compare():
-            return [*_paths(expr.left), *_paths(expr.right)]
+            return [*_operands(expr.left), *_operands(expr.right)]
+        case Call(name=name, args=(arg,)) if name in DERIVED:
+            return _operands(arg, (name, *functions))
         case Call() | And() | Or():
-            return [path for arg in expr.args for path in _paths(arg)]
+            return [found for arg in expr.args for found in _operands(arg)]
         case Not():
-            return _paths(expr.arg)
+            return _operands(expr.arg)
     return []
 
 
@@ -208,5 +212,5 @@ def _in(count: int) -> str:
 
 
 def _short(value: str) -> str:
-    line = printable_line(value)
+    line = printable_text(value)
     return line if len(line) <= VALUE_WIDTH else line[: VALUE_WIDTH - 1] + "…"

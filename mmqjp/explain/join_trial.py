@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mmqjp.explain.sample import Sample, TooLong, texts
+from mmqjp.explain.sample import Sample, TooLong, applied, texts
 from xscl.algebra.expressions import And, Call, Compare, Expr, Or, Span, Step, VarPath
-from xscl.algebra.functions import DERIVED, derive
+from xscl.algebra.functions import DERIVED
 from xscl.algebra.pattern import PatternNode, attach, naming
 from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
-TRIED = (("lower-case",), ("normalize-space",), ("normalize-space", "lower-case"), ("canonical-url",), ("host",))
-"""The functions that might make values equal, the innermost first."""
+TRIED = (("lower-case",), ("normalize-space",), ("normalize-space", "lower-case"), ("canonical-url",))
+"""The functions that might make values equal that mean the same, the innermost first."""
 
 _END = "end"
 
@@ -107,7 +107,7 @@ class _Trial:
         for number, tree in enumerate(self._sample.of(block.stream)):
             try:
                 for text in set(texts(pattern, tree)):
-                    _note(values, _applied(text, operand.functions), [(block.stream, number)])
+                    _note(values, applied(text, operand.functions), [(block.stream, number)])
             except TooLong:
                 continue
         return values
@@ -126,15 +126,9 @@ def _shared(left: Values, right: Values) -> int:
 def _derived(values: Values, functions: tuple[str, ...]) -> Values:
     found: Values = {}
     for text, documents in values.items():
-        if derived := _applied(text, functions):
+        if derived := applied(text, functions):
             _note(found, derived, documents)
     return found
-
-
-def _applied(text: str, functions: Sequence[str]) -> str:
-    for name in functions:
-        text = derive(name, text)
-    return text
 
 
 def _equalities(expr: Expr) -> Iterator[Compare]:

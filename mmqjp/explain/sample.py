@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -10,6 +10,7 @@ from typing import TypeVar
 from feeds.document import Document, Reject
 from xpath_stage.binder import Part, each_binding
 from xpath_stage.parse import DocumentError, ParsedDocument, parse_document
+from xscl.algebra.functions import derive
 from xscl.algebra.pattern import PatternNode
 
 T = TypeVar("T")
@@ -91,6 +92,13 @@ def texts(pattern: PatternNode, tree: ParsedDocument) -> Iterator[str]:
     """The string values of a pattern's one variable, over all its matches in a document. Raises TooLong."""
     for ((_, node),) in each_binding(Part(pattern), tree, {}, _counter()):
         yield tree.string_value(*node)
+
+
+def applied(text: str, functions: Sequence[str]) -> str:
+    """A text with functions applied, the innermost first."""
+    for name in functions:
+        text = derive(name, text)
+    return text
 
 
 def elements(pattern: PatternNode, tree: ParsedDocument) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich import box
@@ -13,13 +14,15 @@ from mmqjp.explain.join_trial import JoinTrial
 from mmqjp.explain.sample import Sample
 from mmqjp.explain.terms import applied
 from mmqjp.explain.trial import MOST_COUNTED, QueryTrial
-from mmqjp.text import printable_line
+from mmqjp.text import printable_line, printable_text
 from xscl import XsclError
 from xscl.algebra.expressions import Span
 from xscl.problems import Lines, Problem
 
 PART_WIDTH = 60
 """How many characters of a part of a query are shown."""
+
+_LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
 
 def table(trials: Sequence[QueryTrial], text: str) -> Table:
@@ -107,5 +110,5 @@ def _part(span: Span, text: str) -> str:
     start = span.start
     if text[start : start + 1] == "/" and text[max(start - 1, 0) : start] == ".":
         start -= 1  # a step says no more than its axis and name
-    part = printable_line(text[start : span.end])
+    part = printable_text(_LINE_BREAK.sub(" ", text[start : span.end]))
     return part if len(part) <= PART_WIDTH else part[: PART_WIDTH - 1] + "…"

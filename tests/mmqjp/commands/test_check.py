@@ -215,3 +215,36 @@ def test_outputs_of_a_wider_join_are_counted_up_to_a_bound(tmp_path):
     queries = write_queries(tmp_path, "S//a[./b->x] FOLLOWED BY {x = y, 1 h} S//a[./b->y]")
     result = call("check", queries, "--against", path)
     assert result.stdout.endswith("help: with INF it would give 1,000 or more outputs\n")
+
+
+@pytest.mark.parametrize(
+    ("condition", "values"),
+    [
+        ('lower-case(./a) = "AI"', '"a  ai" (in 1), "x\\n ai" (in 1)'),
+        ('contains(upper-case(normalize-space(./a)), "ai")', '"A AI" (in 1), "X AI" (in 1)'),
+        ('./a = "a ai"', '"a  AI" (in 1), "x\\n AI" (in 1)'),
+        ('string-length(./a) > 9', '"5" (in 2)'),
+    ],
+)  # fmt: skip
+def test_the_values_are_those_compared_as_they_are(tmp_path, condition, values):
+    documents = [
+        {"id": str(number), "time": "2026-01-01", "xml": f"<i><a>{text}</a></i>"}
+        for number, text in enumerate(("a  AI", "x\n AI"))
+    ]
+    path = write_documents(tmp_path / "values.jsonl", documents)
+    result = call("check", write_queries(tmp_path, f"S//i[{condition}]"), "--against", path)
+    assert result.stdout.endswith(f"help: the values are {values}\n")
+
+
+def test_spaces_of_a_literal_are_shown(tmp_path, documents):
+    result = call("check", write_queries(tmp_path, 'S//book[./author\n  = "a  b"]'), "--against", documents)
+    assert '  S//book[./author = "a  b"]' in result.stdout
+    assert 'note: ./author = "a  b" matched none' in result.stdout
+
+
+def test_equal_hosts_are_no_hint(tmp_path):
+    xmls = ("<a>https://x.example/1</a>", "<b>https://x.example/2</b>")
+    found = [{"id": str(number), "time": "2026-01-01", "xml": xml} for number, xml in enumerate(xmls)]
+    path = write_documents(tmp_path / "hosts.jsonl", found)
+    result = call("check", write_queries(tmp_path, "S//a->x JOIN {x = y, INF} S//b->y"), "--against", path)
+    assert "no two documents share one\n" in result.stdout and "help" not in result.stdout
