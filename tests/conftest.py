@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 STARVING = 5
 """With so many processes to a core a machine is said to be starved."""
 
+# Tables are as wide as where nothing says how wide: the readline of the main process tells its workers a width.
+os.environ.pop("COLUMNS", None)
+
 # A JVM of the tests ends before what it compiles with more care pays: that took a fifth of its time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

@@ -125,9 +125,9 @@ def test_texts_are_parsed_when_something_is_delivered(
         assert len(before.process([doc(1), doc(2)])) == 4  # pairs, again, and filtered twice
     parsed: list[str] = []
 
-    def parse(text: str) -> Script:
+    def parse(text: str, *, stored: bool) -> Script:
         parsed.append(text)
-        return parse_script(text)
+        return parse_script(text, stored=stored)
 
     monkeypatch.setattr("mmqjp.queries.compile.parse_script", parse)
     with Session(backend, state=tmp_path) as again:  # type: ignore[arg-type]
