@@ -33,6 +33,8 @@ INTERNAL = {
     "mmqjp.commands.failure.Failure",
     "mmqjp.commands.failure.Interrupted",
     "mmqjp.commands.failure.ScriptFailure",
+    "mmqjp.explain.reasons.TooMuchWork",
+    "mmqjp.explain.sample.TooLong",
     "mmqjp.service.streaming.Stopped",
     "xscl.lalr.Unparsable",
     "xscl.problems.Problem",

@@ -66,7 +66,7 @@ def _dedented(text: str) -> str:
 
 
 def _listed(option: click.Option) -> bool:
-    return not option.hidden and option.name not in ("help", "debug")
+    return not option.hidden and not {"--help", "--debug"} & set(option.opts)
 
 
 def _names(option: click.Option, context: click.Context) -> str:
