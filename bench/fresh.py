@@ -54,6 +54,6 @@ def _portable(error: Exception, note: str) -> Exception:
     error.add_note(note)
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # whatever its parts raise
         return RuntimeError(note)
     return error

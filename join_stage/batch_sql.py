@@ -59,8 +59,8 @@ APART = "l.t1 <= r.t0"
 def value_pairs_statement(side: Orientation, window: int) -> str:
     """R_vj: the pairs of nodes with equal string values, of two documents that some query may join.
 
-      Their streams are a pair of `joined_streams`, and they cover no more than the largest `window`, in microseconds.
-      `span` is the time that both documents cover. `apart` says that the left one ends before the right one begins, or
+    Their streams are a pair of `joined_streams`, and they cover no more than the largest `window`, in microseconds.
+    `span` is the time that both documents cover. `apart` says that the left one ends before the right one begins, or
     just then: such ties are counted (`mmqjp.answers.ties`), and are no matches of FOLLOWED BY.
     """
     within = "" if window == INFINITE else f" AND {SPAN} <= {window}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -108,17 +109,14 @@ def _show_report(report: Report, form: str, output: Path | None, file: BinaryIO)
                 print_report(report, out)
 
 
-class table_console:  # noqa: N801  # used like a function
-    """A context manager: the console for a table, on standard output or in a file."""
-
-    def __init__(self, output: Path | None, file: BinaryIO) -> None:
-        self._text = None if output in (None, Path("-")) else io.TextIOWrapper(file, "utf-8", write_through=True)
-
-    def __enter__(self) -> Console:
-        if self._text is None:
-            return console()
-        return Console(file=self._text, width=width(), color_system=None, highlight=False, emoji=False)
-
-    def __exit__(self, *_: object) -> None:
-        if self._text is not None:
-            self._text.detach()
+@contextmanager
+def table_console(output: Path | None, file: BinaryIO) -> Iterator[Console]:
+    """The console for a table, on standard output or in a file."""
+    if output in (None, Path("-")):
+        yield console()
+        return
+    text = io.TextIOWrapper(file, "utf-8", write_through=True)
+    try:
+        yield Console(file=text, width=width(), color_system=None, highlight=False, emoji=False)
+    finally:
+        text.detach()  # whoever opened the file closes it

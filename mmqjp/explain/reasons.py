@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mmqjp.answers.construct import Value
 from mmqjp.answers.output import node_order
@@ -145,7 +146,8 @@ class ReasonSearch:
             for other, inner in rights.get(self._values(binding, [left for left, _ in conjunct.joins]), ()):
                 self._take(1)
                 both = {**binding, **other}
-                if all(holds(expr, lambda var, both=both: self._text(both[var])) for expr in conjunct.residual):  # type: ignore[misc]  # mypy infers no lambda with a default
+                text_of = partial(self._text_of, both)
+                if all(holds(expr, text_of) for expr in conjunct.residual):
                     yield both, reason + inner + self._held(conjunct, both)
 
     def _side(
@@ -195,6 +197,9 @@ class ReasonSearch:
                 value = derive(name, value)
             values.append(value)
         return tuple(values)
+
+    def _text_of(self, binding: _Binding, var: str) -> str:
+        return self._text(binding[var])
 
     def _text(self, bound: _Bound) -> str:
         record, _, node = bound

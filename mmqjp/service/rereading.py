@@ -88,7 +88,7 @@ class Rereading:
 
     def _items(self) -> Iterator[_Read]:
         for tail in self._tails:
-            for file, items in tail.drain(lambda file, tail=tail: self._is_new(tail, file)):  # type: ignore[misc]
+            for file, items in tail.drain(partial(self._is_new, tail)):
                 self.told()
                 self.read += 1
                 self._compare((tail.name, file))  # another file may have been there when the stamp was taken

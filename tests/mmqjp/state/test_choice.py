@@ -32,7 +32,7 @@ SUBMIT = {"PYSPARK_GATEWAY_PORT": "12345"}
 
 
 def chosen(**given: object) -> str:
-    return choose(**{"environ": {}, "session_runs": lambda: False, **given}).engine  # type: ignore[arg-type]
+    return choose(**{"environ": {}, "session_runs": lambda: False, **given}).engine  # type: ignore[arg-type]  # the tests give right ones
 
 
 def test_duckdb_is_chosen_if_nothing_asks_for_spark():
@@ -134,7 +134,7 @@ def lines_of_run(monkeypatch: pytest.MonkeyPatch, most: int, queries: Path, docu
     """The output of `run` if DuckDB is chosen for at most so many bytes."""
 
     def choice(*given: object) -> Choice:
-        found = choose(*given, environ={}, session_runs=lambda: False, most=most)  # type: ignore[arg-type]
+        found = choose(*given, environ={}, session_runs=lambda: False, most=most)  # type: ignore[arg-type]  # as commands give them
         assert found.engine == ("duckdb" if most else "spark")
         return found
 
