@@ -1,0 +1,48 @@
+"""One browser for all tests of pages. A page that says anything on its console or asks elsewhere fails its test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext
+
+from tests.support.browser import DESK, Watch, origin_of, running_browser
+
+Visit = Callable[..., BrowserContext]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sends all tests of pages to the same worker, whose browser serves them all."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("browser"))
+
+
+# Of the package and not of the session: while it runs, asyncio.run() refuses to work in this thread.
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """The browser of this test worker."""
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """Makes visitors of a site: `visit(address, **options of a browser context)`."""
+    watches: list[Watch] = []
+    with ExitStack() as stack:
+
+        def new(address: str, **options: Any) -> BrowserContext:
+            context = stack.enter_context(browser.new_context(**({"viewport": DESK} | options)))
+            context.set_default_timeout(10_000)
+            watch = Watch(origin_of(address))
+            watches.append(watch)
+            context.on("page", watch.follow)
+            return context
+
+        yield new
+    assert [wrong for watch in watches for wrong in watch.wrongs] == []

@@ -1,0 +1,94 @@
+"""A real browser for tests: Chromium of the system, pages that report whatever goes wrong, and axe's judgement."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, ViewportSize, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+SCHEMES = ("light", "dark")
+
+DESK: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+ZOOMED: ViewportSize = {"width": 320, "height": 225}
+"""What 1,280 x 900 are at 400%, in the pixels of CSS."""
+
+
+def chromium() -> str:
+    """Returns the path of Chromium. Without one, the test fails in CI and is skipped elsewhere."""
+    for name in NAMES:
+        if found := shutil.which(name):
+            return found
+    missing = f"no browser: none of {', '.join(NAMES)} is on PATH; .ci/run installs Chromium"
+    if os.environ.get("CI"):
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """A headless browser until the end of the block."""
+    path = chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Watch:
+    """What went wrong in a page: console messages (also those about its policy), errors, requests elsewhere."""
+
+    origin: str
+    wrongs: list[str] = field(default_factory=list)
+
+    def follow(self, page: Page) -> None:
+        """Notes from now on what goes wrong in a page."""
+        page.on("console", lambda message: self.wrongs.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.wrongs.append(f"error: {error}"))
+        page.on("request", self._judge)
+
+    def _judge(self, request: Request) -> None:
+        if origin_of(request.url) != self.origin:
+            self.wrongs.append(f"request elsewhere: {request.url}")
+
+
+def origin_of(address: str) -> str:
+    """The scheme, host and port of an address."""
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+@cache
+def _axe() -> str:
+    return files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds wrong with a page: one text for each place."""
+    page.evaluate(_axe())  # the policy of a page does not hold for what the debugger evaluates
+    found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{violation['id']}: {violation['help']}: {node['html']}: {node['failureSummary']}"
+        for violation in found["violations"]
+        for node in violation["nodes"]
+    ]
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels a page is wider than the window: then one must scroll in two directions to read."""
+    width: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return width
