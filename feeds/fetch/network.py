@@ -100,6 +100,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 request.method,
                 httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
                 headers=request.headers.raw,
+                content=request.stream,
                 extensions=request.extensions,
             )
         )
