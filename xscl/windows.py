@@ -1,9 +1,10 @@
-"""The lengths of windows in microseconds."""
+"""The lengths of windows, and of other durations that are written like them, in microseconds."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
+from common.errors import InvalidValue
 from xscl.algebra.expressions import Span
 from xscl.problems import Problem
 
@@ -33,3 +34,20 @@ def window_us(number: str, unit: str, span: Span) -> int:
     if us > LONGEST_WINDOW:
         raise Problem("this window is too long", span, "write INF for a window without end")
     return us
+
+
+def duration_us(text: str) -> int | None:
+    """The microseconds of a duration, written like the window of a query; None for INF. Raises InvalidValue."""
+    text = text.strip()
+    if text.upper() in ("INF", "INFINITY"):
+        return None
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
+    unit = text[len(number) :].strip() or "s"
+    digits = number.replace(".", "", 1)
+    if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
+        known = ", ".join(UNITS)
+        raise InvalidValue(f"{text!r} is not a duration; write a number and a unit ({known}), like 1h, or INF")
+    microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
+    if microseconds > LONGEST_WINDOW:
+        raise InvalidValue(f"{text!r} is too long; write INF for no limit")
+    return microseconds

@@ -6,6 +6,8 @@ engine = "duckdb"
 source = ["drops/"]
 state = "state/"
 keep = "30d"
+
+Its tables `[secrets]` and `[sinks.NAME]` are read by `mmqjp.sinks.tables`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from typing import Any
 import click
 
 NAME = "mmqjp.toml"
+
+SINK_TABLES = frozenset({"secrets", "sinks"})
+"""The tables that have no options."""
 
 DefaultMap = dict[str, Any]
 """Values of options by command and parameter, in click's format. For a group, the value is a map of its commands."""
@@ -40,17 +45,35 @@ def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
     options.
     """
     found: DefaultMap = {}
+    for path, settings in read_configurations(chosen):
+        if SINK_TABLES & settings.keys():
+            _check_sinks(settings, path)
+        options = {key: value for key, value in settings.items() if key not in SINK_TABLES}
+        found = _merged(_defaults(group, options, path), found)
+    return found
+
+
+def read_configurations(chosen: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The content of the chosen file, else of all default files that exist. Raises UsageError."""
     for path in configuration_files() if chosen is None else [chosen]:
         try:
-            settings = tomllib.loads(path.read_text("utf-8"))
+            yield path, tomllib.loads(path.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError) as error:
-            if chosen is None:
-                continue
-            raise click.UsageError(f"the configuration {path} cannot be read: {error.strerror}") from None
+            if chosen is not None:
+                raise click.UsageError(f"the configuration {path} cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise click.UsageError(f"the configuration {path} cannot be read: {error}; correct or remove it") from None
-        found = _merged(_defaults(group, settings, path), found)
-    return found
+
+
+def _check_sinks(settings: Mapping[str, Any], path: Path) -> None:
+    # Imported here because few configurations have sinks.
+    from mmqjp.sinks.keys import BadSink
+    from mmqjp.sinks.tables import read_tables
+
+    try:
+        read_tables(settings, path)
+    except BadSink as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefix: str = "") -> DefaultMap:

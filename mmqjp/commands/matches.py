@@ -26,7 +26,7 @@ from mmqjp.commands.formats import (
     utc_option,
 )
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.commands.options import AtLeast, microseconds_of
+from mmqjp.commands.options import AtLeast
 from mmqjp.present.match import Match
 from mmqjp.present.read import MatchReader
 from mmqjp.present.times import Clock
@@ -35,6 +35,7 @@ from mmqjp.service.client import Client
 from mmqjp.service.match_pages import paged_matches
 from mmqjp.service.question_runner import QUERY
 from mmqjp.session import Session
+from xscl.windows import duration_us
 
 LONG_AGO = -(1 << 62)
 """Before all times, in microseconds."""
@@ -161,7 +162,7 @@ def time_since(text: str, clock: Clock, now: int | None = None) -> int:
         except ValueError as error:
             raise click.BadParameter(f"{error}", param_hint="--since") from None
     try:
-        found = microseconds_of(text)
+        found = duration_us(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is neither a time, such as 2026-07-16 or 2026-07-16T14:00Z, nor a duration, such as 2d",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from common.errors import InvalidValue
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
@@ -18,7 +16,7 @@ from mmqjp.commands.progress import progress_shown
 from mmqjp.garbage import gc_paused
 from mmqjp.state.choice import AUTO, ENGINES
 from xscl import Script, XsclErrors, parse_script
-from xscl.windows import LONGEST_WINDOW, UNITS
+from xscl.windows import duration_us
 
 FEED_FORMS = ("item", "raw")
 
@@ -141,26 +139,9 @@ def read_script(path: Path) -> tuple[str, Script]:
 def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     """A duration, written like the window of a query, in microseconds; None for INF."""
     try:
-        return microseconds_of(value or "INF")
+        return duration_us(value or "INF")
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-
-
-def microseconds_of(text: str) -> int | None:
-    """The microseconds of a duration, written like the window of a query; None for INF. Raises InvalidValue."""
-    text = text.strip()
-    if text.upper() in ("INF", "INFINITY"):
-        return None
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
-    unit = text[len(number) :].strip() or "s"
-    digits = number.replace(".", "", 1)
-    if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
-        known = ", ".join(UNITS)
-        raise InvalidValue(f"{text!r} is not a duration; write a number and a unit ({known}), like 1h, or INF")
-    microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
-    if microseconds > LONGEST_WINDOW:
-        raise InvalidValue(f"{text!r} is too long; write INF for no limit")
-    return microseconds
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:

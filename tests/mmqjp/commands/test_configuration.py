@@ -1,6 +1,7 @@
 """Configuration files and the environment: what they may say, and what the command line says before them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -9,8 +10,10 @@ from mmqjp.cli import main
 from mmqjp.commands import open as opening
 from mmqjp.commands import run as run_module
 from mmqjp.commands.configuration import configured
+from mmqjp.commands.configured_sinks import sinks_of
 from mmqjp.commands.failure import Failure
 from mmqjp.documents.watermarks import Timing
+from mmqjp.sinks.secrets import FileSecret
 from mmqjp.state.choice import Choice
 from tests.support.cli import mmqjp as call
 
@@ -264,3 +267,50 @@ def test_what_cannot_be_configured_is_said(files, tmp_path, text, message):
     (tmp_path / "mmqjp.toml").write_text(text)
     result = call(*files)
     assert result.exit_code == 2 and message in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+SINKS = """
+[secrets]
+hook = { file = "hook.key" }
+[sinks.alerts]
+kind = "webhook"
+url = "https://example.org/hook"
+secret = "hook"
+[sinks.list]
+kind = "jsonl"
+path = "out.jsonl"
+"""
+
+
+def test_sinks_and_secrets_stand_beside_options(files, tmp_path):
+    (tmp_path / "mmqjp.toml").write_text('engine = "duckdb"\n' + SINKS)
+    assert configured(main, None)["run"]["engine"] == "duckdb"
+    found = sinks_of(None)
+    assert sorted(found.sinks) == ["alerts", "list"] and found.secrets == {"hook": FileSecret(Path("hook.key"))}
+    assert found.sinks["alerts"].file == "mmqjp.toml"
+
+
+def test_an_earlier_file_takes_precedence_for_a_sink_too(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "mmqjp").mkdir(parents=True)
+    (tmp_path / "home" / "mmqjp" / "mmqjp.toml").write_text(SINKS.replace("alerts", "more").replace("hook.key", "b"))
+    (tmp_path / "mmqjp.toml").write_text(SINKS)
+    found = sinks_of(None)
+    assert sorted(found.sinks) == ["alerts", "list", "more"]
+    assert found.sinks["list"].file == "mmqjp.toml" and found.secrets == {"hook": FileSecret(Path("hook.key"))}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SINKS.replace("url =", "ulr ="), "mmqjp.toml: sinks.alerts.url: this key is missing"),
+        (SINKS.replace('{ file = "hook.key" }', '"s3cr3t"'), "mmqjp.toml: secrets.hook: write { file"),
+        ('sinks = "a"', "the configuration mmqjp.toml: sinks: write tables"),
+        (SINKS.replace("[sinks.", "[sink."), 'the configuration mmqjp.toml has an unknown setting "sink"'),
+    ],
+)
+def test_mistakes_in_sinks_are_usage_errors_of_every_command(files, tmp_path, text, message):
+    (tmp_path / "mmqjp.toml").write_text(text)
+    result = call("status", "--state", "state")
+    assert result.exit_code == 2 and message in result.stderr and "s3cr3t" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
