@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
+from mmqjp.present.match import Match
 
 Pending = Callable[[], Iterable[Output]]
 """Returns the outputs after the stored position of a sink, in the order of `seq`."""
@@ -34,3 +35,11 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Closes what is open."""
+
+
+@runtime_checkable
+class MatchSink(Sink, Protocol):
+    """A sink that shows the documents behind outputs, too. The deliverer calls `write_matches` instead of `write`."""
+
+    def write_matches(self, matches: Iterable[Match]) -> int:
+        """Writes outputs with their items durably and returns how many. Raises OSError."""
