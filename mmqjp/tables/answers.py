@@ -44,13 +44,16 @@ FORMER_NAMES = {
 }
 """What tables were called up to format 5."""
 
+RECEIVES = """a.form = m.form AND a.width <= m.widest AND m.since < a.appeared
+AND a.first_qid <= m.qid AND m.begun <= a.batch
+AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))"""
+"""The condition of SQL for a member `m` to get an answer `a`, unless it is in `withheld`."""
+
 VIEWS = {
     # Who gets which answer, and the number of the output that it is.
-    "recipients": """SELECT a.answer, m.qid, m.name AS query, m.identity,
+    "recipients": f"""SELECT a.answer, m.qid, m.name AS query, m.identity,
 a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
-FROM answers a JOIN members m ON a.form = m.form AND a.width <= m.widest AND m.since < a.appeared
-AND a.first_qid <= m.qid AND m.begun <= a.batch
-AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))
+FROM answers a JOIN members m ON {RECEIVES}
 LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL""",
     # `seq` numbers outputs in the order in which they are committed. `id` is the same on every engine.
     "outputs": """SELECT r.query, a.t0, a.t1, a.documents, a.streams, a.nodes,

@@ -1,0 +1,1 @@
+"""The page and its JSON API: what `mmqjp serve` shows."""

@@ -1,0 +1,139 @@
+"""Who may use the page: whoever has the token of the state, a code for one use, or a cookie that came of either."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from urllib.parse import quote
+
+from common.errors import OperationalError
+from common.private import make_inside
+from join_stage.store.protocol import StoreError
+
+SECRETS, TOKEN = "secrets", "token"
+"""The directory in a state that holds secrets, and the file with the token."""
+
+BYTES = 32
+"""The number of random bytes of a token or a code."""
+
+SHORTEST = 20
+"""A token with fewer characters was not made here, and could be guessed."""
+
+COOKIE_SECONDS = 30 * 24 * 3600
+"""For so long a browser stays logged in."""
+
+ATTEMPTS, ATTEMPTS_SECONDS = 10, 60.0
+"""So many wrong tokens from one address in so many seconds; after that all tokens from there are refused."""
+
+MOST_ADDRESSES = 1000
+"""The number of addresses whose wrong tokens are counted."""
+
+Seconds = Callable[[], float]
+"""Returns the seconds since 1970."""
+
+
+class TooManyAttempts(OperationalError, RuntimeError):
+    """There were too many wrong tokens from one address."""
+
+    def __init__(self) -> None:
+        super().__init__(f"there were too many wrong tokens: wait {ATTEMPTS_SECONDS:g} s and try again")
+
+
+def token_of(state: Path) -> str:
+    """Returns the token of a state, which is made if there is none. Raises StoreError, OSError."""
+    path = make_inside(state, SECRETS) / TOKEN
+    if not path.exists():
+        draft = path.with_name(f".{TOKEN}.{os.getpid()}.{secrets.token_hex(4)}")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(handle, "w", encoding="ascii") as file:
+                file.write(secrets.token_urlsafe(BYTES) + "\n")
+            with suppress(FileExistsError):  # another process was faster: its token counts
+                os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+    token = path.read_text("utf-8", "replace").strip()
+    if len(token) < SHORTEST or not token.isascii() or not token.isprintable():
+        raise StoreError(f"{path} holds no token: remove the file, and a new one is made")
+    path.chmod(0o600)
+    return token
+
+
+class Access:
+    """Checks tokens, codes and cookies. Without a token everybody may use the page.
+
+    `cookie` is the name of the cookie: pages on other ports of a host share its cookies.
+    """
+
+    def __init__(self, token: str | None, cookie: str = "mmqjp", *, clock: Seconds = time.time) -> None:
+        self._token, self.cookie, self._clock = token, cookie, clock
+        self._key = sha256(f"cookie {token}".encode()).digest()
+        self._lock = Lock()
+        self._codes = set[str]()
+        self._wrong: OrderedDict[str, list[float]] = OrderedDict()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may use the page."""
+        return self._token is None
+
+    def make_code(self) -> str:
+        """Returns a new code, which can be used once."""
+        code = secrets.token_urlsafe(BYTES)
+        with self._lock:
+            self._codes.add(_digest(code))
+        return code
+
+    def link(self, url: str) -> str:
+        """Returns a link to the page at `url`. It can be used once to log in, if that is needed at all."""
+        return url if self.is_open else f"{url.rstrip('/')}/login?code={quote(self.make_code())}"
+
+    def use_code(self, code: str) -> bool:
+        """Returns whether a code is right. It is wrong from then on."""
+        with self._lock:
+            if (digest := _digest(code)) in self._codes:
+                self._codes.remove(digest)
+                return True
+        return False
+
+    def is_token(self, text: str, address: str) -> bool:
+        """Returns whether a text from a client's address is the token. Raises TooManyAttempts."""
+        now = self._clock()
+        with self._lock:
+            wrong = [moment for moment in self._wrong.get(address, ()) if moment > now - ATTEMPTS_SECONDS]
+            if len(wrong) >= ATTEMPTS:
+                raise TooManyAttempts
+            if self._token is not None and hmac.compare_digest(_digest(text), _digest(self._token)):
+                return True
+            self._wrong[address] = [*wrong, now]
+            self._wrong.move_to_end(address)
+            while len(self._wrong) > MOST_ADDRESSES:
+                self._wrong.popitem(last=False)
+        return False
+
+    def make_cookie(self) -> str:
+        """Returns the value of a cookie: when it ends, and a digest of that."""
+        end = str(int(self._clock()) + COOKIE_SECONDS)
+        return f"{end}.{self._sign(end)}"
+
+    def is_cookie(self, value: str) -> bool:
+        """Returns whether a value is that of a cookie from here which has not ended."""
+        end, _, digest = value.partition(".")
+        if not (end.isascii() and end.isdecimal() and len(end) < 20):
+            return False
+        return hmac.compare_digest(digest.encode(), self._sign(end).encode()) and int(end) > self._clock()
+
+    def _sign(self, end: str) -> str:
+        return hmac.new(self._key, end.encode(), sha256).hexdigest()
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,213 @@
+"""Stands before all pages: judges hosts, origins, sizes and who asks, and sets the headers of every response."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
+from mmqjp.web.assets import STATIC
+from mmqjp.web.errors import API, plain_problem
+from mmqjp.web.hosts import Hosts
+
+OPEN = ("/login", "/healthz")
+"""The pages that need no token."""
+
+OPEN_BELOW = (STATIC, "/f/")
+"""What is below these needs no token: files without data, and feeds, whose addresses have keys."""
+
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+"""The methods that change nothing."""
+
+LARGEST = 1 << 20
+"""The largest body of a request, in bytes."""
+
+BODY_SECONDS = 30.0
+"""The longest time that the body of a request may take to come."""
+
+POLICY = "; ".join((
+    "default-src 'none'", "style-src 'self'", "script-src 'self'", "img-src 'self' data:", "connect-src 'self'",
+    "form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'",
+))  # fmt: skip
+
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+PRIVATE = "private, no-cache"
+"""What pages say about caches, unless they say something else."""
+
+
+class _BadBody(Exception):
+    """The body of a request is larger than allowed, or did not come in time."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def needs_no_token(path: str) -> bool:
+    """Returns whether everybody may have a page."""
+    return path in OPEN or path.startswith(OPEN_BELOW)
+
+
+class Guard:
+    """An ASGI app around another. What it lets through is allowed."""
+
+    def __init__(
+        self, app: ASGIApp, access: Access, hosts: Hosts, *, largest: int = LARGEST, seconds: float = BODY_SECONDS
+    ) -> None:
+        self._app, self._access, self._hosts = app, access, hosts
+        self._largest, self._seconds = largest, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # nobody speaks over web sockets here
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        body = _Body(receive, self._largest, self._seconds)
+        sender = _Sender(send, body)
+        response = self._refusal(scope)
+        if response is None:
+            try:
+                await self._app(scope, body.receive, sender.send)
+            except _BadBody:
+                if sender.begun:
+                    raise
+            response = self._complaint(scope["path"], body.error) if body.error is not None else None
+        if response is not None and not sender.begun:
+            body.error = None
+            await response(scope, receive, sender.send)
+
+    def _complaint(self, path: str, error: _BadBody) -> Response:
+        """What to answer to a request whose body cannot be read to its end."""
+        text = (
+            f"a request has at most {self._largest:,} bytes" if error.status == 413 else "the request came too slowly"
+        )
+        response = plain_problem(path, error.status, text)
+        response.headers["Connection"] = "close"
+        return response
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """What to answer to a request that is refused; None if it is not."""
+        headers, path = Headers(scope=scope), scope["path"]
+        if len(headers.getlist("host")) != 1 or not self._hosts.has(headers["host"]):
+            return plain_problem(
+                path, 421, "this host is not known here: use the printed link, or start with --public-url"
+            )
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > 15 or int(length) > self._largest:
+            return plain_problem(path, 413, f"a request has at most {self._largest:,} bytes")
+        bearer = _bearer(headers)
+        if scope["method"] not in SAFE and not self._comes_from_here(headers, bearer is not None):
+            return plain_problem(path, 403, "this form belongs to another page: open the page here, and send it again")
+        if needs_no_token(path) or self._access.is_open:
+            return None
+        if bearer is None:
+            return None if self._has_cookie(headers) else _log_in(scope)
+        client = scope.get("client")
+        try:
+            if self._access.is_token(bearer, client[0] if client else ""):
+                return None
+        except TooManyAttempts as error:
+            response = plain_problem(path, 429, str(error))
+            response.headers["Retry-After"] = f"{ATTEMPTS_SECONDS:.0f}"
+            return response
+        return _unauthorized(path, "the token is wrong: it is in the file secrets/token of the state directory")
+
+    def _comes_from_here(self, headers: Headers, has_bearer: bool) -> bool:
+        """Whether a request that changes something comes from a page of this site, or not from a browser. Browsers send
+        at least one of the two headers with a form; scripts send a token, and neither."""
+        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+        if site is not None:
+            return site in ("same-origin", "none")
+        if origin is not None:
+            return self._hosts.is_origin(origin)
+        return has_bearer or not self._has_cookie(headers)
+
+    def _has_cookie(self, headers: Headers) -> bool:
+        found = cookie_parser(headers.get("cookie", "")).get(self._access.cookie)
+        return found is not None and self._access.is_cookie(found)
+
+
+class _Sender:
+    """Sends a response with the headers that every response has. None is sent for a body that cannot be read: whoever
+    reads it may take that for other errors."""
+
+    def __init__(self, send: Send, body: _Body) -> None:
+        self._send, self._body, self.begun = send, body, False
+
+    async def send(self, message: Message) -> None:
+        if self._body.error is not None and not self.begun:
+            return
+        if message["type"] == "http.response.start":
+            self.begun = True
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+            headers.setdefault("Cache-Control", PRIVATE)
+        await self._send(message)
+
+
+class _Body:
+    """Receives the body of a request, up to a size and within a time."""
+
+    def __init__(self, receive: Receive, largest: int, seconds: float) -> None:
+        self._receive, self._left, self._seconds = receive, largest, seconds
+        self._is_whole = False
+        self.error: _BadBody | None = None
+
+    async def receive(self) -> Message:
+        if self._is_whole:  # from here on it only tells that the client has gone
+            return await self._receive()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            async with asyncio.timeout(self._seconds):
+                message = await self._receive()
+        except TimeoutError:
+            raise self._failed(408) from None
+        self._seconds -= loop.time() - begun
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            self._is_whole = not message.get("more_body", False)
+            if self._left < 0:
+                raise self._failed(413)
+        return message
+
+    def _failed(self, status: int) -> _BadBody:
+        self.error = _BadBody(status)
+        return self.error
+
+
+def _bearer(headers: Headers) -> str | None:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
+
+
+def _log_in(scope: Scope) -> Response:
+    """Sends a browser to the page where one logs in, and from there back. A script gets an error."""
+    path = scope["path"]
+    if path.startswith(API):
+        return _unauthorized(path, "send the header Authorization: Bearer TOKEN")
+    if scope["method"] not in SAFE:
+        return plain_problem(path, 401, "you are not logged in any more: open the page, log in, and send it again")
+    wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+    return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
+
+
+def _unauthorized(path: str, message: str) -> Response:
+    response = plain_problem(path, 401, message)
+    response.headers["WWW-Authenticate"] = 'Bearer realm="mmqjp"'
+    return response

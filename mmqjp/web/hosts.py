@@ -1,0 +1,57 @@
+"""The names under which a browser may know the site. Others are refused: a page elsewhere could rebind its own name."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+HTTP_PORT = 80
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is this machine alone."""
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts that requests may name: those of the address where the server listens, and of the public URL.
+
+    Where it listens on every address of the machine, any address of digits is one: names cannot be rebound to those.
+    """
+
+    host: str
+    port: int
+    public_url: str = ""
+
+    def has(self, header: str) -> bool:
+        """Returns whether the header Host, or the host and port of an Origin, is one of them."""
+        if self.public_url and header.lower() == urlsplit(self.public_url).netloc.lower():
+            return True
+        try:
+            parts = urlsplit(f"//{header}")
+            host, port = parts.hostname or "", parts.port or HTTP_PORT
+        except ValueError:
+            return False
+        if port != self.port or parts.username is not None or parts.path or parts.query or parts.fragment:
+            return False
+        if is_loopback(self.host):
+            return is_loopback(host) or host == self.host
+        listening, address = _address(self.host), _address(host)
+        if listening is not None and listening.is_unspecified and address is not None:
+            return True
+        return host == self.host.lower() or is_loopback(host)
+
+    def is_origin(self, origin: str) -> bool:
+        """Returns whether the header Origin names one of them."""
+        parts = urlsplit(origin) if origin.isascii() and origin.isprintable() else None
+        return parts is not None and parts.scheme in ("http", "https") and self.has(parts.netloc)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None

@@ -1,0 +1,121 @@
+"""Runs an app under uvicorn in a thread beside the service."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from common.errors import OperationalError
+from mmqjp.web.guard import Guard
+
+MOST_CONNECTIONS = 500
+"""The most connections at a time. Others are answered with 503."""
+
+HEAD_SECONDS = 20.0
+"""The longest time that the head of a request may take to come."""
+
+IDLE_SECONDS = 15
+"""A connection without a request is closed after so many seconds."""
+
+STOP_SECONDS = 3
+"""So long the server waits for its connections when it stops, in seconds."""
+
+
+class CannotListen(OperationalError, OSError):
+    """The server cannot listen where it is told to."""
+
+
+class PatientProtocol(H11Protocol):
+    """Closes a connection whose next request does not come: uvicorn itself waits for the rest of a head for ever."""
+
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begins to wait for a head."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Goes on waiting if the head is not whole yet."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            if self._head is None:
+                self._wait_for_head()
+        elif self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Waits no longer."""
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        self._head = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        self._head = None
+        if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens. Raises CannotListen."""
+    try:
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(place)
+            found.listen(128)
+        except BaseException:
+            found.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CannotListen(f"cannot listen at {host}:{port}: {reason}; choose another --address") from error
+    return found
+
+
+class Server:
+    """A context manager: inside it, an app is served over a socket, in a thread of its own."""
+
+    def __init__(self, app: Guard, listening: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            http=PatientProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        self._server, self._socket = uvicorn.Server(config), listening
+        self._thread = Thread(target=self._run, name="mmqjp serve", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join(2 * STOP_SECONDS)
+        self._socket.close()
+
+    def _run(self) -> None:
+        # It would take over the signals, which are the service's, in the main thread only.
+        asyncio.run(self._server.serve([self._socket]))

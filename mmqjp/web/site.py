@@ -1,0 +1,73 @@
+"""A site: what the pages and the API of one store work with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from feeds.times import Now, now_us
+from mmqjp.present.times import Clock
+from mmqjp.web.access import Access
+from mmqjp.web.assets import Assets
+from mmqjp.web.readers import Ask, StoreReader
+from mmqjp.web.templating import environment
+from mmqjp.web.views.tallies import Tallies
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An entry of the navigation. Entries are in the order of `place`."""
+
+    path: str
+    label: str
+    place: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """What pages are made of.
+
+    - `reader` reads the store, and `ask` puts commands to whoever holds it, through the spool.
+    - `access` says who may come in, and `public_url` where browsers find the site, without a slash at its end.
+    - `state` is the directory of the state. `holds` says whether this process holds it.
+    - `now` is the clock in microseconds, and `clock` shows times.
+    """
+
+    reader: StoreReader
+    ask: Ask
+    access: Access
+    public_url: str
+    state: Path
+    holds: bool = True
+    now: Now = now_us
+    clock: Clock = field(default_factory=Clock)
+    assets: Assets = field(default_factory=Assets)
+    links: list[Link] = field(default_factory=list)
+
+    @cached_property
+    def tallies(self) -> Tallies:
+        """The counts of outputs."""
+        return Tallies(self.reader, self.now)
+
+    @cached_property
+    def _templates(self) -> Environment:
+        made = environment(self.clock)
+        made.globals["asset"] = self.assets.url
+        return made
+
+    def add_links(self, links: Sequence[Link]) -> None:
+        """Adds entries to the navigation."""
+        self.links.extend(links)
+        self.links.sort(key=lambda link: link.place)
+
+    def render(self, request: Request, template: str, status: int = 200, **context: object) -> HTMLResponse:
+        """Returns a page: a template that extends `layout.html`, with its context."""
+        known = {"here": request.url.path, "links": self.links, "site": self}
+        text = self._templates.get_template(template).render(known | context)
+        return HTMLResponse(text, status)

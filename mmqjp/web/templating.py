@@ -1,0 +1,54 @@
+"""Templates of pages. All text is escaped; what matches look like comes from `mmqjp.present`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import quote, urlencode
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
+
+from mmqjp.present.facts import values, why
+from mmqjp.present.marks import marked_title
+from mmqjp.present.report import counted, source
+from mmqjp.present.times import Clock
+
+
+def environment(clock: Clock) -> Environment:
+    """Returns the environment of the templates of pages. Those of `mmqjp.present` are below `present/`. Times are in
+    the zone of `clock`."""
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})]),
+        autoescape=True,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    functions: dict[str, Callable[..., object]] = {
+        "why": why, "values": values, "marked_title": marked_title, "source": source, "counted": counted,
+        "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
+    }  # fmt: skip
+    made.globals.update(functions)
+    made.filters["number"] = number
+    made.filters["segment"] = segment
+    return made
+
+
+def number(value: int) -> str:
+    """Returns a number with commas: `2,314`."""
+    return f"{value:,}"
+
+
+def segment(text: str) -> str:
+    """Returns a text as one segment of an address's path."""
+    return quote(text, safe="")
+
+
+def with_query(path: str, **fields: object) -> str:
+    """Returns an address with those fields that are neither None nor "".
+
+    >>> with_query("/", search="a b", after=None, state="")
+    '/?search=a+b'
+    """
+    given: Mapping[str, object] = {key: value for key, value in fields.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,143 @@
+"""Counts the outputs of each query by hour, each batch once, and knows which queries there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feeds.times import Now
+from mmqjp.tables.page_sql import HOUR, QUERIES, tally
+from mmqjp.web.readers import StoreReader
+
+Ints = NDArray[np.int64]
+
+HOURS = 7 * 24 + 1
+"""So many hours are counted one by one, up to the present one."""
+
+MOST_ROWS, SECONDS = 5_000_000, 60.0
+"""The bounds of the questions, which read much only when a store is first shown."""
+
+NEVER = -(1 << 62)
+"""The time of the last output of a query that has none."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The registered names, in order, and as columns of the same length: how many queries have the name and how many of
+    these are paused, with a reason; their outputs in all, in the last day and in the last week, and the last t1.
+
+    A day and a week are 24 and 168 hours, the present one included in addition.
+    """
+
+    names: Sequence[str]
+    queries: Ints
+    paused: Ints
+    reasons: Sequence[str | None]
+    total: Ints
+    day: Ints
+    week: Ints
+    last: Ints
+
+
+class Tallies:
+    """Keeps the tally of a store, and counts only what is new. Methods may be called in any thread."""
+
+    def __init__(self, reader: StoreReader, now: Now) -> None:
+        self._reader, self._now = reader, now
+        self._lock = Lock()
+        self._made_for: object = None
+        self._tally: Tally | None = None
+        self._queries_are: object = None
+        self._registered = pa.table({"name": pa.array([], pa.string())})
+        self._clear(0)
+
+    def current(self) -> Tally:
+        """Returns the tally as of the newest batch. Raises what `StoreReader.select` raises."""
+        with self._lock:
+            hour = self._now() // HOUR
+            version = self._reader.version(), hour
+            if self._tally is None or version != self._made_for:
+                self._tally = self._made(hour)
+                self._made_for = version
+            return self._tally
+
+    def _clear(self, hour: int) -> None:
+        self._batch, self._kept, self._hour = -1, 0, hour
+        self._code: dict[str, int] = {}
+        self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
+        self._hours = np.zeros((HOURS, 0), np.int64)
+
+    def _made(self, hour: int) -> Tally:
+        self._shift(hour)
+        if not self._count():  # something was dropped: count anew
+            self._clear(hour)
+            self._count()
+        found = self._registered
+        names: list[str] = found["name"].to_pylist()
+        codes = np.array([self._code[name] for name in names], np.int64)
+        week = self._hours[:, codes].sum(axis=0)
+        return Tally(
+            names,
+            found["queries"].to_numpy(),
+            found["paused"].to_numpy(),
+            found["reason"].to_pylist(),
+            self._total[codes],
+            self._hours[HOURS - 25 :, codes].sum(axis=0),
+            week,
+            self._last[codes],
+        )
+
+    def _count(self) -> bool:
+        """Adds the outputs of newer batches. Returns False if others have gone."""
+        since = self._hour - HOURS + 1
+        rows = self._reader.select(tally(self._batch, since), MOST_ROWS, SECONDS)
+        is_named = rows["name"].is_valid()
+        unnamed = rows.filter(pa.compute.invert(is_named)).to_pylist()
+        kept = next(row for row in unnamed if row["hour"] == -1 and row["last"] != -1)
+        total = next(row for row in unnamed if row["hour"] == -1 and row["last"] == -1)
+        queries = next(row for row in unnamed if row["hour"] == -2)
+        if kept["outputs"] != self._kept:
+            return False
+        if (queries["outputs"], queries["last"]) != self._queries_are:
+            self._registered = self._reader.select(QUERIES, MOST_ROWS, SECONDS)
+            self._queries_are = queries["outputs"], queries["last"]
+        self._add(rows.filter(is_named), since)
+        self._know(self._registered["name"].to_pylist())
+        self._kept = total["outputs"]
+        self._batch = self._batch if kept["last"] is None else kept["last"]
+        return True
+
+    def _add(self, rows: pa.Table, since: int) -> None:
+        column = rows["name"].combine_chunks().dictionary_encode()
+        names = column.dictionary.to_pylist()
+        self._know(names)
+        codes = np.array([self._code[name] for name in names], np.int64)[column.indices.to_numpy()]
+        outputs, hours = rows["outputs"].to_numpy().astype(np.int64), rows["hour"].to_numpy()
+        np.add.at(self._total, codes, outputs)
+        np.maximum.at(self._last, codes, rows["last"].to_numpy())
+        # What is from the future counts as of the present hour.
+        place = np.minimum(hours - since, HOURS - 1)
+        recent = hours >= since
+        np.add.at(self._hours, (place[recent], codes[recent]), outputs[recent])
+
+    def _know(self, names: Sequence[str]) -> None:
+        """Gives names that are new a place in the columns."""
+        for name in names:
+            self._code.setdefault(name, len(self._code))
+        more = len(self._code) - len(self._total)
+        if more:
+            self._total = np.pad(self._total, (0, more))
+            self._last = np.pad(self._last, (0, more), constant_values=NEVER)
+            self._hours = np.pad(self._hours, ((0, 0), (0, more)))
+
+    def _shift(self, hour: int) -> None:
+        """Lets the hours that are too long ago go."""
+        by = min(max(hour - self._hour, 0), HOURS)
+        if by:
+            self._hours = np.vstack((self._hours[by:], np.zeros((by, self._hours.shape[1]), np.int64)))
+        self._hour = max(hour, self._hour)

@@ -1,0 +1,34 @@
+"""What tests of the page share: an engine with two queries and one match, and the site over it."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from feeds.document import Document
+from mmqjp.session import Session
+from mmqjp.web.site import Site
+from tests.support.web import site_of
+
+NOW = int(time.time()) * 1_000_000
+
+QUERIES = """FROM S//book->x1[./author->x2] FOLLOWED BY {x2 = x5, 7 d} S//blog->x4[./author->x5] PUBLISH book_blog;
+FROM S//blog->b[./author = "Nobody"] PUBLISH nobody"""
+
+
+@pytest.fixture
+def engine() -> Iterator[Session]:
+    with Session("duckdb") as engine:
+        engine.subscribe(QUERIES)
+        engine.process(
+            [
+                Document("d1", "<book><author>Ada</author></book>", time=NOW - 2),
+                Document("d2", "<blog><author>Ada</author></blog>", time=NOW - 1),
+            ]
+        )
+        yield engine
+
+
+@pytest.fixture
+def site(engine: Session) -> Site:
+    return site_of(engine, now=lambda: NOW)

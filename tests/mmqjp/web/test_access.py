@@ -1,0 +1,200 @@
+"""Who may see and change what: every route, hosts, forms of other pages, tokens, codes, sizes."""
+
+import re
+
+import pytest
+from starlette.routing import Route
+
+from join_stage.store.protocol import StoreError
+from mmqjp.web.access import ATTEMPTS, ATTEMPTS_SECONDS, COOKIE_SECONDS, Access, token_of
+from mmqjp.web.app import make_routes
+from mmqjp.web.guard import LARGEST, needs_no_token
+from mmqjp.web.hosts import Hosts
+from mmqjp.web.site import Site
+from tests.support.web import FROM_HERE, TOKEN, browser, script, site_of, stranger
+
+WITHOUT_TOKEN = {"/login", "/healthz", "/static/{digest}/{name}"}
+"""The routes that everybody may use. Feeds of outputs have keys in their addresses."""
+
+
+def routes(site: Site) -> list[tuple[str, str]]:
+    """The method and path of every route, with something for each parameter."""
+    found = [route for route in make_routes(site).routes if isinstance(route, Route)]
+    return [(method, route.path) for route in found for method in sorted(route.methods or ())]
+
+
+def test_every_route_but_a_few_needs_the_token(site):
+    client = stranger(site)
+    protected = [(method, path) for method, path in routes(site) if not needs_no_token(path)]
+    assert len(protected) > 5
+    for method, path in protected:
+        address = re.sub(r"\{[^}]*\}", "x", path)
+        found = client.request(method, address, headers=FROM_HERE)
+        wanted = 401 if path.startswith("/api/") or method not in ("GET", "HEAD") else 303
+        assert (method, path, found.status_code) == (method, path, wanted)
+        assert wanted == 401 or found.headers["location"].startswith("/login")
+        wrong = client.request(method, address, headers=FROM_HERE | {"Authorization": "Bearer wrong"})
+        assert wrong.status_code in (401, 429)
+
+
+def test_the_routes_that_need_no_token_are_known(site):
+    found = {path for _, path in routes(site) if needs_no_token(path)}
+    assert {path for path in found if not path.startswith("/f/")} == WITHOUT_TOKEN
+
+
+def test_every_change_comes_from_a_page_of_this_site(site):
+    for method, path in routes(site):
+        if method in ("GET", "HEAD"):
+            continue
+        address = re.sub(r"\{[^}]*\}", "x", path)
+        for headers in (
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:8765"},
+            {"Sec-Fetch-Site": "", "Origin": "http://evil.example"},
+            {"Sec-Fetch-Site": "", "Origin": "null"},
+        ):
+            client = browser(site)
+            given = {key: value for key, value in headers.items() if value}
+            if not headers["Sec-Fetch-Site"]:
+                del client.headers["Sec-Fetch-Site"]
+            assert client.request(method, address, headers=given).status_code == 403, (method, path, headers)
+
+
+def test_a_cookie_alone_changes_nothing_and_a_token_needs_no_origin(site):
+    client = browser(site)
+    del client.headers["Sec-Fetch-Site"]
+    assert client.post("/q/nobody/pause").status_code == 403
+    assert client.post("/q/nobody/pause", headers={"Origin": "http://127.0.0.1:8765"}).status_code == 303
+    assert script(site).post("/api/v1/queries/nobody/resume").json() == {"names": ["nobody"]}
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8765", "127.0.0.1", "127.0.0.1:1", "[::2]:8765", "@:8765"]
+)
+def test_an_unknown_host_is_refused(site, host):
+    for path in ("/", "/login", "/healthz", "/api/v1/queries"):
+        assert stranger(site).get(path, headers={"Host": host}).status_code == 421
+
+
+def test_hosts_are_those_of_the_address_and_of_the_public_url():
+    here = Hosts("127.0.0.1", 8765)
+    assert all(map(here.has, ("127.0.0.1:8765", "localhost:8765", "[::1]:8765", "LOCALHOST:8765")))
+    assert not any(map(here.has, ("", "10.0.0.1:8765", "localhost", "a@localhost:8765", "localhost:8765/x", "x:y:z")))
+    proxied = Hosts("127.0.0.1", 8765, "https://stories.example")
+    assert proxied.has("stories.example") and not proxied.has("stories.example:1")
+    assert proxied.is_origin("https://stories.example") and not proxied.is_origin("null")
+    everywhere = Hosts("0.0.0.0", 80)
+    assert everywhere.has("10.0.0.1") and everywhere.has("192.0.2.1:80") and not everywhere.has("evil.example")
+
+
+def test_a_code_logs_in_once(site):
+    client = stranger(site)
+    link = site.access.link("http://127.0.0.1:8765")
+    found = client.get(link)
+    assert (found.status_code, found.headers["location"]) == (303, "/")
+    cookie = found.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Secure" not in cookie
+    assert client.get("/").status_code == 200
+    again = stranger(site)
+    assert "has been used" in again.get(link).text
+    assert again.get("/").status_code == 303
+
+
+def test_the_token_logs_in_and_leads_back(site):
+    client = stranger(site)
+    assert client.get("/?search=a").headers["location"] == "/login?next=%2F%3Fsearch%3Da"
+    assert "That is not the token" in client.post("/login", data={"token": "x"}, headers=FROM_HERE).text
+    found = client.post("/login", data={"token": TOKEN, "next": "/?search=a"}, headers=FROM_HERE)
+    assert (found.status_code, found.headers["location"]) == (303, "/?search=a")
+    assert client.get("/?search=a").status_code == 200
+    assert client.post("/logout", headers=FROM_HERE).status_code == 303
+    assert client.get("/").status_code == 303
+
+
+@pytest.mark.parametrize("next", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
+def test_nobody_is_led_elsewhere(site, next):
+    found = stranger(site).post("/login", data={"token": TOKEN, "next": next}, headers=FROM_HERE)
+    assert found.headers["location"] == "/"
+
+
+def test_wrong_tokens_are_counted():
+    now = [0.0]
+    access = Access(TOKEN, clock=lambda: now[0])
+    site = site_of(None, access=access)  # type: ignore[arg-type]  # nobody comes as far as the engine
+    client = stranger(site)
+    for _ in range(ATTEMPTS):
+        assert client.post("/login", data={"token": "x"}).status_code == 401
+    assert client.post("/login", data={"token": TOKEN}).status_code == 429
+    found = client.get("/api/v1/queries", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert (found.status_code, found.headers["retry-after"]) == (429, "60")
+    now[0] += ATTEMPTS_SECONDS + 1
+    assert client.post("/login", data={"token": TOKEN}).status_code == 303
+
+
+def test_cookies_end_and_cannot_be_made():
+    now = [1000.0]
+    access = Access(TOKEN, clock=lambda: now[0])
+    cookie = access.make_cookie()
+    assert access.is_cookie(cookie)
+    end, digest = cookie.split(".")
+    assert not access.is_cookie(f"{int(end) + 1}.{digest}")
+    assert not Access("another-token-of-another-state", clock=lambda: now[0]).is_cookie(cookie)
+    assert not any(map(access.is_cookie, ("", ".", "x.y", f"{end}.", f"-1.{digest}", "٣.x", "9" * 5000 + ".x", "é.é")))
+    now[0] += COOKIE_SECONDS
+    assert not access.is_cookie(cookie)
+
+
+def test_behind_https_the_cookie_is_for_https_alone(engine):
+    site = site_of(engine)
+    object.__setattr__(site, "public_url", "https://stories.example")
+    assert "Secure" in stranger(site).get(f"/login?code={site.access.make_code()}").headers["set-cookie"]
+
+
+def test_without_a_token_everybody_may_look(engine):
+    site = site_of(engine, access=Access(None))
+    client = stranger(site)
+    assert client.get("/").status_code == 200
+    assert client.post("/q/nobody/pause").status_code == 303  # not from a browser
+    assert client.post("/q/nobody/resume", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+
+
+def test_the_token_of_a_state_is_its_owners_alone(tmp_path):
+    token = token_of(tmp_path)
+    path = tmp_path / "secrets" / "token"
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    assert token_of(tmp_path) == token and len(token) > 40
+    path.write_text("short")
+    with pytest.raises(StoreError, match="remove the file"):
+        token_of(tmp_path)
+
+
+def test_every_response_has_the_policy(site):
+    client = browser(site)
+    for path in ("/", "/login", "/healthz", "/nothing", "/api/v1/queries", "/api/v1/nothing"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'")
+        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+        assert "cache-control" in headers
+
+
+def test_large_requests_are_refused(site):
+    client = browser(site)
+    assert client.post("/q/x/pause", content=b"x" * (LARGEST + 1)).status_code == 413
+
+    def drip():
+        for _ in range(LARGEST // 1000 + 2):
+            yield b"x" * 1000
+
+    for path in ("/q/x/pause", "/login", "/nothing"):
+        found = client.post(path, content=drip(), headers={"Content-Type": "application/x-www-form-urlencoded"})
+        assert found.status_code == (404 if path == "/nothing" else 413)
+
+
+def test_an_address_of_static_files_changes_with_their_content(site):
+    client = stranger(site)
+    address = re.findall(r'href="(/static/[^"]+\.css)"', client.get("/login").text)[0]
+    found = client.get(address)
+    assert found.status_code == 200 and "immutable" in found.headers["cache-control"]
+    assert client.get("/static/0000000000000000/site.css").status_code == 404
+    assert client.get(address.replace("site.css", "..%2Flayout.html")).status_code == 404

@@ -1,0 +1,60 @@
+"""Helpers for tests of the page: a site over an engine in this process, and a browser without a screen."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from mmqjp.present.times import IN_UTC
+from mmqjp.service.commands import run_command
+from mmqjp.service.spool import Command
+from mmqjp.session import Session
+from mmqjp.web.access import Access
+from mmqjp.web.app import make_app
+from mmqjp.web.hosts import Hosts
+from mmqjp.web.readers import CursorReader
+from mmqjp.web.site import Site
+
+URL = "http://127.0.0.1:8765"
+TOKEN = "a-token-that-only-tests-know"
+HOSTS = Hosts("127.0.0.1", 8765)
+
+FROM_HERE = {"Sec-Fetch-Site": "same-origin"}
+"""What a browser sends with a form of the page."""
+
+
+def site_of(engine: Session, state: Path = Path("/nowhere"), **options: Any) -> Site:
+    """A site over an engine of this thread."""
+    numbers = iter(range(10**9))
+
+    def ask(do: str, arguments: Mapping[str, Any]) -> Any:
+        from mmqjp.service.client import CommandError
+
+        found = run_command(engine, Command(f"{next(numbers)}", do, arguments))
+        if found.error is not None:
+            raise CommandError(found.error)
+        return found.result
+
+    given: dict[str, Any] = {"access": Access(TOKEN), "clock": IN_UTC} | options
+    return Site(CursorReader(engine), ask, given.pop("access"), URL, state, **given)
+
+
+def stranger(site: Site) -> TestClient:
+    """A browser that is not logged in, and follows no redirection."""
+    return TestClient(make_app(site, HOSTS), base_url=URL, follow_redirects=False)
+
+
+def browser(site: Site) -> TestClient:
+    """A browser that is logged in. Its forms come from the page."""
+    client = stranger(site)
+    client.cookies.set(site.access.cookie, site.access.make_cookie())
+    client.headers.update(FROM_HERE)
+    return client
+
+
+def script(site: Site) -> TestClient:
+    """A program that sends the token."""
+    client = stranger(site)
+    client.headers["Authorization"] = f"Bearer {TOKEN}"
+    return client
