@@ -31,6 +31,11 @@ class AddressClaims:
         self._order.setdefault(feed.url, len(self._order))
         self._at.setdefault(_address(feed), set()).add(feed.url)
 
+    def remove(self, url: str) -> None:
+        """Forgets a feed that is not visited."""
+        if (before := self._feeds.pop(url, None)) is not None:
+            self._at[_address(before)].discard(url)
+
     def claim(self, feed: FeedState, address: str) -> None:
         """Claims an address for as long as the feed is visited. FetchedAlready if it is another feed's."""
         holder = self._claimed.get(address, feed.url)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feeds.fetch.archive import Archive
+from feeds.fetch.changes import ChangesOf
 from feeds.fetch.drop_archive import DropArchive
 from feeds.fetch.feed_state import FeedState
 from feeds.fetch.fetcher import Report, Told, World, fetch, nobody_told
@@ -41,8 +42,11 @@ class Job:
     ) -> tuple[Report, list[FeedState]]:
         """Fetches as `fetch` does. Returns what was done, and the feeds as they were before. Raises SourceError if the
         state cannot be used, OSError if a version cannot be written."""
-        with FetchStore(self.state or self.out / STATE_FILE, write=True) as store:
+        state = self.state or self.out / STATE_FILE
+        changes = ChangesOf(state)
+        with FetchStore(state, write=True) as store:
             store.add(self.feeds)
+            changes.take(store)
             known = store.feeds()
             if self.feeds:
                 wanted = {feed.url for feed in self.feeds}
@@ -50,7 +54,8 @@ class Job:
             with closing(self._archive(store)) as archive:
                 report = await fetch(
                     known, store, archive, self.settings, self.courtesy,
-                    allow_private=self.allow_private, watch=watch, stop=stop, told=told, world=world,
+                    allow_private=self.allow_private, watch=watch,
+                    changes=changes if watch else None, stop=stop, told=told, world=world,
                 )  # fmt: skip
                 archive.finish()
             return report, known

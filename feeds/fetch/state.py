@@ -59,6 +59,10 @@ class HostState:
     robots_at: int = 0
 
 
+class FetchIsRunning(SourceError):
+    """Another process is writing the state."""
+
+
 class FetchStore:
     """The state file. Without `write` it must exist, and is only read."""
 
@@ -223,7 +227,7 @@ def _locked(path: Path) -> BinaryIO:
     file = beside.open("wb")
     try:
         if not lock(file.fileno()):
-            raise SourceError(str(path), "another fetch is using this state", "wait for it, or end it")
+            raise FetchIsRunning(str(path), "another fetch is using this state", "wait for it, or end it")
     except BaseException:
         file.close()
         raise

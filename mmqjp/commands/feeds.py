@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from feeds.credentials import refused, without_credentials
-from feeds.fetch.failures import FetchError
+from feeds.fetch.changes import Added, FeedChange, change_feeds
 from feeds.fetch.feed_state import FeedState
-from feeds.fetch.lists import feed_of_address
-from feeds.fetch.opml import ListedFeed, write_opml
 from feeds.fetch.state import FetchStore
 from feeds.text import LONGEST_TITLE, one_line
 from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import Failure
 from mmqjp.commands.feeds_listing import listed, listed_as_json
-from mmqjp.commands.fetch import new_state_file, state_file
 from mmqjp.commands.options import Decorated
 from mmqjp.commands.sinks import check_output, data_file
+from mmqjp.service.fetched_feeds import (
+    as_opml,
+    chosen_feeds,
+    feed_named,
+    known_feeds,
+    new_state_file,
+    state_file,
+)
 from mmqjp.text import printable_line
+
+WAIT = 5.0
+"""Seconds to wait for a fetch that runs to take in a change."""
+
+LATER = "; the fetch that is running will take it in"
 
 
 def _state_option(command: Decorated) -> Decorated:
@@ -87,14 +94,13 @@ def add(addresses: tuple[str, ...], state: Path, folder: str, title: str) -> Non
     folder, title = _name(folder, "--folder"), _name(title, "--title")
     if title and len(addresses) > 1:
         raise click.UsageError("--title is for one feed, and several addresses are given")
-    added = {feed.url: replace(feed, folder=folder, title=title) for feed in map(_feed, addresses)}
-    with FetchStore(new_state_file(state), write=True) as store:
-        known = {feed.url: feed for feed in store.feeds()}
-        for url in added.keys() & known.keys() if not folder else ():
-            added[url] = replace(added[url], folder=known[url].folder)
-        store.add(added.values())
-    new = len(added.keys() - known.keys())
-    click.echo(f"mmqjp: {counted(new, 'new feed')}, {counted(len(known) + new, 'feed')} in all", err=True)
+    wanted = {feed.url: Added(feed.url, title, folder) for feed in map(feed_named, addresses)}
+    file = new_state_file(state)
+    known = {feed.url for feed in known_feeds(file)} if file.exists() else set()
+    made = change_feeds(file, FeedChange(add=tuple(wanted.values())), WAIT)
+    new = len(wanted.keys() - known)
+    told = f"{counted(new, 'new feed')}, {counted(len(known) + new, 'feed')} in all"
+    click.echo(f"mmqjp: {told}{'' if made else LATER}", err=True)
 
 
 @feeds.command()
@@ -108,10 +114,9 @@ def remove(addresses: tuple[str, ...], state: Path) -> None:
     Example:
       mmqjp feeds remove https://example.org/feed --state crawl/
     """
-    with FetchStore(state_file(state), write=True) as store:
-        chosen = _chosen(store.feeds(), addresses, state)
-        store.remove(feed.url for feed in chosen)
-    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} removed", err=True)
+    chosen = _chosen(_known(state), addresses, state)
+    made = change_feeds(state_file(state), FeedChange(remove=tuple(feed.url for feed in chosen)), WAIT)
+    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} removed{'' if made else LATER}", err=True)
 
 
 @feeds.command()
@@ -154,11 +159,9 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
     Example:
       mmqjp feeds export --state crawl/ --output feeds.opml
     """
-    known = ((f.address or f.url, f) for f in _known(state) if not f.stopped)
-    shown = ((url if passwords else without_credentials(url), f) for url, f in known)
-    found = (ListedFeed(url, f.title, folder) for url, f in shown for folder in f.folders or ("",))
+    found = as_opml(_known(state), passwords=passwords)
     with data_file(check_output(output)) as file:
-        file.write(write_opml(found))
+        file.write(found)
 
 
 @feeds.command()
@@ -172,54 +175,19 @@ def retry(state: Path, addresses: tuple[str, ...]) -> None:
     Example:
       mmqjp feeds retry --state crawl/ https://example.org/feed
     """
-    with FetchStore(state_file(state), write=True) as store:
-        known = store.feeds()
-        failed = [feed for feed in known if feed.errors and not feed.stopped]
-        chosen = _chosen(known, addresses, state) if addresses else failed
-        for feed in chosen:
-            store.commit(replace(feed, next_check=0, stopped=False))
-    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} due now", err=True)
+    known = _known(state)
+    failed = [feed for feed in known if feed.errors and not feed.stopped]
+    chosen = _chosen(known, addresses, state) if addresses else failed
+    made = change_feeds(state_file(state), FeedChange(retry=tuple(feed.url for feed in chosen)), WAIT)
+    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} due now{'' if made else LATER}", err=True)
 
 
 def _known(state: Path) -> list[FeedState]:
-    with FetchStore(state_file(state)) as store:
-        return store.feeds()
-
-
-def _feed(address: str) -> FeedState:
-    """The feed of an address. Raises Failure if it is no web address."""
-    try:
-        return feed_of_address(address)
-    except FetchError as error:
-        raise Failure(f"{without_credentials(str(error))}; name a feed by its http or https address") from None
+    return known_feeds(state_file(state))
 
 
 def _chosen(known: list[FeedState], addresses: Sequence[str], state: Path) -> list[FeedState]:
-    """The feeds that addresses stand for: those that have them, or else have them with a name and password.
-
-    Raises Failure for an address that is no feed's, or could be several feeds'.
-    """
-    chosen: dict[str, FeedState] = {}
-    for address in addresses:
-        spellings = {address}
-        with suppress(FetchError):  # an address that cannot be fetched is no feed's
-            spellings.add(feed_of_address(address).url)
-        found = [feed for feed in known if feed.url in spellings] or [feed for feed in known if feed.shown in spellings]
-        if len(found) > 1:
-            cause = f"{_shown(address)} is the address of {len(found):,} feeds, with different names or passwords"
-            raise Failure(f"{cause}; write it with the name and password of one of them")
-        if not found:
-            raise Failure(f"{_shown(address)} is not a feed of {state}; mmqjp feeds list shows them")
-        chosen |= {feed.url: feed for feed in found}
-    return list(chosen.values())
-
-
-def _shown(address: str) -> str:
-    """An address as it was given, without name and password."""
-    try:
-        return feed_of_address(address).shown
-    except FetchError:
-        return refused(address)
+    return chosen_feeds(known, addresses, f"{state}; mmqjp feeds list shows them")
 
 
 def _name(text: str, option: str) -> str:

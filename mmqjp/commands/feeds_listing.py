@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 
 from feeds.credentials import without_credentials
 from feeds.dates import iso_utc
 from feeds.fetch.feed_state import FeedState
+from mmqjp.service.fetched_feeds import FeedSummary
 from mmqjp.text import json_line, printable_line
 
 _ROW = "{:<8} {:<17} {:<17} {:>6}  {}"
@@ -32,21 +34,8 @@ def listed(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
 def listed_as_json(feeds: Iterable[FeedState]) -> Iterator[bytes]:
     """A line of JSON for each feed. Times are ISO 8601 in UTC, and null for never."""
     for feed in feeds:
-        yield json_line(
-            {
-                "url": feed.shown,
-                "title": feed.title,
-                "folders": list(feed.folders),
-                "fetched_from": without_credentials(feed.address or feed.url),
-                "status": feed.status or None,
-                "stopped": feed.stopped,
-                "checked_at": _iso(feed.checked_at),
-                "changed_at": _iso(feed.fetched_at),
-                "next_check": None if feed.stopped else _iso(feed.next_check),
-                "errors": feed.errors,
-                "last_error": without_credentials(feed.last_error),
-            }
-        )
+        told = asdict(FeedSummary.of(feed))
+        yield json_line(told | {key: _iso(told[key]) for key in ("checked_at", "changed_at", "next_check")})
 
 
 def _called(feed: FeedState) -> str:
@@ -57,5 +46,5 @@ def _minute(moment: int) -> str:
     return iso_utc(moment)[:16].replace("T", " ") if moment else "-"
 
 
-def _iso(moment: int) -> str | None:
-    return iso_utc(moment) if moment else None
+def _iso(moment: int | None) -> str | None:
+    return None if moment is None else iso_utc(moment)

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import click
 
-from common.private import make_inside
 from feeds.fetch.state import STATE_FILE
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.fetching import (
-    DROPS,
     FetchOptions,
     fetch_once,
     fetch_options,
@@ -20,7 +18,7 @@ from mmqjp.commands.fetching import (
     summarise,
     until_signalled,
 )
-from mmqjp.state.ownership import OWNER_FILE
+from mmqjp.service.fetched_feeds import state_file
 
 
 def given_or_configured(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -75,21 +73,3 @@ def fetch(
     else:
         report, known, _ = asyncio.run(until_signalled(job, watch=True))
         summarise(report, known)
-
-
-def state_file(path: Path) -> Path:
-    """The fetcher's state file for a path: the file itself, or the one in a directory of `fetch`, `run` or `stream`."""
-    if not path.is_dir():
-        return path
-    here, below = path / STATE_FILE, path / DROPS / STATE_FILE
-    return below if below.exists() and not here.exists() else here
-
-
-def new_state_file(path: Path) -> Path:
-    """The fetcher's state file for a path where there may be none yet. A missing path without a suffix is a directory
-    to make. In a store of `run` or `stream`, it is where they fetch into. Raises OSError."""
-    if not path.exists() and not path.suffix:
-        return path / STATE_FILE
-    if (path / OWNER_FILE).exists() and not (path / STATE_FILE).exists():
-        return make_inside(path, DROPS) / STATE_FILE
-    return state_file(path)

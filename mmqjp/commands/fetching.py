@@ -27,6 +27,7 @@ from feeds.fetch.visit import Outcome, Settings, own_agent
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.options import AtLeast, duration
+from mmqjp.service.fetched_feeds import DROPS
 from mmqjp.text import printable_line
 
 COURTESY, LIMITS = Courtesy(), ReplyLimits()
@@ -36,10 +37,6 @@ KEPT = "what was fetched is kept; the same command continues from there"
 
 LISTED_FAILURES = 3
 """How many failures a summary lists."""
-
-DROPS = "drops"
-"""The folder of a state directory that `--fetch` fetches into."""
-
 
 KNOWN = ""
 """What `--fetch` has for a LIST if none is given: the feeds that the state knows."""

@@ -20,7 +20,6 @@ from mmqjp.commands.console import counted
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.fetching import (
-    DROPS,
     KEPT,
     FetchOptions,
     feeds_to_fetch,
@@ -61,6 +60,7 @@ from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.garbage import gc_frozen
 from mmqjp.present.read import MatchReader
 from mmqjp.service.drops import DropDirectory
+from mmqjp.service.fetched_feeds import DROPS
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH
 from mmqjp.service.rereading import FILES, Rereading, reading_of

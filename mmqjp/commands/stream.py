@@ -16,7 +16,7 @@ from feeds.tail import Tail
 from mmqjp.answers.quota import Quota
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
-from mmqjp.commands.fetching import DROPS, FetchOptions, feeds_to_fetch, fetch_source_options
+from mmqjp.commands.fetching import FetchOptions, feeds_to_fetch, fetch_source_options
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.lateness import lateness_option
 from mmqjp.commands.open import chosen_engine, open_engine, start_session, subscribe
@@ -41,6 +41,7 @@ from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
 from mmqjp.garbage import gc_frozen
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import FETCHED, DropDirectory
+from mmqjp.service.fetched_feeds import DROPS
 from mmqjp.service.fetching import Fetching
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
 from mmqjp.service.loop import Service, ServiceOptions

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from lxml import etree
 
+from feeds.fetch.changes import ChangesOf
 from feeds.fetch.opml import read_opml
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.text import LONGEST_TITLE
@@ -189,12 +190,25 @@ def test_of_feeds_that_differ_in_their_password_the_one_that_is_named_is_changed
     assert done in call("feeds", command, plain, *more, *state).stderr
 
 
-@pytest.mark.parametrize("arguments", [["add", "{0}"], ["remove", "{0}"], ["rename", "{0}", "T"], ["retry", "{0}"]])
-def test_nothing_is_changed_while_others_fetch(server, fetch, tmp_path, arguments):
+@pytest.mark.parametrize("arguments", [["add", "{0}x"], ["remove", "{0}"], ["retry", "{0}"]])
+def test_a_fetch_that_runs_is_asked_for_changes(server, fetch, tmp_path, monkeypatch, arguments):
+    fetch(server.url("/a"))
+    monkeypatch.setattr("mmqjp.commands.feeds.WAIT", 0.0)
+    file = tmp_path / "crawl" / STATE_FILE
+    named = [argument.format(server.url("/a")) for argument in arguments]
+    with FetchStore(file, write=True) as store:
+        before = store.feeds()
+        result = call("feeds", *named, "--state", tmp_path / "crawl")
+        assert result.exit_code == 0 and "; the fetch that is running will take it in" in result.stderr
+        assert store.feeds() == before
+        ChangesOf(file).take(store)
+        assert store.feeds() != before
+
+
+def test_a_title_is_not_changed_while_others_fetch(server, fetch, tmp_path):
     fetch(server.url("/a"))
     with FetchStore(tmp_path / "crawl" / STATE_FILE, write=True):
-        named = [argument.format(server.url("/a")) for argument in arguments]
-        result = call("feeds", *named, "--state", tmp_path / "crawl")
+        result = call("feeds", "rename", server.url("/a"), "T", "--state", tmp_path / "crawl")
     assert result.exit_code == 1 and "another fetch is using this state; wait for it, or end it" in result.stderr
 
 

@@ -1,0 +1,125 @@
+"""Feeds are added, removed and made due while a fetch runs, and while none does."""
+
+import asyncio
+import json
+
+import pytest
+
+from feeds.fetch import fetcher
+from feeds.fetch.changes import Added, ChangesOf, FeedChange, change_feeds
+from feeds.fetch.fetcher import World
+from feeds.fetch.gates import Courtesy
+from feeds.fetch.job import Job
+from feeds.fetch.state import STATE_FILE, FetchStore
+from feeds.fetch.visit import Settings
+from tests.support.feed_server import Hours, rss, running_server, to_loopback
+
+
+@pytest.fixture
+def server():
+    with running_server() as server:
+        server.routes |= dict.fromkeys(("/a", "/b"), lambda request: request.answer(200, rss("one").encode()))
+        yield server
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / STATE_FILE
+
+
+def urls(file):
+    with FetchStore(file) as store:
+        return [feed.url for feed in store.feeds()]
+
+
+def test_without_a_fetch_changes_are_made_at_once(file):
+    add = FeedChange(add=(Added("https://a.example/", "A", "News"), Added("https://b.example/")))
+    assert change_feeds(file, add)
+    assert change_feeds(file, FeedChange(add=(Added("https://a.example/", "AA"),), remove=("https://b.example/",)))
+    with FetchStore(file) as store:
+        assert [(feed.url, feed.title, feed.folder) for feed in store.feeds()] == [("https://a.example/", "AA", "News")]
+
+
+def test_changes_wait_for_a_fetch_that_runs_in_their_order_and_are_made_once(file):
+    with FetchStore(file, write=True) as store:
+        assert not change_feeds(file, FeedChange(add=(Added("https://a.example/"), Added("https://b.example/"))))
+        assert not change_feeds(file, FeedChange(remove=("https://a.example/",)))
+        assert not change_feeds(file, FeedChange(remove=("https://c.example/",)))
+        assert store.feeds() == []
+        changed, removed = ChangesOf(file).take(store)
+        assert [feed.url for feed in changed] == ["https://b.example/"]
+        assert removed == {"https://a.example/", "https://c.example/"}
+        assert ChangesOf(file).take(store) == ([], set())
+    assert urls(file) == ["https://b.example/"]
+
+
+def test_a_change_of_a_busy_feed_waits_with_all_after_it(file):
+    with FetchStore(file, write=True) as store:
+        change_feeds(file, FeedChange(add=(Added("https://a.example/"),)))
+        change_feeds(file, FeedChange(add=(Added("https://b.example/"),)))
+        changes = ChangesOf(file)
+        assert changes.take(store, {"https://a.example/"}) == ([], set())
+        assert [feed.url for feed in changes.take(store)[0]] == ["https://a.example/", "https://b.example/"]
+
+
+def test_what_is_no_change_is_passed_over(file):
+    with FetchStore(file, write=True) as store:
+        change_feeds(file, FeedChange(add=(Added("https://a.example/"),)))
+        (kept,) = file.parent.glob(".*.changes/*.json")
+        for number, text in enumerate(["", "[]", '{"add": 1}', json.dumps({"add": [{"x": 1}], "remove": []})]):
+            kept.with_name(f"0{number}.json").write_text(text)
+        assert [feed.url for feed in ChangesOf(file).take(store)[0]] == ["https://a.example/"]
+        assert list(kept.parent.iterdir()) == []
+
+
+def test_addresses_with_passwords_are_the_owners_alone(file):
+    with FetchStore(file, write=True):
+        change_feeds(file, FeedChange(add=(Added("https://me:pw@a.example/"),)))
+    (kept,) = file.parent.glob(".*.changes/*.json")
+    assert [path.stat().st_mode & 0o077 for path in (kept, kept.parent)] == [0, 0]
+
+
+def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, file, monkeypatch):
+    """The first feed comes after the start; a retry brings it at once; one that was removed is asked no more."""
+    monkeypatch.setattr(fetcher, "LOOK", 0.01)
+    a, b = server.url("/a"), server.url("/b")
+
+    async def asked(count):
+        while len(server.log) < count or list(file.parent.glob(".*.changes/*.json")):
+            await asyncio.sleep(0.005)
+
+    class StandingClock(Hours):
+        async def sleep_until(self, moment):
+            if moment > self.time:
+                await asyncio.Event().wait()
+
+    async def run():
+        stop = asyncio.Event()
+        world = World(clock=StandingClock(), resolve=to_loopback)
+        job = Job((), file.parent, Settings("test"), Courtesy(spacing=0), allow_private=True)
+        running = asyncio.create_task(job.run(watch=True, stop=stop, world=world))
+        while not file.exists():
+            await asyncio.sleep(0.005)
+        for count, change in (
+            (1, FeedChange(add=(Added(a),))),
+            (2, FeedChange(retry=(a,))),
+            (3, FeedChange(add=(Added(b),), remove=(a,))),
+            (3, FeedChange(retry=(a,))),
+        ):
+            await asyncio.to_thread(change_feeds, file, change)
+            async with asyncio.timeout(20):
+                await asked(count)
+        stop.set()
+        await running
+
+    asyncio.run(run())
+    assert server.paths() == ["/a", "/a", "/b"]
+    assert urls(file) == [b]
+
+
+def test_what_nobody_took_in_is_made_by_the_next_fetch(server, file):
+    with FetchStore(file, write=True):
+        change_feeds(file, FeedChange(add=(Added(server.url("/a")),)))
+    job = Job((), file.parent, Settings("test"), Courtesy(spacing=0), allow_private=True)
+    asyncio.run(job.run(world=World(resolve=to_loopback)))
+    assert server.paths() == ["/a"]
