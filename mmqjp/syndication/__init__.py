@@ -1,0 +1,1 @@
+"""Outputs as Atom feeds with archives: the documents, their links and keys, over HTTP and as files."""
