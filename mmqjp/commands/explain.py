@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
+from common.whole_file import whole_file
 from join_stage.store.protocol import Outdated
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
@@ -14,6 +16,8 @@ from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import plan_option, read_script
 from mmqjp.explain.estimates import estimates
 from mmqjp.explain.explanation import CostInfo, explanation
+from mmqjp.explain.join_graph import join_graphs
+from mmqjp.explain.svg import as_file
 from mmqjp.session import Session
 from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
 
@@ -30,15 +34,22 @@ LISTED_NAMES = 10
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="A store with the queries: also show their cost there, and the other queries that share with them.",
 )
+@click.option(
+    "--svg",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the join graphs into a file instead: both inputs of each join, and the value joins between them.",
+)
 @plan_option
 @debug_option
-def explain(file: Path, query: str | None, state: Path | None, plan: str) -> None:
+def explain(file: Path, query: str | None, state: Path | None, svg: Path | None, plan: str) -> None:
     """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost and what is shared.
 
     \b
     Examples:
       mmqjp explain stories.xscl --query same_story
       mmqjp explain stories.xscl --state store/
+      mmqjp explain stories.xscl --query same_story --svg same_story.svg
 
     The queries of the file are registered together in a temporary engine, so that what they share is shown even for a
     single query. With --state, the queries of the store with the names in the file are explained, and nothing is
@@ -57,9 +68,21 @@ def explain(file: Path, query: str | None, state: Path | None, plan: str) -> Non
             close = get_close_matches(query, names, 1)
             known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
             raise Failure(f"{file} has no query named {query}; {known}")
-        known_costs = CostInfo(estimates(engine), engine.costs())
         chosen = names if query is None else [query]
+        if svg is not None:
+            _draw(engine, chosen, svg)
+            return
+        known_costs = CostInfo(estimates(engine), engine.costs())
         click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
+
+
+def _draw(engine: Session, names: Container[str], file: Path) -> None:
+    """Draws the join graphs of the queries of some names into a file."""
+    chosen = [query for query in engine.registry.subscriptions.values() if query.name in names]
+    # Each text is a script of its own. It is parsed once if the picture shows it, and not at all if it does not.
+    drawn = join_graphs([(query.name, query.text) for query in chosen])
+    with whole_file(file) as output:
+        output.write(as_file(drawn).encode())
 
 
 def _opened(state: Path | None, plan: str) -> Session:

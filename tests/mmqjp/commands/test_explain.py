@@ -2,6 +2,7 @@
 
 import duckdb
 import pytest
+from lxml import etree
 
 from join_stage.joiner import PLANS
 from mmqjp import Engine
@@ -326,3 +327,26 @@ def test_a_directory_without_a_store_is_left_as_it_is(tmp_path):
         f"mmqjp: error: there is no store in {other}: mmqjp run --state creates one\n",
     )
     assert not list(other.iterdir())
+
+
+def test_svg_draws_the_queries_and_prints_nothing(tmp_path, explain):
+    file = tmp_path / "graph.svg"
+    assert explain(THESIS, "--query", "again", "--svg", str(file)) == []
+    root = etree.parse(file).getroot()
+    assert root.findtext("{*}title") == "Join graph of again"
+    assert explain(THESIS, "--svg", str(file)) == []
+    assert etree.parse(file).getroot().findtext("{*}title") == "Join graph of q1, q2, q3, again, chain"
+
+
+def test_svg_of_a_store_draws_what_is_registered_there(tmp_path):
+    queries, state, file = write_queries(tmp_path, THESIS), tmp_path / "state", tmp_path / "graph.svg"
+    with Engine(state=state) as engine:
+        engine.subscribe(THESIS.replace("1 h", "2 h"))
+    result = call("explain", queries, "--query", "again", "--state", state, "--svg", file)
+    assert (result.exit_code, result.output) == (0, "")
+    assert "within 2 h" in file.read_text()
+
+
+def test_svg_into_a_directory_that_is_not_there_is_a_plain_error(tmp_path):
+    result = call("explain", write_queries(tmp_path, THESIS), "--svg", tmp_path / "none" / "graph.svg")
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: ") and "none" in result.stderr
