@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from mmqjp.present.groups import Group
 from mmqjp.present.item import Item
@@ -12,13 +13,15 @@ from mmqjp.present.times import Clock
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Matches to show. `total` is how many there are: more than are shown if only the newest are asked for."""
+    """Matches to show. `total` is how many there are, which may be more than are shown."""
 
     groups: list[Group]
     total: int
     clock: Clock
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The texts of the queries of each name, as far as they are known."""
+    which: Literal["newest", "first"] = "newest"
+    """Which of them are shown, if they are not all."""
 
     @property
     def shown(self) -> int:
@@ -34,7 +37,7 @@ class Report:
     def summary(self) -> str:
         """How many there are and are shown, in words."""
         if self.shown < self.total:
-            return f"the newest {self.shown:,} of {counted(self.total)}"
+            return f"the {self.which} {self.shown:,} of {counted(self.total)}"
         return counted(self.total)
 
 
