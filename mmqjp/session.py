@@ -21,6 +21,7 @@ from mmqjp.documents.watermarks import EARLIEST, by_stream, is_bounded, saved_wa
 from mmqjp.engine import Counters, Engine
 from mmqjp.garbage import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
+from mmqjp.queries.compile import CompiledQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.state.open_store import directory_bytes
 from mmqjp.state.retention import ID_RETENTION
@@ -29,7 +30,6 @@ from mmqjp.tables.documents import documents_by_id
 from templates.catalog import Catalog
 from xpath_stage.spark import SparkStage
 from xscl import Script
-from xscl.algebra.normal import NormalQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -210,9 +210,9 @@ class Session(Engine):
         stores of earlier formats, and the docids of its documents, in the query's order."""
         return self._components.outbox.matches_behind(outputs)
 
-    def removed_queries(self, name: str) -> dict[str, NormalQuery]:
-        """Returns the normal forms of the queries that were registered under a name and removed, by the ids of their
-        forms. Those that this version cannot read are left out."""
+    def removed_queries(self, name: str) -> dict[str, CompiledQuery]:
+        """Returns the queries that were registered under a name and removed, by the ids of their forms. Those that
+        this version cannot read are left out."""
         return self._components.stored_queries.removed(name)
 
     def documents(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, str]]:

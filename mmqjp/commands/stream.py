@@ -46,7 +46,7 @@ from mmqjp.service.fetching import Fetching
 from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
 from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.metrics import LOOPBACK, Metrics
-from mmqjp.service.question_runner import MAX_RUNNING, QUERY, QuestionRunner
+from mmqjp.service.question_runner import MAX_RUNNING, RUN_BESIDE, QuestionRunner
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.service.watcher import Polling
@@ -275,7 +275,7 @@ def stream(
             # On Spark one question may use half of the cores: two would leave none for the batches.
             max_running = 1 if session is not None else MAX_RUNNING
             questions = QuestionRunner(opened, spool, metrics, question_timeout, max_running=max_running)
-            common = opened, sources, sink, CommandQueue(spool, skip=(QUERY,)), metrics
+            common = opened, sources, sink, CommandQueue(spool, skip=RUN_BESIDE), metrics
             watches = session is None and trigger is not None
             watcher = beside.enter_context(closing(watch(sources, spool, metrics))) if watches else Polling()
             service_options = ServiceOptions(

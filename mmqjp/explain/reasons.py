@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,22 +11,17 @@ from mmqjp.answers.construct import Value
 from mmqjp.answers.output import node_order
 from mmqjp.answers.residual import holds
 from mmqjp.documents.record import Record
+from mmqjp.explain.findings import Filters, findings
+from mmqjp.explain.operands import Condition, JoinedValue, Operand, in_parts, operand_of
 from mmqjp.explain.terms import leaf_sides
 from xpath_stage.binder import Node, Part, Path, each_binding
-from xscl import to_xscl
-from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Or, VarPath
+from xscl.algebra.expressions import Expr
 from xscl.algebra.functions import derive
-from xscl.algebra.normal import Conjunct, NormalQuery, Side, Term, variables_of
+from xscl.algebra.normal import Conjunct, JoinOp, NormalQuery, Side, Term, variables_of
 from xscl.algebra.pattern import PatternNode
 
 CHARACTERS_PER_STEP = 256
 """Reading a node's text costs a step for this many characters."""
-
-
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Around the number of a variable in a text. They are no characters, so no query has them."""
-
-_NUMBERED = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
 class TooMuchWork(Exception):
@@ -35,62 +29,67 @@ class TooMuchWork(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """A node that took part: the name of its element, or of an attribute like "link/@href", its text, and the functions
-    applied to the text, the innermost first. `document` is the place of its document in the output's `documents`; None
-    for a node of another query's output."""
+class Timing:
+    """When the inputs of a join were, in microseconds: from the beginning of the left one to the end of the right one.
+    The join's `op` and `window`, None for INF, allow it. A chain has one of each of its joins."""
 
-    name: str
-    text: str
-    functions: tuple[str, ...] = ()
-    document: int | None = None
-
-    @property
-    def value(self) -> str:
-        """The text with the functions applied."""
-        value = self.text
-        for name in self.functions:
-            value = derive(name, value)
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedValue:
-    """A value join that held: its operands, whose values are equal."""
-
-    left: Operand
-    right: Operand
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Another condition on the documents that held: its text in parts, with the nodes where the query has variables."""
-
-    parts: tuple[str | Operand, ...]
+    op: JoinOp
+    window: int | None
+    left: tuple[int, int]
+    right: tuple[int, int]
 
     @property
-    def text(self) -> str:
-        """The condition, in which nodes stand by their names."""
-        return "".join(part if isinstance(part, str) else part.name for part in self.parts)
+    def distance(self) -> int:
+        """The time from the earlier beginning to the later end, which the window bounds."""
+        return max(self.left[1], self.right[1]) - min(self.left[0], self.right[0])
+
+    @property
+    def gap(self) -> int:
+        """How long after the end of the left input the right one begins. Negative if it begins before that."""
+        return self.right[0] - self.left[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What made an output: the value joins, those of inner joins first, and other conditions. A filter has neither."""
+    """What made an output: the value joins, those of inner joins first, and other conditions of joins. If it is asked
+    for, also when the inputs of the joins were, and the conditions on single documents in the `filters` of blocks."""
 
     joined: tuple[JoinedValue, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    filters: tuple[Condition, ...] = ()
 
-    def __add__(self, other: Reason) -> Reason:
-        return Reason(self.joined + other.joined, self.conditions + other.conditions)
-
-
-NO_REASON = Reason()
 
 _Bound = tuple[Record, int, Node]
 """A record, its place among the documents of the output (-1 for a published one), and a node of it."""
 
 _Binding = Mapping[str, _Bound]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A document that a block matched."""
+
+    side: Side
+    record: Record
+    place: int
+    nodes: Mapping[str, Node]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A joint binding of two inputs, which are as they were in time."""
+
+    conjunct: Conjunct
+    binding: _Binding
+    timing: Timing | None
+
+
+_Trail = tuple[_Leaf | _Held, ...]
+"""What was bound on the way to a joint binding, that of inner joins first."""
+
+_Joint = tuple[_Binding, _Trail, tuple[int, int]]
+"""A joint binding, its trail, and the time of its documents."""
 
 
 class ReasonSearch:
@@ -108,13 +107,15 @@ class ReasonSearch:
             if isinstance(entry.value, Term) and entry.key in nodes
         }
 
-    def reason(self) -> Reason | None:
-        """Returns the reason of a joint binding with the output's nodes, or None if there is none."""
+    def reason(self, filters: Filters | None = None) -> Reason | None:
+        """Returns the reason of a joint binding with the output's nodes, or None if there is none. With the `filters`
+        of the query's text, all is in it that a Reason has."""
         for conjunct in self._normal.conjuncts:
             if sum(1 for _ in leaf_sides(conjunct)) == len(self._parts):
-                for binding, reason in self._joint(conjunct, self._parts, self._selected):
+                op, window = self._normal.op, self._normal.window
+                for binding, trail, _ in self._joint(conjunct, self._parts, self._selected, op, window):
                     if self._has_the_nodes(binding):
-                        return reason
+                        return self._told(trail, filters)
         return None
 
     def _take(self, steps: int) -> None:
@@ -131,63 +132,73 @@ class ReasonSearch:
         return found == self._nodes
 
     def _joint(
-        self, conjunct: Conjunct, parts: Sequence[tuple[Record, int]], selected: Mapping[str, int | str]
-    ) -> Iterator[tuple[_Binding, Reason]]:
-        """Yields the joint bindings of a conjunctive query over its documents, and why each holds."""
+        self,
+        conjunct: Conjunct,
+        parts: Sequence[tuple[Record, int]],
+        selected: Mapping[str, int | str],
+        op: JoinOp | None,
+        window: int | None,
+    ) -> Iterator[_Joint]:
+        """Yields the joint bindings of a conjunctive query over its documents."""
         left_count = _blocks(conjunct.left)
         lefts = self._side(conjunct.left, parts[:left_count], selected)
         if conjunct.right is None:
-            yield from ((binding, reason + self._held(conjunct, binding)) for binding, reason in lefts)
+            yield from ((binding, (*trail, _Held(conjunct, binding, None)), times) for binding, trail, times in lefts)
             return
         rights = defaultdict(list)
-        for binding, reason in self._side(conjunct.right, parts[left_count:], selected):
-            rights[self._values(binding, [right for _, right in conjunct.joins])].append((binding, reason))
-        for binding, reason in lefts:
-            for other, inner in rights.get(self._values(binding, [left for left, _ in conjunct.joins]), ()):
+        for found in self._side(conjunct.right, parts[left_count:], selected):
+            rights[self._values(found[0], [right for _, right in conjunct.joins])].append(found)
+        for binding, trail, left in lefts:
+            for other, inner, right in rights.get(self._values(binding, [left for left, _ in conjunct.joins]), ()):
                 self._take(1)
                 both = {**binding, **other}
                 text_of = partial(self._text_of, both)
                 if all(holds(expr, text_of) for expr in conjunct.residual):
-                    yield both, reason + inner + self._held(conjunct, both)
+                    timing = None if op is None else Timing(op, window, left, right)
+                    times = min(left[0], right[0]), max(left[1], right[1])
+                    yield both, (*trail, *inner, _Held(conjunct, both, timing)), times
 
     def _side(
         self, side: Side, parts: Sequence[tuple[Record, int]], selected: Mapping[str, int | str]
-    ) -> Iterator[tuple[_Binding, Reason]]:
+    ) -> Iterator[_Joint]:
         if side.hidden is None:
             ((record, place),) = parts
             fixed = dict(_fixed(side.pattern, record, selected))
             for found in each_binding(Part(side.pattern), record.tree, fixed, self._take):
-                yield {var: (record, place, node) for var, node in found}, NO_REASON
+                nodes = dict(found)
+                binding: _Binding = {var: (record, place, node) for var, node in found}
+                yield binding, (_Leaf(side, record, place, nodes),), (record.t0, record.t1)
             return
         # Maps the inner join's names of variables to the outer ones. Variables without one are not visible outside.
-        carried = [child.var for child in side.pattern.children]
-        names = {inner: outer for inner, outer in zip(side.hidden.variables, carried, strict=True) if outer}
+        hidden, carried = side.hidden, [child.var for child in side.pattern.children]
+        names = {inner: outer for inner, outer in zip(hidden.variables, carried, strict=True) if outer}
         within = {inner: selected[outer] for inner, outer in names.items() if outer in selected}
-        for conjunct in side.hidden.conjuncts:
-            for binding, reason in self._joint(conjunct, parts, within):
-                yield {names[var]: bound for var, bound in binding.items() if var in names}, reason
+        for conjunct in hidden.conjuncts:
+            for binding, trail, times in self._joint(conjunct, parts, within, hidden.op, hidden.window):
+                yield {names[var]: bound for var, bound in binding.items() if var in names}, trail, times
 
-    def _held(self, conjunct: Conjunct, binding: _Binding) -> Reason:
-        joined = tuple(JoinedValue(*(self._operand(binding, term) for term in pair)) for pair in conjunct.joins)
-        return Reason(joined, tuple(self._condition(expr, binding) for expr in conjunct.residual))
+    def _told(self, trail: _Trail, filters: Filters | None) -> Reason:
+        joined: list[JoinedValue] = []
+        conditions: list[Condition] = []
+        timings: list[Timing] = []
+        found: list[Condition] = []
+        for step in trail:
+            if isinstance(step, _Held):
+                pairs = step.conjunct.joins
+                joined += (JoinedValue(*(self._operand(step.binding, term) for term in pair)) for pair in pairs)
+                conditions += (self._condition(expr, step.binding) for expr in step.conjunct.residual)
+                timings += () if step.timing is None or filters is None else (step.timing,)
+            elif filters is not None:
+                tree = step.record.tree
+                found += findings(step.side.pattern, tree, step.nodes, filters, step.place, self._take)
+        return Reason(tuple(joined), tuple(conditions), tuple(timings), tuple(found))
 
     def _condition(self, expr: Expr, binding: _Binding) -> Condition:
-        variables = list(dict.fromkeys(variables_of(expr)))
-        text = to_xscl(_with_names(expr, lambda var: f"{_OPEN}{variables.index(var)}{_CLOSE}"))
-        parts: list[str | Operand] = []
-        for place, part in enumerate(_NUMBERED.split(text)):
-            if place % 2:
-                parts.append(self._operand(binding, Term(variables[int(part)])))
-            elif part:
-                parts.append(part)
-        return Condition(tuple(parts))
+        return Condition(in_parts(expr, {var: self._operand(binding, Term(var)) for var in variables_of(expr)}))
 
     def _operand(self, binding: _Binding, term: Term) -> Operand:
-        record, place, (element, attribute) = binding[term.var]
-        name = _local(str(record.tree.elements[element].tag))
-        if attribute:
-            name += "/@" + _local(record.tree.attribute(element, attribute)[0])
-        return Operand(name, self._text(binding[term.var]), term.functions, None if place < 0 else place)
+        record, place, node = binding[term.var]
+        return operand_of(record.tree, node, term.functions, place, self._text(binding[term.var]))
 
     def _values(self, binding: _Binding, terms: Sequence[Term]) -> tuple[str, ...]:
         values = []
@@ -230,25 +241,3 @@ def _fixed(
                 yield path, (element, names.index(attribute[1:]) + 1)
     for number, child in enumerate(pattern.children):
         yield from _fixed(child, record, selected, (*path, number))
-
-
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
-
-
-def _with_names(expr: Expr, name_of: Callable[[str], str]) -> Expr:
-    """A condition in which variables have other names."""
-    match expr:
-        case VarPath(var=var):
-            return VarPath(name_of(var))
-        case Call(name=name, args=args):
-            return Call(name, tuple(_with_names(arg, name_of) for arg in args))
-        case Compare(op=op, left=left, right=right):
-            return Compare(op, _with_names(left, name_of), _with_names(right, name_of))
-        case And(args=args):
-            return And(tuple(_with_names(arg, name_of) for arg in args))
-        case Or(args=args):
-            return Or(tuple(_with_names(arg, name_of) for arg in args))
-        case Not(arg=arg):
-            return Not(_with_names(arg, name_of))
-    return expr

@@ -32,6 +32,25 @@ def window_text(microseconds: int | None) -> str:
     return to_xscl(Window(None if microseconds == INFINITE else microseconds))
 
 
+_DURATIONS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000))
+
+
+def duration_text(microseconds: int) -> str:
+    """Formats a time span with its two largest units; less than a second with its microseconds.
+
+    >>> duration_text(250_200_000_000), duration_text(60_000_000), duration_text(1_000_002), duration_text(-7)
+    ('2 d 21 h', '1 min', '1 s 2 µs', '-7 µs')
+    """
+    if microseconds < 0:
+        return f"-{duration_text(-microseconds)}"
+    for place, (unit, size) in enumerate(_DURATIONS):
+        if microseconds >= size:
+            rest, below = microseconds % size, _DURATIONS[place + 1] if place + 1 < len(_DURATIONS) else ("µs", 1)
+            more = f" {rest // below[1]:,} {below[0]}" if rest >= below[1] else ""
+            return f"{microseconds // size:,} {unit}{more}"
+    return f"{microseconds:,} µs"
+
+
 def names_of_others(targets: Iterable[Target], own: Collection[Owner]) -> str:
     """Returns the names of the owners of targets, except those in `own`. Long lists are cut short; nobody is ""."""
     names: dict[str, None] = {}

@@ -7,9 +7,11 @@ from itertools import islice
 
 from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
+from mmqjp.explain.findings import filters_of
 from mmqjp.explain.reasons import Reason, ReasonSearch, TooMuchWork
+from mmqjp.queries.compile import CompiledQuery
+from mmqjp.queries.model import Subscription
 from mmqjp.session import Session
-from xscl.algebra.normal import NormalQuery
 
 MOST_STEPS = 200_000
 """The most steps that the search for one reason takes: about a second."""
@@ -18,7 +20,10 @@ MOST_QUERIES = 100
 """For an answer of an earlier store, at most so many queries of its name are tried."""
 
 MOST_NAMES = 10_000
-"""The normal forms of removed queries are kept for so many names."""
+"""Removed queries are kept for so many names."""
+
+
+HasText = CompiledQuery | Subscription
 
 
 class Evidence:
@@ -26,7 +31,7 @@ class Evidence:
 
     def __init__(self, engine: Session) -> None:
         self._engine = engine
-        self._removed: dict[str, dict[str, NormalQuery]] = {}
+        self._removed: dict[str, dict[str, CompiledQuery]] = {}
         self._selecting: dict[str, bool] = {}
 
     def of(self, outputs: Sequence[Output]) -> list[Reason | None]:
@@ -47,7 +52,7 @@ class Evidence:
         if name not in self._selecting:
             if len(self._selecting) >= MOST_NAMES:
                 self._selecting.clear()
-            self._selecting[name] = any(not normal.star for normal in self._normal_forms(name, None))
+            self._selecting[name] = any(not query.normal.star for query in self._queries(name, None))
         return self._selecting[name]
 
     def _reason(
@@ -60,23 +65,24 @@ class Evidence:
                 continue
             parts = [known[part] for docid in docids for part in known[docid].parts]
             placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
-            for normal in self._normal_forms(output.query, form):
+            for query in self._queries(output.query, form):
                 try:
-                    reason = ReasonSearch(normal, output.nodes, placed, MOST_STEPS).reason()
+                    filters = filters_of(query.text) if query.normal.op is None else None
+                    reason = ReasonSearch(query.normal, output.nodes, placed, MOST_STEPS).reason(filters)
                 except TooMuchWork:
                     return None
                 if reason is not None:
                     return reason
         return None
 
-    def _normal_forms(self, name: str, form: str | None) -> list[NormalQuery]:
+    def _queries(self, name: str, form: str | None) -> list[HasText]:
         """The queries of a name with the form of an answer. Answers of earlier stores have None: all of the name."""
         living = (query for query in self._engine.registry.named(name) if form in (None, query.form_id))
-        found = [query.normal for query in islice(living, 1 if form else MOST_QUERIES)]
+        found: list[HasText] = list(islice(living, 1 if form else MOST_QUERIES))
         if found:
             return found
         if name not in self._removed:
             if len(self._removed) >= MOST_NAMES:
                 self._removed.clear()
             self._removed[name] = self._engine.removed_queries(name)
-        return [normal for known, normal in self._removed[name].items() if form in (None, known)]
+        return [query for known, query in self._removed[name].items() if form in (None, known)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from mmqjp.explain.reasons import Condition, JoinedValue, Operand
+from mmqjp.explain.operands import Condition, JoinedValue, Operand
+from mmqjp.explain.reasons import Timing
+from mmqjp.explain.terms import duration_text, window_text
 from mmqjp.present.item import clipped, line
 from mmqjp.present.match import Match
 
@@ -32,7 +34,30 @@ def why(match: Match) -> list[Fact]:
     if match.reason is None:
         return [(Word("plain", UNKNOWN),)]
     found = [*map(_equality, match.reason.joined), *map(_condition, match.reason.conditions)]
+    if not found:
+        found = [*map(_condition, match.reason.filters)]
     return list(dict.fromkeys(found)) or [(Word("plain", FILTERED),)]
+
+
+def filters(match: Match) -> list[Fact]:
+    """Returns the conditions on single documents that held, each once, if they were asked for."""
+    return list(dict.fromkeys(map(_condition, () if match.reason is None else match.reason.filters)))
+
+
+def timings(match: Match) -> list[Fact]:
+    """Returns how far apart the inputs of the joins were, if it was asked for."""
+    return [_timing(one) for one in (() if match.reason is None else match.reason.timings)]
+
+
+def _timing(timing: Timing) -> Fact:
+    op = Word("name", timing.op)
+    if timing.distance:
+        far = Word("plain", f"{duration_text(timing.distance)} from the first to the last; ")
+    else:
+        far = Word("plain", "at the same time; ")
+    if timing.window is None:
+        return far, op, Word("plain", " allows any time")
+    return far, op, Word("plain", f" allows {window_text(timing.window)}")
 
 
 def values(match: Match) -> list[tuple[str, str]]:
@@ -74,9 +99,16 @@ def _condition(condition: Condition) -> Fact:
             words.append(Word("plain", "".join(char if char.isprintable() else "\ufffd" for char in part)))
             continue
         words.append(_name(part.name))
-        if len(part.text) <= MOST_CHARACTERS:  # the content of an item would hide everything else
+        if len(part.text) <= MOST_CHARACTERS and not _is_stated(
+            part.text, condition
+        ):  # the content of an item would hide everything else
             words += [_SPACE, Word("value", _short(part))]
     return tuple(words)
+
+
+def _is_stated(text: str, condition: Condition) -> bool:
+    """Whether a condition says no more than that a node has this text."""
+    return condition.parts[1:] == (' = "{}"'.format(text.replace('"', '""')),)
 
 
 def _name(text: str) -> Word:

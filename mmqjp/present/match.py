@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mmqjp.answers.output import Output
-from mmqjp.explain.reasons import Condition, JoinedValue, Operand, Reason
+from mmqjp.explain.operands import Condition, JoinedValue, Operand
+from mmqjp.explain.reasons import Reason, Timing
 from mmqjp.present.item import Item
 
 
@@ -48,22 +49,32 @@ class Match:
 
 def _why(reason: Reason) -> dict[str, Any]:
     joined = [asdict(one) | {"value": one.left.value} for one in reason.joined]
-    conditions = [
+    conditions, filters = map(_conditions, (reason.conditions, reason.filters))
+    timings = [asdict(one) | {"distance": one.distance, "gap": one.gap} for one in reason.timings]
+    return {"joined": joined, "conditions": conditions, "filters": filters, "timings": timings}
+
+
+def _conditions(found: Iterable[Condition]) -> list[dict[str, Any]]:
+    return [
         {"text": one.text, "parts": [part if isinstance(part, str) else asdict(part) for part in one.parts]}
-        for one in reason.conditions
+        for one in found
     ]
-    return {"joined": joined, "conditions": conditions}
 
 
 def _reason(found: Mapping[str, Any]) -> Reason:
     return Reason(
         tuple(JoinedValue(_operand(one["left"]), _operand(one["right"])) for one in found["joined"]),
-        tuple(
-            Condition(tuple(part if isinstance(part, str) else _operand(part) for part in one["parts"]))
-            for one in found["conditions"]
-        ),
+        _read_conditions(found["conditions"]),
+        tuple(Timing(one["op"], one["window"], tuple(one["left"]), tuple(one["right"])) for one in found["timings"]),
+        _read_conditions(found["filters"]),
+    )
+
+
+def _read_conditions(found: Iterable[Mapping[str, Any]]) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(tuple(part if isinstance(part, str) else _operand(part) for part in one["parts"])) for one in found
     )
 
 
 def _operand(found: Mapping[str, Any]) -> Operand:
-    return Operand(found["name"], found["text"], tuple(found["functions"]), found["document"])
+    return Operand(found["name"], found["text"], tuple(found["functions"]), found["document"], found["node"])

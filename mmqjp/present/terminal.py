@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
@@ -39,7 +41,13 @@ def print_heading(name: str, about: str, out: Console) -> None:
 
 
 def print_match(match: Match, clock: Clock, out: Console) -> None:
-    """Prints a match: its documents, and why they matched."""
+    """Prints a match: its documents, and why they matched, with an empty line behind it."""
+    print_rows(match, clock, out)
+    out.print()
+
+
+def print_rows(match: Match, clock: Clock, out: Console) -> None:
+    """Prints a match without the empty line."""
     for place, item in enumerate(match.items):
         time = "" if item.time is None else clock.minute(item.time)
         title = Text()
@@ -47,11 +55,15 @@ def print_match(match: Match, clock: Clock, out: Console) -> None:
             title.append(part, style="bold underline" if marked and out.is_terminal else "bold")
         _print_row(Text(time, style="dim"), title, out)
         _print_source(item, out)
-    for number, fact in enumerate(why(match)):
-        _print_row(Text("because" if not number else "", style="dim", justify="right"), _fact(fact), out)
+    print_facts("because", why(match), out)
     for name, text in values(match):
         _print_row(Text(""), Text(f"{name}: ", style="cyan").append(text, style="default"), out)
-    out.print()
+
+
+def print_facts(label: str, facts: Iterable[Fact], out: Console) -> None:
+    """Prints facts, one below the other, with a label before the first."""
+    for number, fact in enumerate(facts):
+        _print_row(Text(label if not number else "", style="dim", justify="right"), _fact(fact), out)
 
 
 def _print_row(first: Text, second: Text, out: Console) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from common.progress import followed
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import StoreError
-from mmqjp.queries.compile import Compiler, StoredQuery
+from mmqjp.queries.compile import CompiledQuery, Compiler, StoredQuery
 from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width_of
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.queries import TABLES, added_at, removed_texts
@@ -23,7 +23,6 @@ from mmqjp.tables.table_rows import TableRows
 from templates.catalog import Catalog, SharedStep
 from templates.shared_rows import RowKey
 from templates.template import Shape
-from xscl.algebra.normal import NormalQuery
 from xscl.algebra.pattern_json import from_json, to_json
 
 _PLACEMENT_COLUMNS = "place template variables op window_us streams"
@@ -168,14 +167,14 @@ class StoredQueries:
         """Returns when a query was added, in microseconds."""
         return added_at(self._store, qid)
 
-    def removed(self, name: str) -> dict[str, NormalQuery]:
-        """Returns the normal forms of the queries that were registered under a name and removed, by the ids of their
-        forms. Those that this version cannot read are left out."""
+    def removed(self, name: str) -> dict[str, CompiledQuery]:
+        """Returns the queries that were registered under a name and removed, by the ids of their forms. Those that
+        this version cannot read are left out."""
         found = {}
         for text in removed_texts(self._store, name):
             with suppress(StoreError):
                 query = Compiler().compile_text(text)
-                found[query.form_id] = query.normal
+                found[query.form_id] = query
         return found
 
     # ------------------------------------------------------------ writing

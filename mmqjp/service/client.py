@@ -14,7 +14,7 @@ from common.errors import InputError
 from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.service.commands import LOOKUPS, CommandQueue, run_command
 from mmqjp.service.log import NullLog
-from mmqjp.service.question_runner import QUERY
+from mmqjp.service.question_runner import RUN_BESIDE
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.session import Session
 from mmqjp.state.ownership import InUse, ReadLock, is_held
@@ -22,7 +22,7 @@ from mmqjp.state.ownership import InUse, ReadLock, is_held
 POLL = 0.05
 """Seconds between two looks for the answer."""
 
-READ_ONLY = frozenset((*LOOKUPS, QUERY))
+READ_ONLY = frozenset((*LOOKUPS, *RUN_BESIDE))
 """The commands that change nothing."""
 
 
@@ -62,7 +62,7 @@ class Client:
         """The result of a read-only command that this process can run itself; None if it cannot."""
         if do not in READ_ONLY:
             return None
-        with self.reading(beside=do == QUERY) as engine:
+        with self.reading(beside=do in RUN_BESIDE) as engine:
             return None if engine is None else run_command(engine, Command("", do, arguments))
 
     @contextmanager

@@ -12,9 +12,9 @@ from mmqjp.queries.changes import MetadataFor, UnknownQuery
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log
 from mmqjp.service.match_pages import MATCHES, page_of_matches
-from mmqjp.service.question_runner import QUERY
+from mmqjp.service.question_runner import RUN_BESIDE, question_of
 from mmqjp.service.spool import Command, CommandResult, Spool
-from mmqjp.service.sql_question import SqlQuestion, run_question
+from mmqjp.service.sql_question import answered
 from mmqjp.service.status import status
 from mmqjp.session import Session
 from mmqjp.tables.commit_metadata import CommitMetadata
@@ -51,8 +51,8 @@ class CommandQueue:
 def run_command(engine: Session, command: Command) -> CommandResult:
     """Runs a command, unless it was already run before the process was killed, and returns its result."""
     try:
-        if command.do == QUERY:
-            return run_question(engine, SqlQuestion.of(command.arguments))
+        if command.do in RUN_BESIDE:
+            return answered(*question_of(engine, command))
         if (lookup := LOOKUPS.get(command.do)) is not None:
             return CommandResult(lookup(engine, command.arguments))
         if (change := CHANGES.get(command.do)) is None:
@@ -64,7 +64,7 @@ def run_command(engine: Session, command: Command) -> CommandResult:
         return CommandResult(names)
     except Exception as error:
         # A change that fails through a bug or the store ends the service: nobody knows what state it left.
-        if not isinstance(error, InputError) and command.do not in {*LOOKUPS, QUERY}:
+        if not isinstance(error, InputError) and command.do not in {*LOOKUPS, *RUN_BESIDE}:
             raise
         text = str(error)
         return CommandResult(error=text.strip() or type(error).__name__)
@@ -152,4 +152,4 @@ def _status(engine: Session, arguments: Mapping[str, Any]) -> object:
 
 
 LOOKUPS: Mapping[str, Lookup] = {"list": _list, "show": _show, "status": _status, MATCHES: page_of_matches}
-"""Commands that only read, apart from QUERY. They run between two batches."""
+"""Commands that only read, apart from those that run beside the batches. They run between two batches."""

@@ -1,4 +1,4 @@
-"""Runs the questions put to a service, beside its loop and each in its own thread."""
+"""Runs the questions put to a service, in SQL and others, beside its loop and each in its own thread."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from functools import partial
 from threading import Event, Thread
 from types import TracebackType
 
+from mmqjp.service.beside import BESIDE, LOGGED, Beside
 from mmqjp.service.log import Log
 from mmqjp.service.spool import Command, CommandResult, Spool
-from mmqjp.service.sql_question import POLL, MonotonicClock, RunningQuestion, SqlQuestion
+from mmqjp.service.sql_question import MAX_SECONDS, POLL, Answering, MonotonicClock, RunningQuestion, SqlQuestion
 from mmqjp.session import Session
 
 QUERY = "query"
 """The command that is a question in SQL."""
+
+RUN_BESIDE = (QUERY, *BESIDE)
+"""The commands that this runs."""
 
 MAX_RUNNING = 2
 """How many questions run at the same time by default. The others wait."""
@@ -24,8 +28,17 @@ ENDING = "the service is stopping: ask again later"
 MEMORY_NEEDED = "a batch needs the memory: ask again later, or for less"
 
 
+def question_of(engine: Session, command: Command) -> tuple[Answering, float | None]:
+    """Returns the question that a command puts, and its time in seconds (None: no limit). Raises KeyError, TypeError or
+    ValueError if it is none."""
+    if command.do in BESIDE:
+        return Beside(engine, BESIDE[command.do], command.arguments), command.arguments.get("seconds", MAX_SECONDS)
+    asked = SqlQuestion.of(command.arguments)
+    return engine.question(asked.sql, asked.bounds), asked.seconds
+
+
 class QuestionRunner:
-    """A context manager: inside it, the `query` commands of a spool are answered.
+    """A context manager: inside it, the commands of a spool that are questions are answered.
 
     No question may take more than `max_seconds`, whatever it asks for (None: as long as it asks for). At most
     `max_running` run at the same time. `log` must be safe to call from several threads.
@@ -69,7 +82,7 @@ class QuestionRunner:
         A command has gone when it was missed twice: some file systems miss a file while another one is removed.
         """
         missed: set[str] = set()
-        waiting = {command.id: command for command in self._spool.waiting_of(QUERY)}
+        waiting = {command.id: command for command in self._spool.waiting_of(*RUN_BESIDE)}
         for id, question in list(self._running.items()):
             if question.look():
                 del self._running[id]
@@ -85,9 +98,8 @@ class QuestionRunner:
     def _begin(self, command: Command) -> None:
         report = partial(self._report, command)
         try:
-            asked = SqlQuestion.of(command.arguments)
-            limits = [seconds for seconds in (asked.seconds, self._max_seconds) if seconds is not None]
-            question = self._engine.question(asked.sql, asked.bounds)
+            question, asked_seconds = question_of(self._engine, command)
+            limits = [seconds for seconds in (asked_seconds, self._max_seconds) if seconds is not None]
             self._running[command.id] = RunningQuestion(question, min(limits, default=None), report, self._clock)
         except (KeyError, TypeError, ValueError) as error:
             report(CommandResult(error=f"not a question: {error}"))
@@ -100,7 +112,8 @@ class QuestionRunner:
             error = {"error": str(failure)}
             with suppress(OSError):
                 self._spool.withdraw(command)
-        self._log.event("command", do=command.do, sql=command.arguments.get("sql"), **error)
+        asked = {key: value for key, value in command.arguments.items() if key in LOGGED}
+        self._log.event("command", do=command.do, **asked, **error)
 
     def _run(self) -> None:
         while not self._stop.wait(POLL):

@@ -82,13 +82,13 @@ class Spool:
                 self.answer(Command(path.stem, "", {}), CommandResult(error=f"{path} is not a command: {error}"))
         return found
 
-    def waiting_of(self, do: str) -> list[Command]:
-        """The waiting commands of one kind, oldest first."""
+    def waiting_of(self, *kinds: str) -> list[Command]:
+        """The waiting commands of some kinds, oldest first."""
         found = []
         for path in self._paths():
             with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # withdrawn, or not a command
                 found.append(_command(path))
-        return [command for command in found if command.do == do]
+        return [command for command in found if command.do in kinds]
 
     def is_waiting(self, id: str) -> bool:
         """Whether a command is waiting. Sure where a listing is not: it may miss one while another is removed."""

@@ -1,4 +1,4 @@
-"""A question in SQL: it runs in its own thread and is interrupted when its time is over."""
+"""A question: it runs in its own thread and is interrupted when its time is over."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from join_stage.store.reading import Bounds, Question, QuestionInterrupted
+from join_stage.store.reading import Bounds, QuestionInterrupted
 from mmqjp.loading import QUESTION_THREAD
 from mmqjp.service.json_values import column_values
 from mmqjp.service.spool import CommandResult
-from mmqjp.session import Session
 
 MAX_SECONDS, MAX_ROWS, MAX_BYTES = 30.0, 100_000, 64 << 20
 """The default limits of a question: its time in seconds, and the rows and bytes of its answer."""
@@ -44,12 +43,22 @@ class SqlQuestion:
         return SqlQuestion(arguments["sql"], arguments.get("seconds", MAX_SECONDS), bounds)
 
 
+class Answering(Protocol):
+    """What answers a question: a `Question` of a store, or anything else that may be interrupted."""
+
+    def answer(self) -> Any:
+        """Returns the answer, as rows or as JSON has it. Raises QuestionInterrupted soon after it was interrupted."""
+
+    def interrupt(self) -> None:
+        """Ends it. May be called from any thread, at any time, and repeatedly."""
+
+
 class RunningQuestion:
     """A question that runs in its own thread. `report` receives its result or error, exactly once, from any thread."""
 
     def __init__(
         self,
-        question: Question,
+        question: Answering,
         seconds: float | None,
         report: Callable[[CommandResult], object],
         clock: MonotonicClock = time.monotonic,
@@ -106,10 +115,10 @@ class RunningQuestion:
                 self._done.set()
 
 
-def run_question(engine: Session, question: SqlQuestion, clock: MonotonicClock = time.monotonic) -> CommandResult:
+def answered(question: Answering, seconds: float | None, clock: MonotonicClock = time.monotonic) -> CommandResult:
     """Runs a question and returns its result. If this thread is interrupted, so is the question."""
     found: list[CommandResult] = []
-    running = RunningQuestion(engine.question(question.sql, question.bounds), question.seconds, found.append, clock)
+    running = RunningQuestion(question, seconds, found.append, clock)
     try:
         while not running.wait(POLL):
             running.look()
@@ -120,7 +129,9 @@ def run_question(engine: Session, question: SqlQuestion, clock: MonotonicClock =
     return found[0]
 
 
-def _as_json(found: pa.Table) -> dict[str, Any]:
-    """A table as lists, which JSON can hold. Two columns may have the same name."""
+def _as_json(found: Any) -> Any:
+    """An answer as JSON can hold it: rows as lists. Two columns may have the same name."""
+    if not isinstance(found, pa.Table):
+        return found
     columns = [column_values(column) for column in found.columns]
     return {"columns": found.column_names, "rows": [list(row) for row in zip(*columns, strict=True)]}

@@ -74,7 +74,7 @@ q2  1 match
 ────────────────────────────────────────────────────────────────────────────────────────────────────
 2026-01-03 00:00  Ada
                   blog of S
-         because  passes the filter
+         because  author = "Ada"
 
 3 matches, times in UTC
 """

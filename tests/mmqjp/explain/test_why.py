@@ -10,7 +10,8 @@ import mmqjp.demo
 from feeds import read_documents
 from feeds.document import Document
 from mmqjp.explain import why
-from mmqjp.explain.reasons import Condition, JoinedValue, Operand, Reason
+from mmqjp.explain.operands import Condition, JoinedValue, Operand
+from mmqjp.explain.reasons import Reason
 from mmqjp.explain.why import Evidence
 from mmqjp.session import Session
 from tests.oracle.values import DERIVED

@@ -14,7 +14,8 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from mmqjp.answers.output import Output
-from mmqjp.explain.reasons import Condition, JoinedValue, Operand, Reason
+from mmqjp.explain.operands import Condition, JoinedValue, Operand
+from mmqjp.explain.reasons import Reason
 from mmqjp.present.data_formats import write_csv, write_json, write_json_lines
 from mmqjp.present.facts import FILTERED, UNKNOWN, plain, values, why
 from mmqjp.present.groups import Spool

@@ -22,7 +22,7 @@ from mmqjp.service.client import Client
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.question_runner import ABANDONED, ENDING, MAX_RUNNING, MEMORY_NEEDED, QUERY, QuestionRunner
 from mmqjp.service.spool import Command, CommandResult, Spool
-from mmqjp.service.sql_question import GRACE, RunningQuestion, SqlQuestion, run_question
+from mmqjp.service.sql_question import GRACE, RunningQuestion, answered
 from mmqjp.session import Session
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession
@@ -108,14 +108,14 @@ def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
 def test_a_question_that_is_waited_for_goes_with_whoever_waits(place: Directory, monkeypatch: pytest.MonkeyPatch):
     with Session("duckdb", state=place.state) as engine:
         clock = Clock()
-        assert run_question(engine, SqlQuestion("SELECT 1 AS a, 2 AS a"), clock) == CommandResult(
+        assert answered(engine.question("SELECT 1 AS a, 2 AS a"), 30, clock) == CommandResult(
             {"columns": ["a", "a"], "rows": [[1, 2]]}
         )
         clock = Clock()
         monkeypatch.setattr(RunningQuestion, "look", lambda asked: (_ for _ in ()).throw(KeyboardInterrupt))
         monkeypatch.setattr("mmqjp.service.sql_question.POLL", 0.001)
         with pytest.raises(KeyboardInterrupt):
-            run_question(engine, SqlQuestion(CROSSED), clock)
+            answered(engine.question(CROSSED), 30, clock)
         assert engine.sql("SELECT 1 AS a")["a"].to_pylist() == [1]
 
 
@@ -179,7 +179,7 @@ def test_a_question_goes_on_if_its_command_is_missed_once(place: Directory, monk
     """A directory that changes while it is listed may give a file neither before nor after."""
 
     class Missing(Spool):
-        def waiting_of(self, do: str) -> list[Command]:
+        def waiting_of(self, *kinds: str) -> list[Command]:
             return []
 
     with Session("duckdb", state=place.state) as engine, ended(asking(place, engine, Events(), Clock())) as questions:

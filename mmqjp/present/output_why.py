@@ -1,0 +1,172 @@
+"""Why a single output came about: its match with all of its reason, and the outputs of other queries behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from common.errors import InputError
+from join_stage.store.protocol import StoreError
+from mmqjp.answers.output import Output, read_nodes
+from mmqjp.documents.record import Record
+from mmqjp.documents.record_rows import record_of
+from mmqjp.explain.findings import filters_of
+from mmqjp.explain.reasons import Reason, ReasonSearch, TooMuchWork
+from mmqjp.explain.why import MOST_QUERIES, MOST_STEPS
+from mmqjp.present.item import Item, item_of, missing_item
+from mmqjp.present.match import Match
+from mmqjp.present.selected import selected
+from mmqjp.queries.compile import CompiledQuery, Compiler
+from mmqjp.tables.lookup import (
+    Row,
+    Select,
+    documents_by_docid,
+    documents_by_id,
+    matches_of,
+    output_by_id,
+    output_by_seq,
+    outputs_by_id,
+    texts_of,
+)
+
+ID_LENGTH, LISTED = 32, 5
+"""The length of an id in hexadecimal digits, and how many ids with one beginning an error lists."""
+
+MOST_MATCHES = 100
+"""At most so many of the matches behind an output are searched for its bindings."""
+
+_ID = re.compile(r"[0-9a-f]{1,32}")
+
+
+class NoOutput(InputError, LookupError):
+    """There is no output of an id or number, or there are several that begin so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """An output of another query that fed this one: its id, and the query. `documents` are the places of its documents
+    among those of the match."""
+
+    id: str
+    query: str
+    documents: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputWhy:
+    """Why an output came about. `text` is that of its query, "" if it is not known."""
+
+    match: Match
+    fed: tuple[Fed, ...] = ()
+    text: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON object: that of the match, with `fed` and `text`."""
+        return self.match.to_dict() | {"fed": [asdict(one) for one in self.fed], "text": self.text}
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> OutputWhy:
+        """Returns what such an object says."""
+        fed = tuple(Fed(one["id"], one["query"], tuple(one["documents"])) for one in found["fed"])
+        return OutputWhy(Match.from_dict(found), fed, found["text"])
+
+
+def why_output(select: Select, asked: str) -> OutputWhy:
+    """Returns why an output came about, given its id, a beginning of it that no other has, or its number (`seq`).
+
+    `select` answers questions over the store. Takes at most a few seconds: what is too large to search has no reason.
+    Raises NoOutput, and what `select` raises.
+    """
+    row = _found(select, asked.strip().lower())
+    output = Output(
+        row["query"], row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), read_nodes(row["nodes"]),
+        row["xml"], row["id"], row["seq"],
+    )  # fmt: skip
+    behind = matches_of(select, row)[:MOST_MATCHES]
+    records = _records(select, {docid for docids in behind for docid in docids})
+    records |= _records(select, {part for record in records.values() for part in record.parts} - records.keys())
+    texts = texts_of(select, output.query, row["form"], MOST_QUERIES)
+    queries = {text: query for text in texts if (query := _compiled(text)) is not None}
+    sources = list(zip(output.documents, output.streams, strict=True))
+    items = tuple(_items(select, sources))
+    parts = next((found for docids in behind if (found := _parts(docids, records))), ())
+    reason, text = _reason(output, [_parts(docids, records) for docids in behind], sources, queries)
+    shown = selected(output.xml) if any(not query.normal.star for query in queries.values()) else ()
+    return OutputWhy(Match(output, items, reason, shown), _fed(parts), text or next(iter(texts), ""))
+
+
+def _found(select: Select, asked: str) -> Row:
+    if asked.isdecimal() and len(asked) < ID_LENGTH - 13 and (row := output_by_seq(select, int(asked))) is not None:
+        return row
+    if not _ID.fullmatch(asked):
+        raise NoOutput(f"{asked!r:.80} is neither the id of an output, nor the beginning of one, nor its number (seq)")
+    found = outputs_by_id(select, asked, LISTED + 1)
+    if not found:
+        raise NoOutput(f"no output has the id {asked}, nor one that begins so; mmqjp matches shows what there is")
+    if len(found) > 1:
+        listed = ", ".join(f"{id} of {query}" for id, _, query in found[:LISTED])
+        more = " and others" if len(found) > LISTED else ""
+        raise NoOutput(f"several outputs have ids that begin with {asked}: {listed}{more}")
+    id, seq, _ = found[0]
+    row = output_by_id(select, id, seq)
+    if row is None:
+        raise NoOutput(f"the output {id} was dropped in the meantime")
+    return row
+
+
+def _records(select: Select, docids: set[int]) -> dict[int, Record]:
+    return {record.docid: record for record in map(record_of, documents_by_docid(select, docids))}
+
+
+def _items(select: Select, sources: Sequence[tuple[str, str]]) -> Iterator[Item]:
+    found = documents_by_id(select, {id for id, _ in sources})
+    stored = {(row["id"], row["stream"]): row for row in found if row["kind"] == "external"}
+    for id, stream in sources:
+        row = stored.get((id, stream))
+        yield missing_item(id, stream) if row is None else item_of(id, stream, row["t0"], row["xml"])
+
+
+def _compiled(text: str) -> CompiledQuery | None:
+    """A stored query, or None if this version cannot read it."""
+    with suppress(StoreError):
+        return Compiler().compile_text(text)
+    return None
+
+
+def _parts(docids: Sequence[int], records: Mapping[int, Record]) -> tuple[Record, ...]:
+    """The documents of the query's blocks; none if one of them is no longer stored."""
+    if not all(docid in records and all(part in records for part in records[docid].parts) for docid in docids):
+        return ()
+    return tuple(records[part] for docid in docids for part in records[docid].parts)
+
+
+def _reason(
+    output: Output,
+    behind: Sequence[tuple[Record, ...]],
+    sources: Sequence[tuple[str, str]],
+    queries: Mapping[str, CompiledQuery],
+) -> tuple[Reason | None, str]:
+    """The reason of an output, and the text of its query; None if it cannot be told."""
+    places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
+    for parts in filter(None, behind):
+        placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
+        for text, query in queries.items():
+            try:
+                reason = ReasonSearch(query.normal, output.nodes, placed, MOST_STEPS).reason(filters_of(text))
+            except TooMuchWork:
+                return None, text
+            if reason is not None:
+                return reason, text
+    return None, ""
+
+
+def _fed(parts: Sequence[Record]) -> tuple[Fed, ...]:
+    found, place = list[Fed](), 0
+    for part in parts:
+        if part.kind == "published":
+            found.append(Fed(part.id, part.stream, tuple(range(place, place + len(part.sources)))))
+        place += len(part.sources)
+    return tuple(found)

@@ -1,0 +1,65 @@
+"""`mmqjp why`: what it prints of a store that nobody holds, and beside the batches of one that a service holds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mmqjp.service.beside import WHY
+from mmqjp.service.client import Client
+from mmqjp.service.question_runner import QuestionRunner
+from mmqjp.service.spool import Spool
+from mmqjp.session import Session
+from tests.support.cli import mmqjp, write_documents, write_queries
+from tests.support.service import Events
+
+
+@pytest.fixture
+def story(tmp_path, monkeypatch):
+    """A state with the three matches of the small story."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    queries, documents, state = write_queries(tmp_path), write_documents(tmp_path / "documents.jsonl"), tmp_path / "s"
+    result = mmqjp("run", "--queries", queries, "--documents", documents, "--state", state, "--output", tmp_path / "o")
+    assert result.exit_code == 0, result.stderr
+    return state
+
+
+SHOWN = """\
+book_blog  output {id}, number 0, at 2026-01-03T00:00:00Z
+────────────────────────────────────────────────────────────────────────────────────────────────────
+2026-01-01 00:00  Ada
+                  book of S
+2026-01-03 00:00  Ada
+                  blog of S
+         because  same author "Ada"
+           times  2 d from the first to the last; FOLLOWED BY allows 1 w
+
+"""
+
+
+def test_an_output_of_a_store_that_nobody_holds(story):
+    found = json.loads(mmqjp("why", "0", "--state", story, "--json").stdout)
+    result = mmqjp("why", found["id"][:10], "--state", story, "--utc")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(SHOWN.format(id=found["id"]))
+    assert found["why"]["joined"][0]["value"] == "Ada" and found["fed"] == []
+
+
+def test_a_service_answers_beside_its_batches(story):
+    alone = json.loads(mmqjp("why", "0", "--state", story, "--json").stdout)
+    with Session("duckdb", state=story) as engine, QuestionRunner(engine, Spool(story), events := Events()):
+        asked = Client(story, lambda: pytest.fail("another process holds it"), 30)
+        assert asked.ask(WHY, {"id": alone["id"]}) == alone
+        assert events.named("command") == [{"do": "why", "id": alone["id"]}]
+        for arguments, said in (({"id": "x"}, "is neither"), ({}, "lacks its id"), ({"id": "0" * 32}, "no output has")):
+            with pytest.raises(ValueError, match=said):
+                asked.ask(WHY, arguments)
+
+
+def test_what_is_no_output_is_an_error_in_one_line(story):
+    result = mmqjp("why", "ffff", "--state", story)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "mmqjp: error: no output has the id ffff, nor one that begins so; mmqjp matches shows what there is\n"
+    )

@@ -1,0 +1,168 @@
+"""Why an output came about: how it is named, what fed it, what is said of what has gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from feeds.document import Document
+from mmqjp.explain.operands import Operand
+from mmqjp.explain.reasons import Reason, Timing
+from mmqjp.present import output_why
+from mmqjp.present.facts import UNKNOWN, filters, plain, timings, why
+from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
+from mmqjp.session import Session
+from mmqjp.tables.lookup import Select, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOUR = 3_600_000_000
+MINUTE = 60_000_000
+CHAIN = (
+    'FROM S/a->x[./k = "1"][contains(./t, "b")] FOLLOWED BY {x = y, 1 h} S/b->y PUBLISH p; '
+    "FROM p//a->l FOLLOWED BY {l = r, INF} S/c->r PUBLISH q"
+)
+
+
+def select_of(engine: Session) -> Select:
+    return lambda sql: engine.question(sql).answer()
+
+
+def chain(engine: Session) -> None:
+    engine.subscribe(CHAIN)
+    xmls = ("<a><k>1</k><t>abc</t></a>", "<b>1abc</b>", "<c>1abc</c>")
+    engine.process([Document(f"d{number}", xml, time=number * MINUTE) for number, xml in enumerate(xmls, 1)])
+
+
+def test_an_output_is_named_by_its_id_a_beginning_of_it_or_its_number():
+    with Session("duckdb") as engine:
+        chain(engine)
+        for output in engine.outputs():
+            for asked in (output.id, output.id[:8].upper(), f" {output.seq} "):
+                assert why_output(select_of(engine), asked).match.output == output
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("", "'' is neither"),
+        ("it's", '"it\'s" is neither'),
+        ("f" * 33, "is neither"),
+        ("9" * 40, "is neither"),
+        ("f" * 32, "no output has the id ffff"),
+        ("77", "no output has the id 77"),
+        ("%", "'%' is neither"),
+    ],
+)
+def test_what_is_no_output_is_said(asked: str, said: str):
+    with Session("duckdb") as engine:
+        chain(engine)
+        with pytest.raises(NoOutput, match=said):
+            why_output(select_of(engine), asked)
+
+
+def test_a_beginning_that_several_ids_have_is_said_with_these():
+    with Session("duckdb") as engine:
+        engine.subscribe("FROM S/a->x PUBLISH all_of_them")
+        engine.process([Document(f"d{number}", "<a/>", time=number) for number in range(200)])
+        first = next(o.id[0] for o in engine.outputs() if not o.id[0].isdecimal())
+        with pytest.raises(NoOutput, match=f"several outputs have ids that begin with {first}: .* and others"):
+            why_output(select_of(engine), first)
+
+
+def test_all_that_held_is_told_and_what_fed_the_output():
+    with Session("duckdb") as engine:
+        chain(engine)
+        one, other = (why_output(select_of(engine), output.id) for output in engine.outputs())
+    assert [plain(fact) for fact in filters(one.match)] == ['contains(t "abc", "b")', 'k = "1"']
+    assert [plain(fact) for fact in why(one.match)] == ['a "1abc" = b "1abc"'.replace(' "1abc" = b', " = b")]
+    assert [plain(fact) for fact in timings(one.match)] == ["1 min from the first to the last; FOLLOWED BY allows 1 h"]
+    assert (one.fed, other.fed) == ((), (Fed(one.match.output.id, "p", (0, 1)),))
+    assert [plain(fact) for fact in timings(other.match)] == [
+        "2 min from the first to the last; FOLLOWED BY allows any time"
+    ]
+    assert [item.time for item in other.match.items] == [MINUTE, 2 * MINUTE, 3 * MINUTE]
+    assert other.text.endswith("PUBLISH q")
+    for found in (one, other):
+        assert OutputWhy.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_a_chain_has_the_time_of_each_of_its_joins_and_the_nodes_of_all_operands():
+    with Session("duckdb") as engine:
+        engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 1 h} S/b/l->y JOIN {y = z, INF} S/c->z")
+        xmls = ("<a>v</a>", "<b><l>v</l></b>", "<c>v</c>")
+        engine.process([Document(f"d{number}", xml, time=number * MINUTE) for number, xml in enumerate(xmls)])
+        found = why_output(select_of(engine), "0")
+    assert found.match.reason is not None
+    assert found.match.reason.timings == (
+        Timing("FOLLOWED BY", HOUR, (0, 0), (MINUTE, MINUTE)),
+        Timing("JOIN", None, (0, MINUTE), (2 * MINUTE, 2 * MINUTE)),
+    )
+    assert [(one.left.node, one.right.node) for one in found.match.reason.joined] == [(0, 1), (1, 0)]
+    assert found.match.reason.joined[0].left == Operand("a", "v", (), 0)
+
+
+def test_an_output_of_a_removed_query_and_one_whose_documents_have_gone(tmp_path: Path):
+    with Session("duckdb", state=tmp_path, now=lambda: 20 * HOUR, lateness=0) as engine:
+        engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 6 h} S/b->y PUBLISH gone")
+        for xml, hour in {"<a>v</a>": 1, "<b>v</b>": 5}.items():
+            engine.process([Document(xml, xml, time=hour * HOUR)])
+        engine.unsubscribe("gone")
+        engine.subscribe("FROM S/c PUBLISH gone")
+        found = why_output(select_of(engine), "0")
+        assert found.match.reason is not None and found.match.reason.joined
+        assert found.text.startswith("FROM S/a->x FOLLOWED BY")
+        engine.subscribe("FROM S/c->x FOLLOWED BY {x = y, 6 h} S/d->y PUBLISH other")
+        engine.process([Document("c", "<c/>", time=20 * HOUR)])
+        engine.prune(17 * HOUR)
+        found = why_output(select_of(engine), "0")
+        assert found.match.reason is None and [plain(fact) for fact in why(found.match)] == [UNKNOWN]
+        assert [item.is_kept for item in found.match.items] == [False, True]
+
+
+def test_a_document_that_is_too_large_to_search_has_no_reason(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(output_why, "MOST_STEPS", 1_000)
+    many = "".join(f"<k>{number}</k>" for number in range(2_000))
+    with Session("duckdb") as engine:
+        engine.subscribe("FROM S/a->x[./k->k] FOLLOWED BY {k = y, INF} S/b->y")
+        engine.process([Document("a", f"<a>{many}</a>", time=1), Document("b", "<b>1999</b>", time=2)])
+        assert why_output(select_of(engine), "0").match.reason is None
+
+
+def test_a_filter_without_conditions_has_an_empty_reason():
+    with Session("duckdb") as engine:
+        engine.subscribe("FROM S/a->x")
+        engine.process([Document("a", "<a/>", time=1)])
+        found = why_output(select_of(engine), "0")
+    assert found.match.reason == Reason() and [plain(fact) for fact in why(found.match)] == ["passes the filter"]
+
+
+@pytest.mark.parametrize("text", ["a", "it's", "a\\b'c\\", "\\", "", '"'])
+def test_texts_are_quoted_as_they_are(text: str):
+    with Session("duckdb") as engine:
+        assert engine.sql(f"SELECT {quoted(text)} AS t")["t"].to_pylist() == [text]
+
+
+def test_spark_says_the_same(spark: SparkSession, tmp_path: Path, duckdb_whys: Callable[[], list[object]]):
+    with Session(spark, state=tmp_path) as engine:
+        chain(engine)
+        assert [why_output(select_of(engine), output.id).to_dict() for output in engine.outputs()] == duckdb_whys()
+        for text in ("a\\b'c\\", "it's"):
+            assert engine.sql(f"SELECT {quoted(text)} AS t")["t"].to_pylist() == [text]
+    with Session("duckdb", state=tmp_path, read_only=True) as engine:
+        assert [why_output(select_of(engine), output.id).to_dict() for output in engine.outputs()] == duckdb_whys()
+
+
+@pytest.fixture
+def duckdb_whys() -> Callable[[], list[object]]:
+    def found() -> list[object]:
+        with Session("duckdb") as engine:
+            chain(engine)
+            return [why_output(select_of(engine), output.id).to_dict() for output in engine.outputs()]
+
+    return found
