@@ -15,6 +15,7 @@ COMMANDS = LazyCommands(
     {
         "run": LazyCommand("mmqjp.commands.run:run", "Answer queries over existing documents."),
         "stream": LazyCommand("mmqjp.commands.stream:stream", "Answer queries over documents as they arrive."),
+        "serve": LazyCommand("mmqjp.commands.serve:serve", "Show queries and matches in a browser."),
         "subscribe": LazyCommand("mmqjp.commands.manage_queries:subscribe", "Register the queries of a file."),
         "unsubscribe": LazyCommand("mmqjp.commands.manage_queries:unsubscribe", "Remove the queries of a name."),
         "pause": LazyCommand("mmqjp.commands.manage_queries:pause", "Pause the queries of a name."),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from threading import Thread
+from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from common.errors import OperationalError
-from mmqjp.web.guard import Guard
+from mmqjp.service.log import Log
 
 MOST_CONNECTIONS = 500
 """The most connections at a time. Others are answered with 503."""
@@ -86,9 +87,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server:
-    """A context manager: inside it, an app is served over a socket, in a thread of its own."""
+    """A context manager: inside it, an app is served over a socket, in a thread of its own. `stop` is set if that
+    fails."""
 
-    def __init__(self, app: Guard, listening: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, listening: socket.socket, log: Log, stop: Event) -> None:
         config = uvicorn.Config(
             app,
             http=PatientProtocol,
@@ -102,8 +104,9 @@ class Server:
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        self._server, self._socket = uvicorn.Server(config), listening
+        self._server, self._socket, self._log, self._stop = uvicorn.Server(config), listening, log, stop
         self._thread = Thread(target=self._run, name="mmqjp serve", daemon=True)
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -113,9 +116,16 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._server.should_exit = True
-        self._thread.join(2 * STOP_SECONDS)
-        self._socket.close()
+        self._thread.join()
+        if self._failure is not None and error is None:
+            raise self._failure
 
     def _run(self) -> None:
-        # It would take over the signals, which are the service's, in the main thread only.
-        asyncio.run(self._server.serve([self._socket]))
+        try:
+            # `Server.run` would take over the signals, which are the service's.
+            asyncio.run(self._server.serve([self._socket]))
+        except BaseException as error:
+            self._failure = error
+            self._log.event("serve-failed", error=error)
+        finally:
+            self._stop.set()

@@ -1,0 +1,100 @@
+"""`mmqjp serve` as a process: it holds a store or attaches to a service, and says what is wrong."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.cli import DOCUMENTS, QUERIES, mmqjp, write_documents
+from tests.support.served import served
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Path:
+    path = tmp_path / "queries.xscl"
+    path.write_text(QUERIES)
+    return path
+
+
+def test_it_holds_the_store_and_another_attaches(tmp_path, queries):
+    drops, state, output = tmp_path / "drops", tmp_path / "state", tmp_path / "out.jsonl"
+    drops.mkdir()
+    options = "--queries", queries, "--source", drops, "--lateness", "INF", "--output", output
+    with served(state, *options) as page, page.client() as client:
+        assert client.get("/api/v1/queries").json()["names"] == 2
+        write_documents(tmp_path / "d.jsonl", DOCUMENTS).rename(drops / "d.jsonl")
+        while not output.exists() or len(output.read_text().splitlines()) < 2:
+            assert page.process.poll() is None
+        while (found := client.get("/api/v1/queries").json())["never"]:
+            assert page.process.poll() is None  # the page may lag a commit behind the file
+        assert {row["name"]: row["total"] for row in found["rows"]} == totals(output)
+        with served(state) as other, other.client() as beside:
+            assert beside.get("/api/v1/queries").json() == client.get("/api/v1/queries").json()
+            assert beside.post("/api/v1/queries/book_blog/pause").json() == {"names": ["book_blog"]}
+            assert client.get("/api/v1/queries", params={"state": "paused"}).json()["found"] == 1
+            status, said = other.stop()
+            assert status == 0 and "stopped" in said
+        assert page.stop(signal.SIGINT)[0] == 0
+
+
+def totals(output: Path) -> dict[str, int]:
+    names = [json.loads(line)["query"] for line in output.read_text().splitlines()]
+    return {name: names.count(name) for name in names}
+
+
+def test_the_link_logs_in_once_and_a_finished_store_is_shown(tmp_path, queries):
+    documents = write_documents(tmp_path / "d.jsonl", DOCUMENTS)
+    state = tmp_path / "state"
+    done = mmqjp("run", "--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", state)
+    assert done.exit_code == 0
+    with served(state) as page:
+        with httpx.Client(follow_redirects=True, timeout=60) as browser:
+            assert "book_blog" in browser.get(page.link).text
+            assert "book_blog" in browser.get(page.url).text
+        assert httpx.get(page.link).status_code == 200 and "has been used" in httpx.get(page.link).text
+        assert httpx.get(f"{page.url}/healthz").text == "ok\n"
+        assert page.stop()[0] == 0
+
+
+def refused(*arguments: object) -> tuple[int, str]:
+    command = [sys.executable, "-m", "mmqjp", "serve", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stderr
+
+
+def test_a_service_that_runs_reads_the_sources(tmp_path, queries):
+    with served(tmp_path / "state") as page:
+        for options in (("--source", tmp_path), ("--fetch", "https://a.example"), ("--queries", queries)):
+            status, said = refused("--state", page.state, "--address", "127.0.0.1:0", *options)
+            assert status == 2 and "is in use by process" in said and f"leave out {options[0]}" in said
+
+
+def test_a_port_in_use_is_said_before_anything_else(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, said = refused("--state", tmp_path / "state", "--address", f"127.0.0.1:{port}")
+        assert (status, said.count("\n")) == (1, 1)
+        assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in said
+        assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (("--address", "here"), "write HOST:PORT"),
+        (("--address", "127.0.0.1:99999"), "write HOST:PORT"),
+        (("--public-url", "ftp://x"), "no URL of a site"),
+        (("--public-url", "https://x/y"), "no URL of a site"),
+        (("--no-token", "--address", "0.0.0.0:0"), "--no-token is for loopback addresses"),
+        (("--trigger", "available-now"), "--trigger is a duration here"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(tmp_path, options, wanted):
+    done = mmqjp("serve", "--state", tmp_path / "state", *options)
+    assert done.exit_code == 2 and wanted in done.stderr
+    assert not (tmp_path / "state").exists()

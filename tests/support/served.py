@@ -1,0 +1,63 @@
+"""A `mmqjp serve` of its own process, as a context manager: its link, its token, and a client that is logged in."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+START_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Served:
+    """A page that is served: the process, the link that was printed, and the state."""
+
+    process: subprocess.Popen[str]
+    link: str
+    state: Path
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return self.link.split("/login")[0].rstrip("/")
+
+    def client(self) -> httpx.Client:
+        """A script that sends the token."""
+        token = (self.state / "secrets" / "token").read_text().strip()
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Sends a signal, and returns the exit status and what was printed after the link."""
+        self.process.send_signal(number)
+        _, rest = self.process.communicate(timeout=START_SECONDS)
+        return self.process.returncode, rest
+
+
+@contextmanager
+def served(state: Path, *arguments: object, **environment: str) -> Iterator[Served]:
+    """Serves a state at any free port, until the end of the block."""
+    command = [sys.executable, "-m", "mmqjp", "serve", "--state", str(state), "--address", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env=os.environ | environment,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        seen = ""
+        for line in process.stderr:
+            seen += line
+            if (found := re.search(r"mmqjp: open (\S+)", line)) is not None:
+                yield Served(process, found[1], state)
+                break
+        else:
+            raise AssertionError(f"it was not served: {seen}")
+    finally:
+        process.kill()
+        process.communicate()
