@@ -46,5 +46,6 @@ class Assets:
 
 
 def _read() -> dict[str, bytes]:
-    found = files("mmqjp.web").joinpath("static").iterdir()
+    look = files("mmqjp.present").joinpath("templates", "page.css")  # which files of matches have inside
+    found = [look, *files("mmqjp.web").joinpath("static").iterdir()]
     return {file.name: file.read_bytes() for file in found if file.name.rpartition(".")[2] in TYPES}
