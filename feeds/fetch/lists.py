@@ -24,22 +24,30 @@ def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
     A feed that is listed repeatedly has the first title, and is in all the folders.
     Raises SourceError if a list cannot be read.
     """
+    return _feeds((name, listed) for name in lists for listed in _listed(name))
+
+
+def read_feed_list(data: bytes, name: str) -> tuple[list[FeedState], list[str]]:
+    """The same of the content of one list. Raises SourceError."""
+    return _feeds((name, listed) for listed in _parsed(data, name))
+
+
+def _feeds(lists: Iterable[tuple[str, ListedFeed]]) -> tuple[list[FeedState], list[str]]:
     titles: dict[str, str] = {}
     folders: dict[str, dict[str, None]] = {}
     complaints = []
-    for name in lists:
-        for listed in _listed(name):
-            try:
-                url = _address(listed.url)
-            except FetchError as error:
-                place = f"{name}:{listed.line}: " if listed.line else ""
-                complaints.append(without_credentials(f"{place}{error}; it is left out"))
-                continue
-            # Some writers of lists repeat the address where there is no title, and so does ours.
-            titles[url] = titles.get(url) or (listed.title if listed.title != listed.url else "")
-            inside = folders.setdefault(url, {})
-            if listed.folder and len(inside) < MOST_FOLDERS:
-                inside[listed.folder] = None
+    for name, listed in lists:
+        try:
+            url = _address(listed.url)
+        except FetchError as error:
+            place = f"{name}:{listed.line}: " if listed.line else ""
+            complaints.append(without_credentials(f"{place}{error}; it is left out"))
+            continue
+        # Some writers of lists repeat the address where there is no title, and so does ours.
+        titles[url] = titles.get(url) or (listed.title if listed.title != listed.url else "")
+        inside = folders.setdefault(url, {})
+        if listed.folder and len(inside) < MOST_FOLDERS:
+            inside[listed.folder] = None
     feeds = [FeedState(url, source_name(url), title, "\n".join(folders[url])) for url, title in titles.items()]
     return feeds, complaints
 
@@ -68,6 +76,10 @@ def _listed(name: str) -> list[ListedFeed]:
         raise SourceError(shown, f"cannot be read: {error.strerror or error}", _HINT) from None
     except TooLargeError as error:
         raise SourceError(shown, str(error), _HINT) from None
+    return _parsed(data, shown)
+
+
+def _parsed(data: bytes, shown: str) -> list[ListedFeed]:
     try:
         if data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
             return read_opml(data)
