@@ -71,8 +71,11 @@ class PatientProtocol(H11Protocol):
 def listen(host: str, port: int) -> socket.socket:
     """Returns a socket that listens. Raises CannotListen."""
     try:
-        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+        # Of a socket that says it is of TCP, asyncio sends small answers at once, not after 40 ms.
+        found = socket.socket(family, kind, protocol)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(place)
