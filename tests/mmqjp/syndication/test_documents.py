@@ -11,7 +11,8 @@ from lxml import etree, html
 from feeds.dates import from_datetime
 from feeds.feed import parse_feed
 from mmqjp.answers.output import Output
-from mmqjp.explain.reasons import JoinedValue, Operand, Reason
+from mmqjp.explain.operands import JoinedValue, Operand
+from mmqjp.explain.reasons import Reason
 from mmqjp.present.item import is_web_address, item_of, missing_item
 from mmqjp.present.match import Match
 from mmqjp.syndication.atom import Feed, archive_document, feed_document
