@@ -26,6 +26,7 @@ from mmqjp.queries.registry import Registry
 from mmqjp.state.open_store import directory_bytes
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata, MetadataOf
+from mmqjp.tables.deliveries import Owed, committed_between, first_committed_from, first_seq, waiting_after
 from mmqjp.tables.documents import documents_by_id
 from templates.catalog import Catalog
 from xpath_stage.spark import SparkStage
@@ -156,15 +157,16 @@ class Session(Engine):
         keep_ids: int | None = ID_RETENTION,
         sources: Collection[str] = (),
         files: Collection[tuple[str, str]] = (),
+        owed: Owed | None = None,
     ) -> None:
-        """Drops old data in a batch of its own. All outputs must have been delivered.
+        """Drops old data in a batch of its own, but nothing that is `owed` to sinks.
 
         Drops outputs, matches and dead letters older than `keep` microseconds, and documents as old that no join can
         need. Their ids stay for `keep_ids` microseconds; None means forever. Also drops superseded settings, unused
         groups of edges, and superseded offsets of `sources`. `files` are the files of these sources that exist, as
         (source, file).
         """
-        self._batches.prune(keep, keep_ids, sources, files)
+        self._batches.prune(keep, keep_ids, sources, files, owed)
 
     # ------------------------------------------------------------ introspection
 
@@ -275,6 +277,35 @@ class Session(Engine):
     def batch(self) -> int:
         """The number of the next batch."""
         return self._components.ledger.batch
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next output."""
+        return self._components.ledger.next_seq
+
+    @property
+    def committed_at(self) -> int:
+        """When the last batch of this process was committed, in microseconds; 0 before the first one."""
+        return self._components.ledger.committed_at
+
+    def committed_between(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Returns the number of the first output of each batch that has outputs with numbers from `first` to `last`,
+        and when it was committed, in order."""
+        return committed_between(self._store, first, last)
+
+    def waiting_after(self, seq: int) -> list[tuple[str, int, int, int]]:
+        """Returns, by query, how many outputs have greater numbers, the least t0 of them, and when the first of them
+        was committed."""
+        return waiting_after(self._store, seq) if seq + 1 < self.next_seq else []
+
+    def first_seq(self) -> int:
+        """Returns the number of the first stored output, or the next number if there is none."""
+        first = first_seq(self._store)
+        return self.next_seq if first is None else first
+
+    def first_committed_from(self, time: int) -> int | None:
+        """Returns the number of the first output that was committed at a time or later, or None."""
+        return first_committed_from(self._store, time)
 
     def question(self, query: str, bounds: Bounds = UNBOUNDED) -> Question:
         """Prepares a read-only SQL query that may be answered in any thread while this one continues.

@@ -20,6 +20,7 @@ from mmqjp.queries.changes import MetadataFor, SubscribeMode
 from mmqjp.queries.model import Subscription
 from mmqjp.state.retention import prune, prune_offsets
 from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata, MetadataOf
+from mmqjp.tables.deliveries import Owed
 from mmqjp.tables.ledger import NextIds
 from xscl import Script
 
@@ -189,7 +190,12 @@ class Batches:
             self._components.ledger.save_metadata(metadata)
 
     def prune(
-        self, keep: int | None, keep_ids: int | None, sources: Collection[str], files: Collection[tuple[str, str]]
+        self,
+        keep: int | None,
+        keep_ids: int | None,
+        sources: Collection[str],
+        files: Collection[tuple[str, str]],
+        owed: Owed | None,
     ) -> None:
         """See `mmqjp.session.Session.prune`."""
         components = self._components
@@ -204,6 +210,7 @@ class Batches:
                 keep=keep,
                 keep_ids=keep_ids,
                 now=now,
+                owed=owed,
             )
             if dropped is not None:
                 components.eviction.evict_for_good(dropped)

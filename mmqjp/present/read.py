@@ -17,16 +17,17 @@ PAGE, PAGE_CHARACTERS = 200, 4 << 20
 
 
 class MatchReader:
-    """Shows the outputs of a session."""
+    """Shows the outputs of a session. Without `reasons` it does not look for those, which takes longest."""
 
-    def __init__(self, engine: Session) -> None:
-        self._engine, self._evidence = engine, Evidence(engine)
+    def __init__(self, engine: Session, *, reasons: bool = True) -> None:
+        self._engine, self._evidence, self._reasons = engine, Evidence(engine), reasons
 
     def matches(self, outputs: Iterable[Output]) -> Iterator[Match]:
         """Yields stored outputs as matches, in their order. Raises StoreError."""
         for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
             items = self._items({key for output in page for key in _keys(output)})
-            for output, reason in zip(page, self._evidence.of(page), strict=True):
+            reasons = self._evidence.of(page) if self._reasons else [None] * len(page)
+            for output, reason in zip(page, reasons, strict=True):
                 shown = selected(output.xml) if self._evidence.has_select(output.query) else ()
                 yield Match(output, tuple(items[key] for key in _keys(output)), reason, shown)
 

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from common.errors import InputError
+from mmqjp.sinks.definition import SinkDefinition, Start
+
+State = Literal["running", "waiting", "paused", "stopped", "broken"]
 
 
 class UnknownSink(InputError, KeyError):
@@ -37,7 +40,7 @@ class SinkState:
 
     name: str
     kind: str
-    state: Literal["running", "waiting", "paused", "stopped", "broken"]
+    state: State
     reason: str
     acked: int
     behind: int
@@ -54,33 +57,6 @@ class SinkState:
         return asdict(self)
 
 
-class Definition(Protocol):
-    """What the deliverer needs to know of a sink's definition. `SinkDefinition` has all of it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def most(self) -> int:
-        """The most outputs that a message shows."""
-
-    @property
-    def backlog_us(self) -> int | None:
-        """How old outputs may get before they are given up, in microseconds."""
-
-    @property
-    def backlog_outputs(self) -> int | None:
-        """How many outputs may wait before the oldest are given up."""
-
-    def wants(self, query: str) -> bool:
-        """Returns whether the sink gets the outputs of a query."""
-
-    def closes(self, opened: int) -> int | None:
-        """Returns when a group closes whose first output was committed at `opened`, or None if each output is a message
-        of its own. Both in microseconds: `opened + wait_us`, or the next time of day of a digest."""
-
-
 class SinkControl(Protocol):
     """The sinks of a service. Only its thread may call this. Methods raise UnknownSink, SinkOfFile and SinkExists, and
     commit what they change before they return."""
@@ -88,10 +64,10 @@ class SinkControl(Protocol):
     def list(self) -> list[SinkState]:
         """Returns the states of all sinks, by name."""
 
-    def add(self, definition: Definition, start: str | None = None) -> None:
-        """Adds a sink, which begins with what comes; or with `start`: "start", a `seq`, or a time."""
+    def add(self, definition: SinkDefinition) -> None:
+        """Adds a sink, which begins where its definition says."""
 
-    def set(self, definition: Definition) -> None:
+    def set(self, definition: SinkDefinition) -> None:
         """Replaces the definition of a sink of the same name and kind, which goes on from where it is."""
 
     def pause(self, name: str) -> None:
@@ -107,13 +83,13 @@ class SinkControl(Protocol):
         """Returns what came of the last test, or None as long as it is not known: "" if it was acknowledged, else the
         reason."""
 
-    def replay(self, name: str, start: str) -> None:
-        """Delivers again, from "start", a `seq`, or a time on."""
+    def replay(self, name: str, start: Start) -> None:
+        """Delivers again, from an output or a time on."""
 
     def remove(self, name: str) -> None:
         """Removes a sink and its position."""
 
-    def reload(self, definitions: Iterable[Definition]) -> None:
+    def reload(self, definitions: Iterable[SinkDefinition]) -> None:
         """Takes over the definitions of the configuration file, which was read anew."""
 
     def close(self) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Literal, Protocol
 
 from mmqjp.present.match import Match
@@ -29,10 +27,10 @@ class Message:
     more: int
     committed_at: int
 
-
-def message_id(ids: Sequence[str]) -> str:
-    """Returns the id of a message that covers outputs with some ids."""
-    return ID_PREFIX + (ids[0] if len(ids) == 1 else sha256(" ".join(ids).encode()).hexdigest()[:32])
+    @property
+    def is_test(self) -> bool:
+        """Whether it only tries out the receiver: it has no outputs then, and stands outside of positions."""
+        return not self.matches
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from join_stage.joiner import JoinEngine
 from mmqjp.documents.watermarks import EARLIEST
 from mmqjp.tables import documents
+from mmqjp.tables.deliveries import Owed, drop_deliveries, join_gaps
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.offsets import compact_offsets, row_count
 from mmqjp.tables.settings import compact_settings
@@ -23,26 +24,36 @@ OFFSETS_COMPACTED_AFTER = 1_000
 
 
 def prune(
-    store: JoinEngine, ledger: Ledger, *, evictable: int, horizon: int, keep: int | None, keep_ids: int | None, now: int
+    store: JoinEngine,
+    ledger: Ledger,
+    *,
+    evictable: int,
+    horizon: int,
+    keep: int | None,
+    keep_ids: int | None,
+    now: int,
+    owed: Owed | None = None,
 ) -> int | None:
     """Drops, within a batch, what is older than `keep` microseconds before `horizon`, the time that all streams have
     reached.
 
     Documents that begin at `evictable` or later may still be joined and stay. Ids of documents stay for `keep_ids`
-    microseconds; None means forever. Without `keep`, only superseded rows are dropped. All outputs must have been
-    delivered. Returns the time before which the dropped documents begin, or None if none were dropped.
+    microseconds; None means forever. Without `keep`, only superseded rows are dropped. What is behind outputs that are
+    `owed` to sinks stays. Returns the time before which the dropped documents begin, or None if none were dropped.
     """
     ledger.save_next_ids()
     compact_settings(store, ledger.batch)
     drop_told_by_removed(store)
     store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
+    join_gaps(store)
     if keep is None:
         return None
     store.drop_before("dead_letters", "noted_at", now - keep)
-    store.drop_before("batches", "committed_at", now - keep)
+    drop_deliveries(store, now - keep)
+    store.drop_before("batches", "committed_at", now - keep if owed is None else min(now - keep, owed.committed_at))
     if horizon <= EARLIEST:
         return None
-    before = horizon - keep
+    before = horizon - keep if owed is None else min(horizon - keep, owed.t0)
     for table in ("answers", "match_rows", "earlier_outputs"):
         store.drop_before(table, "t1", before)
     for table in ("answer_matches", "untold", "earlier_match_queries", "earlier_output_matches"):

@@ -14,16 +14,16 @@ from feeds.offsets import Offset
 from feeds.times import Now, now_us
 from join_stage.costs import Cost
 from join_stage.store.protocol import StoreError, TableStore, whole_batch
-from mmqjp.tables import answers, batches, command_answers, dead_letters, documents, offsets, settings
+from mmqjp.tables import answers, batches, command_answers, dead_letters, deliveries, documents, offsets, settings
 from mmqjp.tables.commit_metadata import CommitMetadata
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources. Format 3 added placements of queries in the catalog. Format 4
 added numbered chains of functions and arrivals of documents. Format 5 added numbers and ids of outputs. Format 6 stores
-answers instead of outputs, and the forms of queries. Format 7 added what was told once. A version that computes another
-normal form or another template for a query needs a new format.
+answers instead of outputs, and the forms of queries. Format 7 added what was told once. Format 8 added what sinks did
+not get. A version that computes another normal form or another template for a query needs a new format.
 """
 
 BATCH_TABLES = ("batches", "answers", "earlier_outputs", "memberships", "settings", "offsets", "pauses", "commands")
@@ -60,6 +60,8 @@ class Ledger:
                 f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
                 "install the version that wrote it, or a newer one"
             )
+        self.committed_at = 0
+        """When the last batch of this process was committed, in microseconds."""
         self.batch = 1 + max(store.highest(table, "batch") for table in BATCH_TABLES)
         noted = json.loads(self.setting(NEXT_IDS) or "[]")
         kept = (max(store.highest(*column) for column in columns) + 1 for columns in _ID_COLUMNS)
@@ -112,13 +114,15 @@ class Ledger:
 
     def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
         """Writes the row of the batch, unless it added nothing. `taken_at` is in microseconds."""
-        batches.save_batch(self._store, self.batch, taken_at, self._now(), documents, dead_letters, outputs)
+        self.committed_at = self._now()
+        batches.save_batch(self._store, self.batch, taken_at, self.committed_at, documents, dead_letters, outputs)
 
     def save_metadata(self, metadata: CommitMetadata) -> None:
         """Writes the metadata of the running batch."""
         offsets.save_offsets(self._store, metadata.offsets, self.batch)
         settings.save_settings(self._store, metadata.settings, self.batch)
         command_answers.save_answers(self._store, metadata.answers, self._now(), self.batch)
+        deliveries.save_deliveries(self._store, metadata.gaps, metadata.undelivered)
 
     def answer_to(self, command: str) -> str | None:
         """Returns the stored answer to a command by its id, or None if the command is not done."""

@@ -11,6 +11,7 @@ from mmqjp.tables import (
     batches,
     command_answers,
     dead_letters,
+    deliveries,
     documents,
     offsets,
     queries,
@@ -30,6 +31,7 @@ TABLES = (
     | spent.TABLES
     | command_answers.TABLES
     | told.TABLES
+    | deliveries.TABLES
 )
 
 _DOCUMENTED = (
@@ -40,6 +42,8 @@ _DOCUMENTED = (
     "output_matches",
     "dead_letters",
     "batches",
+    "gaps",
+    "undelivered",
     "r_bin",
     "r_doc",
     "r_docts",

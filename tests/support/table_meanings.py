@@ -89,6 +89,28 @@ MEANINGS: dict[str, tuple[str, dict[str, str]]] = {
             "outputs": "how many outputs it found",
         },
     ),
+    "gaps": (
+        "A row for outputs that were given up because the backlog of a sink has a bound ([Sinks](sinks.md#bounds)).",
+        {
+            "sink": "the name of the sink",
+            "first": "the first number that is given up",
+            "last": "the last number that is given up",
+            "count": "how many outputs between them the sink wanted",
+            "reason": "why they were given up",
+            "noted_at": "when that was stored",
+        },
+    ),
+    "undelivered": (
+        "A row for each output that the receiver of a sink refused for good.",
+        {
+            "sink": "the name of the sink",
+            "seq": "the number of the output",
+            "id": "the id of the output",
+            "tries": "how often it was refused",
+            "reason": "what the receiver answered last",
+            "noted_at": "when it was given up",
+        },
+    ),
     "costs": (
         "The cost of each template in the last batch of each run. Only Spark SQL has this view.",
         {

@@ -83,7 +83,7 @@ def assert_goes_on(engine: Session) -> None:
     assert {o.documents for o in got} == pairs and len(got) == len(pairs)
     engine.pause("pairs")
     assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
-    assert engine.setting("schema_version") == "7"
+    assert engine.setting("schema_version") == "8"
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -283,6 +283,22 @@ def test_a_store_of_format_6_opens_on_spark(spark: SparkSession, tmp_path: Path)
         assert_tells_once(engine)
 
 
+def test_a_store_of_format_7_gets_the_tables_of_sinks(tmp_path: Path):
+    """Its tables are those of this format, without these two."""
+    state = tmp_path / "state"
+    with Session("duckdb", state=state) as engine:
+        engine.subscribe("S//a->x PUBLISH every")
+        engine.process([Document("a1", "<a/>", time=START)])
+    with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
+        connection.execute("DROP TABLE gaps; DROP TABLE undelivered")
+        connection.execute("UPDATE settings SET value = '7' WHERE key = 'schema_version'")
+    with Session("duckdb", state=state) as engine:
+        assert [o.documents for o in engine.process([Document("a2", "<a/>", time=START)])] == [("a2",)]
+        for table in ("gaps", "undelivered"):
+            assert len(engine.sql(f"SELECT * FROM {table}")) == 0
+        assert engine.setting("schema_version") == "8"
+
+
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_duckdb(tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -297,11 +313,11 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
     state = tmp_path / "state"
     Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '8', 8)")
-    with pytest.raises(StoreError, match="the store has format 8, and this version of mmqjp reads formats up to 7"):
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '9', 8)")
+    with pytest.raises(StoreError, match="the store has format 9, and this version of mmqjp reads formats up to 8"):
         Session("duckdb", state=state)
     result = mmqjp("list", "--state", state)
-    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 8")
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 9")
     assert result.stderr.count("\n") == 1
 
 

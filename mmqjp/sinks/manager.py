@@ -1,0 +1,304 @@
+"""The sinks of a service: what its loop and commands do with them. Only the thread of the service calls this."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import random as random_number
+from typing import Any, Protocol
+
+from common.errors import InputError
+from feeds.times import Now, now_us
+from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.answers.output import Output
+from mmqjp.session import Session
+from mmqjp.sinks.control import SinkExists, SinkOfFile, SinkState, UnknownSink
+from mmqjp.sinks.course import Course
+from mmqjp.sinks.definition import SinkDefinition, Start
+from mmqjp.sinks.jobs import Jobs
+from mmqjp.sinks.notes import DEFINITION_PREFIX, REMOVED, Notes, definition_setting
+from mmqjp.sinks.retries import SECOND
+from mmqjp.sinks.work import Opener, Work
+from mmqjp.tables.deliveries import GapRow, Owed
+
+NOTED_AFTER, URGENT_AFTER = 5 * SECOND, 1 * SECOND
+"""Positions are stored with the next batch, or so long after the last time without one. A group that is about to be
+sent must not wait that long."""
+
+CLOSED_AFTER = 5.0
+"""Seconds that jobs have to end when the service stops."""
+
+WAIT = 0.1
+"""Seconds between two looks at jobs, while nothing else is left to do."""
+
+ReadLive = Callable[[str, Mapping[str, Any]], SinkDefinition]
+"""Returns the definition of a live sink, from its name and table. Raises InputError."""
+
+
+class EventLog(Protocol):
+    """Where events are logged."""
+
+    def event(self, name: str, /, **fields: object) -> None: ...
+
+
+class NotASink(InputError, ValueError):
+    """A sink cannot do what was asked of it."""
+
+
+class SinkManager:
+    """The sinks of a service: `definitions` of the configuration file, and those that were added live, which are
+    stored."""
+
+    def __init__(
+        self,
+        engine: Session,
+        definitions: Iterable[SinkDefinition],
+        opener: Opener,
+        jobs: Jobs,
+        log: EventLog,
+        read_live: ReadLive,
+        *,
+        now: Now = now_us,
+        random: Callable[[], float] = random_number,
+    ) -> None:
+        """Begins new sinks, and stores where. `random` gives numbers from 0 to 1."""
+        self._engine, self._jobs, self._log, self._now = engine, jobs, log, now
+        self._work = Work(engine, opener, jobs, self._tell, now, random)
+        self._stored = {name: value for name, value in engine.settings(SINK_PREFIX).items() if value != REMOVED}
+        self._noted_at = now()
+        for definition in definitions:
+            self._open(definition)
+        for name, value in engine.settings(DEFINITION_PREFIX).items():
+            if value == REMOVED:
+                continue
+            if name in self._work.courses:
+                self._tell(name, what="a live sink of this name gives way to that of the configuration file")
+                continue
+            try:
+                self._open(read_live(name, json.loads(value)))
+            except InputError as error:
+                self._tell(name, what=f"its stored definition cannot be read: {error}")
+        self._store(self.notes())
+
+    def _tell(self, sink: str, /, **fields: object) -> None:
+        self._log.event("sink", name=sink, **fields)
+
+    # ------------------------------------------------------------ for the loop of the service
+
+    def turn(self) -> None:
+        """Does what can be done now without waiting, and stores positions that are due."""
+        self._work.turn()
+        if self.is_due():
+            self._store(self.notes())
+
+    def committed(self, outputs: Sequence[Output] = ()) -> None:
+        """Must be called once outputs are committed. Without them, they are read from the store."""
+        self._work.committed(outputs)
+
+    def notes(self) -> Notes:
+        """Returns what has changed, to be committed with the next batch."""
+        return Notes.of(self._work.courses, self._stored)
+
+    def noted(self, notes: Notes) -> None:
+        """Must be called once notes are committed."""
+        notes.were_stored(self._work.courses, self._stored)
+        self._noted_at = self._now()
+
+    def is_due(self) -> bool:
+        """Whether what has changed must be stored without waiting for a batch."""
+        passed = self._now() - self._noted_at
+        if 0 <= passed < URGENT_AFTER:
+            return False
+        is_urgent = any(course.is_urgent for course in self._work.courses.values())
+        return (is_urgent or not 0 <= passed < NOTED_AFTER) and bool(self.notes())
+
+    def owed(self) -> Owed | None:
+        """Returns what must not be dropped, since sinks are owed it."""
+        found = [owed for course in self._work.courses.values() if (owed := course.owed()) is not None]
+        return Owed(*map(min, zip(*found, strict=True))) if found else None
+
+    def finish(self, should_stop: Callable[[], bool]) -> None:
+        """Delivers what can be delivered now, until that is done or should be stopped, and stores positions. Groups
+        that are open stay so."""
+        self._work.committed()
+        self._work.turn()
+        while not should_stop() and not self._work.is_idle():
+            self._jobs.wait(WAIT)
+            self._work.turn()
+            if any(course.is_urgent for course in self._work.courses.values()):
+                self._store(self.notes())
+                self._work.turn()
+        self.save()
+
+    def close(self) -> None:
+        """Stops delivering, and stores positions."""
+        self._jobs.close(CLOSED_AFTER)
+        self._work.take_in()
+        self.save()
+
+    def save(self) -> None:
+        """Stores what has changed, at once."""
+        self._store(self.notes())
+
+    def _store(self, notes: Notes) -> None:
+        if notes:
+            self._engine.commit_metadata(notes.metadata())
+            self.noted(notes)
+
+    # ------------------------------------------------------------ for commands
+
+    def list(self) -> list[SinkState]:
+        """See `SinkControl`."""
+        return [course.shown() for _, course in sorted(self._work.courses.items())]
+
+    def definition(self, name: str) -> SinkDefinition:
+        """Returns the definition of a sink. Raises UnknownSink."""
+        return self._course(name).definition
+
+    def add(self, definition: SinkDefinition) -> None:
+        """See `SinkControl`."""
+        name = definition.name
+        if name in self._work.courses:
+            raise SinkExists(f"there is a sink {name} already: change it with mmqjp sinks set")
+        self._stored.pop(name, None)
+        self._open(definition)
+        self._save_definition(name, definition)
+
+    def set(self, definition: SinkDefinition) -> None:
+        """See `SinkControl`."""
+        course = self._live_course(definition.name)
+        if course.definition.kind != definition.kind:
+            raise NotASink(
+                f"the sink {definition.name} is a {course.definition.kind}: to make it a {definition.kind}, remove it "
+                "and add another one"
+            )
+        self._change(course, definition)
+        self._save_definition(definition.name, definition)
+
+    def pause(self, name: str) -> None:
+        """See `SinkControl`."""
+        course = self._course(name)
+        course.pause()
+        self._work.cancel(course)
+        self.save()
+
+    def resume(self, name: str) -> None:
+        """See `SinkControl`."""
+        self._course(name).resume()
+        self.save()
+
+    def test(self, name: str) -> None:
+        """See `SinkControl`. Raises NotASink for a sink of files."""
+        course = self._course(name)
+        if not course.definition.is_push:
+            raise NotASink(f"the sink {name} writes files: only webhook, mail and command take a test message")
+        try:
+            self._work.test(name)
+        except OSError as error:
+            raise NotASink(str(error)) from error
+
+    def tested(self, name: str) -> str | None:
+        """See `SinkControl`."""
+        self._course(name)
+        return self._work.tested.get(name)
+
+    def replay(self, name: str, start: Start) -> None:
+        """See `SinkControl`."""
+        course = self._course(name)
+        self._work.committed()
+        self._work.let_go(name)
+        course.begin(self._before(start), self._now())
+        self._work.recount(course)
+        self.save()
+
+    def remove(self, name: str) -> None:
+        """See `SinkControl`."""
+        self._live_course(name)
+        notes = Notes(settings={SINK_PREFIX + name: REMOVED, DEFINITION_PREFIX + name: REMOVED})
+        self._work.remove(name)
+        self._store(notes)
+        self._stored.pop(name, None)
+
+    def reload(self, definitions: Iterable[SinkDefinition]) -> None:
+        """See `SinkControl`. Sinks that are no longer defined keep their positions, should they come again."""
+        wanted = {definition.name: definition for definition in definitions}
+        for name, definition in wanted.items():
+            known = self._work.courses.get(name)
+            if known is not None and known.definition.is_live:
+                raise SinkExists(f"there is a live sink {name} already: remove it, or choose another name")
+            if known is not None and known.definition.kind != definition.kind:
+                raise NotASink(f"the sink {name} was a {known.definition.kind}: choose another name for the new one")
+        self.save()
+        gone = [name for name, course in self._work.courses.items() if not course.definition.is_live]
+        for name in gone:
+            if name not in wanted:
+                self._work.remove(name)
+        for name, definition in wanted.items():
+            if name not in self._work.courses:
+                self._open(definition)
+            elif self._work.courses[name].definition != definition:
+                self._change(self._work.courses[name], definition)
+        self.save()
+
+    # ------------------------------------------------------------ details
+
+    def _course(self, name: str) -> Course:
+        if name not in self._work.courses:
+            raise UnknownSink(name)
+        return self._work.courses[name]
+
+    def _live_course(self, name: str) -> Course:
+        course = self._course(name)
+        if not course.definition.is_live:
+            raise SinkOfFile(
+                f"the sink {name} is defined in {course.definition.file}: change it there, and run mmqjp sinks reload"
+            )
+        return course
+
+    def _open(self, definition: SinkDefinition) -> None:
+        """Takes up a sink where it was, or begins a new one."""
+        value = self._stored.get(definition.name)
+        if value is None:
+            acked, now = self._before(definition.start), self._now()
+            course = Course(definition, Position(acked))
+            if acked + 1 < self._engine.next_seq:
+                course.begin(acked, now)
+        else:
+            course = Course(definition, Position.from_setting(value))
+            self._tell_dropped(course)
+        self._work.add(course)
+
+    def _tell_dropped(self, course: Course) -> None:
+        """Tells of outputs that were dropped while nobody knew that the sink would want them."""
+        first = self._engine.first_seq()
+        if course.acked + 1 < first:
+            count = first - 1 - course.acked
+            reason = "dropped while the sink was not defined; it may not have wanted all"
+            course.gaps.append(GapRow(course.definition.name, course.acked + 1, first - 1, count, reason, self._now()))
+            course.acked = first - 1
+            course.rewind()
+
+    def _change(self, course: Course, definition: SinkDefinition) -> None:
+        """Gives a sink another definition. It goes on after the last output that is done with."""
+        name = definition.name
+        self._work.let_go(name)
+        course.definition = definition
+        course.rewind()
+        self._work.remove(name)
+        self._work.add(course)
+
+    def _save_definition(self, name: str, definition: SinkDefinition) -> None:
+        notes = self.notes()
+        if definition.is_live:
+            notes.settings[DEFINITION_PREFIX + name] = definition_setting(definition.table)
+        self._store(notes)
+
+    def _before(self, start: Start) -> int:
+        """Returns the number of the last output that a sink does not get."""
+        newest = self._engine.next_seq - 1
+        if start.seq is not None:
+            return min(start.seq - 1, newest)
+        if start.time is None:
+            return newest
+        found = self._engine.first_committed_from(start.time)
+        return newest if found is None else found - 1
