@@ -1,11 +1,14 @@
-"""Opens what a definition of a sink describes: the receiver of a push kind."""
+"""Opens what the definition of a sink describes: the receiver of a push kind, or the files of another."""
 
 from __future__ import annotations
 
+from mmqjp.answers.outbox import Position
 from mmqjp.sinks.definition import SinkDefinition
+from mmqjp.sinks.jsonl import GrowingFile
 from mmqjp.sinks.message import Receiver
-from mmqjp.sinks.options import CommandOptions, MailOptions
+from mmqjp.sinks.options import CommandOptions, JsonlOptions, MailOptions, ParquetOptions
 from mmqjp.sinks.secrets import Secrets
+from mmqjp.sinks.sink import Sink, Warn
 
 
 def open_receiver(definition: SinkDefinition, secrets: Secrets) -> Receiver:
@@ -21,3 +24,19 @@ def open_receiver(definition: SinkDefinition, secrets: Secrets) -> Receiver:
 
             return MailReceiver(options, secrets)
     raise AssertionError(f"{definition.kind} is no push kind")
+
+
+def open_file_sink(definition: SinkDefinition, position: Position, warn: Warn = lambda text: None) -> Sink:
+    """Opens a sink of files at a stored position. `warn` is called with a sentence if others have changed them. Raises
+    OSError."""
+    options = definition.options
+    if definition.is_live and isinstance(options, JsonlOptions | ParquetOptions):
+        options.path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share
+    match options:
+        case JsonlOptions():
+            return GrowingFile(options.path, position, warn)
+        case ParquetOptions():
+            from mmqjp.sinks.parquet import ParquetSink
+
+            return ParquetSink(options, position, warn)
+    raise AssertionError(f"{definition.kind} is no kind of files")
