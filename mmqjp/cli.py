@@ -27,6 +27,7 @@ COMMANDS = LazyCommands(
         "status": LazyCommand("mmqjp.commands.status:status", "Show how far a store has come and what it keeps."),
         "fetch": LazyCommand("mmqjp.commands.fetch:fetch", "Fetch the feeds that are due."),
         "feeds": LazyCommand("mmqjp.commands.feeds:feeds", "Show and change what is known of fetched feeds."),
+        "sinks": LazyCommand("mmqjp.commands.manage_sinks:sinks", "Show and change where outputs are delivered."),
         "show": LazyCommand("mmqjp.commands.show:show", "Show documents as queries see them."),
         "check": LazyCommand("mmqjp.commands.check:check", "Check query files for mistakes."),
         "explain": LazyCommand("mmqjp.commands.explain:explain", "Explain how queries are run and what they share."),

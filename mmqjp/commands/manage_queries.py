@@ -23,6 +23,7 @@ from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import engine_option, read_script, shared_option
 from mmqjp.commands.progress import progress_shown
 from mmqjp.service.client import Client
+from mmqjp.service.commands import RunSinks, no_sinks
 from mmqjp.state.choice import DUCKDB, SPARK, choose, stored_engine
 from mmqjp.text import printable_line
 
@@ -46,10 +47,17 @@ def store_options(command: Decorated) -> Decorated:
 
 
 def client(
-    state: Path, wait: float, engine: str | None = None, *, reader: str = DUCKDB, shared: bool = False
+    state: Path,
+    wait: float,
+    engine: str | None = None,
+    *,
+    reader: str = DUCKDB,
+    shared: bool = False,
+    run_sinks: RunSinks = no_sinks,
 ) -> Client:
     """A client of the store in a directory. With `engine`, the store is created if there is none. `reader` is the
-    engine that reads, and DuckDB reads a store of Spark beside the process that holds it."""
+    engine that reads, and DuckDB reads a store of Spark beside the process that holds it. `run_sinks` runs commands
+    about sinks if no process holds the store."""
     kind = stored_engine(state) or (engine and choose(engine).engine)
     if kind is None:
         raise Failure(
@@ -59,7 +67,8 @@ def client(
     if shared:
         share(state)
     reads = partial(open_engine, reader, None, DEFAULT_PLAN, state, read_only=True)
-    return Client(state, opens, wait, open_read_only=reads, reads_beside=kind == SPARK and reader == DUCKDB)
+    return Client(state, opens, wait, open_read_only=reads, reads_beside=kind == SPARK and reader == DUCKDB,
+                  run_sinks=run_sinks)  # fmt: skip
 
 
 def print_changed(names: list[str], word: str) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 from common.errors import InputError
 from join_stage.store.protocol import Outdated, StoreError
-from mmqjp.service.commands import LOOKUPS, CommandQueue, run_command
+from mmqjp.service.commands import LOOKUPS, CommandQueue, RunSinks, no_sinks, run_command
 from mmqjp.service.log import NullLog
 from mmqjp.service.question_runner import RUN_BESIDE
+from mmqjp.service.sink_commands import SINK_LOOKUPS
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.session import Session
 from mmqjp.state.ownership import InUse, ReadLock, is_held
@@ -23,7 +24,10 @@ POLL = 0.05
 """Seconds between two looks for the answer."""
 
 READ_ONLY = frozenset((*LOOKUPS, *RUN_BESIDE))
-"""The commands that change nothing."""
+"""The commands that change nothing, and that a store which is only read can answer."""
+
+IDLE = READ_ONLY | SINK_LOOKUPS
+"""The commands that change nothing. Nobody needs their results once the wait is over."""
 
 
 class CommandError(InputError, ValueError):
@@ -40,7 +44,7 @@ class Client:
 
     `open_store` opens the store when no process holds it. `open_read_only` opens it for commands that change nothing;
     without it, these are submitted too. If it `reads_beside`, it may be opened while another process holds it. `clock`
-    returns seconds, and `sleep` waits for some.
+    returns seconds, and `sleep` waits for some. `run_sinks` runs commands about sinks when no process holds the store.
     """
 
     state: Path
@@ -50,6 +54,7 @@ class Client:
     sleep: Callable[[float], object] = time.sleep
     open_read_only: Callable[[], Session] | None = None
     reads_beside: bool = False
+    run_sinks: RunSinks = no_sinks
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
         """The result of a command. Raises CommandError if it was refused; NoAnswer, StoreError, OSError."""
@@ -113,7 +118,7 @@ class Client:
                 self.sleep(POLL)
         except BaseException as error:
             # A change that nobody has run yet stays in the spool when the wait is over: it will be made.
-            if do in READ_ONLY or not isinstance(error, NoAnswer):
+            if do in IDLE or not isinstance(error, NoAnswer):
                 spool.withdraw(command)
             raise
         return answer
@@ -125,7 +130,7 @@ class Client:
         except InUse:
             return False
         with engine:
-            CommandQueue(spool).apply(engine, NullLog())
+            CommandQueue(spool, run_sinks=self.run_sinks).apply(engine, NullLog())
         return True
 
     def _no_answer(self, do: str) -> NoAnswer:
@@ -134,5 +139,5 @@ class Client:
             holder = f"the store in {self.state} is free now"
         except InUse as error:
             holder = str(error)
-        later = "ask again later" if do in READ_ONLY else "the command is kept and will run as soon as possible"
+        later = "ask again later" if do in IDLE else "the command is kept and will run as soon as possible"
         return NoAnswer(f"no answer within {self.wait:g} s: {holder}; {later}")

@@ -13,6 +13,8 @@ from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log
 from mmqjp.service.match_pages import MATCHES, page_of_matches
 from mmqjp.service.question_runner import RUN_BESIDE, question_of
+from mmqjp.service.sink_commands import PREFIX as SINK_PREFIX
+from mmqjp.service.sink_commands import SINKS
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.sql_question import answered
 from mmqjp.service.status import status
@@ -24,33 +26,45 @@ RESULT_RETENTION = 24 * 3600 * 1_000_000
 
 Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
 Lookup = Callable[[Session, Mapping[str, Any]], object]
+RunSinks = Callable[[Session, str, Mapping[str, Any]], object]
+"""Runs a command about sinks, and returns its result."""
 
 
 class BadCommand(InputError, ValueError):
     """A command from another process is unknown, or lacks an argument."""
 
 
-class CommandQueue:
-    """The commands of a spool, for the engine that holds the store. Commands of the kinds `skip` are left to others."""
+def no_sinks(engine: Session, do: str, arguments: Mapping[str, Any]) -> object:
+    """Runs no commands about sinks. Raises BadCommand."""
+    raise BadCommand(f"unknown command {do!r}")
 
-    def __init__(self, spool: Spool, now: Now = now_us, *, skip: Container[str] = ()) -> None:
-        self._spool, self._skip = spool, skip
+
+class CommandQueue:
+    """The commands of a spool, for the engine that holds the store. Commands of the kinds `skip` are left to others.
+    `run_sinks` runs those about sinks."""
+
+    def __init__(
+        self, spool: Spool, now: Now = now_us, *, skip: Container[str] = (), run_sinks: RunSinks = no_sinks
+    ) -> None:
+        self._spool, self._skip, self.run_sinks = spool, skip, run_sinks
         spool.sweep(now() - RESULT_RETENTION)
 
     def apply(self, engine: Session, log: Log) -> int:
         """Runs the waiting commands. Returns how many there were."""
         waiting = [command for command in self._spool.waiting() if command.do not in self._skip]
         for command in waiting:
-            result = run_command(engine, command)
+            result = run_command(engine, command, self.run_sinks)
             self._spool.answer(command, result)
             error = {} if result.error is None else {"error": result.error}
             log.event("command", do=command.do, **_logged(command.arguments), **error)
         return len(waiting)
 
 
-def run_command(engine: Session, command: Command) -> CommandResult:
+def run_command(engine: Session, command: Command, run_sinks: RunSinks = no_sinks) -> CommandResult:
     """Runs a command, unless it was already run before the process was killed, and returns its result."""
     try:
+        if command.do == SINKS or command.do.startswith(SINK_PREFIX):
+            return CommandResult(run_sinks(engine, command.do, command.arguments))
         if command.do in RUN_BESIDE:
             return answered(*question_of(engine, command))
         if (lookup := LOOKUPS.get(command.do)) is not None:

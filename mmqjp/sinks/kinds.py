@@ -6,7 +6,15 @@ from mmqjp.answers.outbox import Position
 from mmqjp.sinks.definition import SinkDefinition
 from mmqjp.sinks.jsonl import GrowingFile
 from mmqjp.sinks.message import Receiver
-from mmqjp.sinks.options import CommandOptions, JsonlOptions, MailOptions, ParquetOptions
+from mmqjp.sinks.options import (
+    AtomOptions,
+    CommandOptions,
+    JsonlOptions,
+    MailOptions,
+    ParquetOptions,
+    WebhookOptions,
+    named_secrets,
+)
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink, Warn
 
@@ -40,3 +48,32 @@ def open_file_sink(definition: SinkDefinition, position: Position, warn: Warn = 
 
             return ParquetSink(options, position, warn)
     raise AssertionError(f"{definition.kind} is no kind of files")
+
+
+class Kinds:
+    """Opens sinks for the deliverer, with the secrets that they name."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+
+    def receiver(self, definition: SinkDefinition) -> Receiver:
+        """Opens a push sink. Raises OSError and SecretError."""
+        self._secrets.check(named_secrets(definition.options))
+        return open_receiver(definition, self._secrets)
+
+    def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
+        """Opens a sink of files at a position. Raises OSError."""
+        return open_file_sink(definition, position, warn)
+
+
+def shown_target(definition: SinkDefinition, secrets: Secrets) -> str:
+    """Returns where a sink delivers to, as it may be shown: of a secret address the host alone."""
+    match definition.options:
+        case WebhookOptions(url=url):
+            return secrets.shown_address(url)
+        case MailOptions(to=to):
+            return ", ".join(to)
+        case CommandOptions(command=command):
+            return command[0]
+        case JsonlOptions(path=path) | ParquetOptions(path=path) | AtomOptions(path=path):
+            return str(path)

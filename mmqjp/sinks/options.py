@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from email.errors import MessageError
 from email.headerregistry import Address
 from pathlib import Path
@@ -87,6 +87,13 @@ class AtomOptions:
 
 
 Options = WebhookOptions | MailOptions | CommandOptions | JsonlOptions | ParquetOptions | AtomOptions
+
+
+def named_secrets(options: Options) -> tuple[SecretName, ...]:
+    """Returns the secrets that options name."""
+    values = [getattr(options, one.name) for one in fields(options)]
+    each = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    return tuple(one for one in each if isinstance(one, SecretName))
 
 
 def _webhook(keys: Keys, base: Path) -> WebhookOptions:

@@ -9,7 +9,7 @@ import base64
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +81,10 @@ class Secrets:
     def __repr__(self) -> str:
         return f"Secrets({', '.join(self.names())})"
 
+    def renew(self, sources: Mapping[str, Source]) -> None:
+        """Takes over the secrets of a configuration that was read anew."""
+        self._sources = dict(sources)
+
     def names(self) -> list[str]:
         """Returns the names of the known secrets."""
         return sorted({*self._sources, *self._made()})
@@ -101,7 +105,7 @@ class Secrets:
             raise SecretError(f"a secret is named that is not known (known: {known}); mmqjp sinks secret makes one")
         return _value(name, source)
 
-    def check(self, *names: SecretName) -> None:
+    def check(self, names: Iterable[SecretName]) -> None:
         """Raises SecretError if one of the secrets is not known or cannot be read."""
         for name in names:
             self.value(name)

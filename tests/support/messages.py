@@ -3,7 +3,7 @@
 from mmqjp.answers.output import Output
 from mmqjp.present.item import Item
 from mmqjp.present.match import Match
-from mmqjp.sinks.message import Message, message_id
+from mmqjp.sinks.message import ID_PREFIX, Message
 
 TIME = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z
 
@@ -21,4 +21,4 @@ def message(*matches: Match, sink: str = "alerts", more: int = 0) -> Message:
     """A message of matches, or a test."""
     ids = [one.output.id for one in matches] or ["test"]
     numbers = [one.output.seq for one in matches] or [-1]
-    return Message(message_id(ids), sink, numbers[0], numbers[-1], matches, more, TIME)
+    return Message(ID_PREFIX + "".join(ids)[:32], sink, numbers[0], numbers[-1], matches, more, TIME)

@@ -1,0 +1,314 @@
+"""`mmqjp sinks`: shows and changes where outputs are delivered, with or without a running service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import click
+
+from common.errors import MmqjpError
+from feeds.times import now_us
+from mmqjp.commands.configured_sinks import tables_of
+from mmqjp.commands.debug import debug_option
+from mmqjp.commands.failure import Failure
+from mmqjp.commands.manage_queries import client, json_lines, store_options
+from mmqjp.commands.sinks_listing import print_failed, print_sink, print_sinks
+from mmqjp.commands.toml_values import table_of
+from mmqjp.service.client import POLL, Client
+from mmqjp.service.offline_sinks import run_offline
+from mmqjp.service.sink_commands import SINKS, changed, read_live
+from mmqjp.sinks.definition import SinkDefinition, read_start
+from mmqjp.sinks.keys import BadSink
+from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.message import Message, Verdict
+from mmqjp.sinks.options import named_secrets
+from mmqjp.sinks.secrets import Secrets, make_secret
+from mmqjp.state.ownership import is_held
+
+
+@click.group()
+@debug_option
+def sinks() -> None:
+    """Show and change where outputs are delivered.
+
+    \b
+    Examples:
+      mmqjp sinks list --state state/
+      mmqjp sinks add alerts kind=webhook url=https://example.org/hook --state state/
+
+    Sinks of the configuration file are changed there; mmqjp sinks reload has a running service read it again. Others
+    are added and changed with these commands. docs/sinks.md describes all keys.
+    """
+
+
+@sinks.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each sink.")
+@store_options
+def list_sinks(state: Path, wait: float, as_json: bool) -> None:
+    """List the sinks: what they are, where they deliver to, and how far they are behind.
+
+    \b
+    Example:
+      mmqjp sinks list --state state/
+    """
+    found = _client(state, wait).ask(SINKS, {})
+    if as_json:
+        json_lines(found)
+    else:
+        print_sinks(found, now_us())
+
+
+@sinks.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print an object of JSON.")
+@store_options
+def show(name: str, state: Path, wait: float, as_json: bool) -> None:
+    """Show a sink: its state, its last failure and its definition. Secrets have their names only.
+
+    \b
+    Example:
+      mmqjp sinks show alerts --state state/
+    """
+    found = _client(state, wait).ask(SINKS, {"name": name})
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        print_sink(found, now_us())
+
+
+@sinks.command()
+@click.argument("name")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.option(
+    "--from", "start", metavar="START",
+    help="Where it begins: now (the default), start, the seq of an output, or the time of a commit.",
+)  # fmt: skip
+@store_options
+def add(name: str, keys: tuple[str, ...], start: str | None, state: Path, wait: float) -> None:
+    """Add a sink.
+
+    \b
+    Examples:
+      mmqjp sinks add alerts kind=webhook url=https://example.org/hook secret=hook --state state/
+      mmqjp sinks add chat kind=webhook 'url={secret = "slack"}' 'queries=["same_*"]' wait=30s --state state/
+      mmqjp sinks add archive kind=parquet path=archive --from start --state state/
+
+    KEY and VALUE are those of the configuration file. A VALUE that begins with a bracket, a brace or a quote is TOML.
+    """
+    table = table_of(keys)
+    if start is not None:
+        table["from"] = start
+    asks = _client(state, wait)
+    _check(asks, read_live(state, name, table))
+    asks.ask("sinks-add", {"name": name, "table": table})
+    click.echo(f"{name}: added")
+
+
+@sinks.command("set")
+@click.argument("name")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY=VALUE...")
+@store_options
+def set_keys(name: str, keys: tuple[str, ...], state: Path, wait: float) -> None:
+    """Change keys of a sink. It goes on from where it is. A key without a value (KEY=) gets its default.
+
+    \b
+    Example:
+      mmqjp sinks set alerts wait=5min queries= --state state/
+    """
+    table = table_of(keys, empty=True)
+    asks = _client(state, wait)
+    known = asks.ask(SINKS, {"name": name})
+    if known["file"] is None:
+        _check(asks, read_live(state, name, changed(known["definition"], table)))
+    asks.ask("sinks-set", {"name": name, "table": table})
+    click.echo(f"{name}: changed")
+
+
+@sinks.command()
+@click.argument("name")
+@store_options
+def pause(name: str, state: Path, wait: float) -> None:
+    """Pause a sink. It keeps its place, as far back as its backlog allows.
+
+    \b
+    Example:
+      mmqjp sinks pause alerts --state state/
+    """
+    _client(state, wait).ask("sinks-pause", {"name": name})
+    click.echo(f"{name}: paused")
+
+
+@sinks.command()
+@click.argument("name")
+@store_options
+def resume(name: str, state: Path, wait: float) -> None:
+    """Let a sink that was paused, has stopped or waits try again at once.
+
+    \b
+    Example:
+      mmqjp sinks resume alerts --state state/
+    """
+    _client(state, wait).ask("sinks-resume", {"name": name})
+    click.echo(f"{name}: resumed")
+
+
+@sinks.command()
+@click.argument("name")
+@store_options
+def test(name: str, state: Path, wait: float) -> None:
+    """Send a test message, which has no outputs, and say what came of it.
+
+    \b
+    Example:
+      mmqjp sinks test alerts --state state/
+
+    The running service sends it; if none runs, this command does.
+    """
+    if is_held(state):
+        problem = _tested_by_service(_client(state, wait), name, wait)
+    else:
+        problem = _tested_here(state, wait, name)
+    if problem:
+        raise Failure(f"the test of {name} failed: {problem}")
+    click.echo(f"{name}: the test was acknowledged")
+
+
+@sinks.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print an object of JSON.")
+@store_options
+def failed(name: str, state: Path, wait: float, as_json: bool) -> None:
+    """Show what a sink did not get: outputs that its receiver refused, and those that were given up.
+
+    \b
+    Example:
+      mmqjp sinks failed alerts --state state/
+    """
+    found = _client(state, wait).ask("sinks-failed", {"name": name})
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        print_failed(found)
+
+
+@sinks.command()
+@click.argument("name")
+@click.option(
+    "--from", "start", metavar="START", required=True,
+    help="Where to begin: start, the seq of an output, or the time of a commit.",
+)  # fmt: skip
+@store_options
+def replay(name: str, start: str, state: Path, wait: float) -> None:
+    """Deliver again what a sink wants, from an output or a time on.
+
+    \b
+    Example:
+      mmqjp sinks replay alerts --from 2026-05-04T10:30:00Z --state state/
+
+    Only what the store still keeps can be delivered again. Messages have the same ids as before.
+    """
+    read_start(start)
+    _client(state, wait).ask("sinks-replay", {"name": name, "from": start})
+    click.echo(f"{name}: delivers again")
+
+
+@sinks.command()
+@click.argument("name")
+@click.option(
+    "--state", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path),
+    help="The state directory of the store.",
+)  # fmt: skip
+@debug_option
+def secret(name: str, state: Path) -> None:
+    """Make a secret, keep it in the state, and print it this once. Sinks name it as NAME.
+
+    \b
+    Example:
+      mmqjp sinks secret hook --state state/
+
+    It is 32 random bytes, as Standard Webhooks writes them. It lies in secrets/NAME of the state, for you alone.
+    """
+    click.echo(make_secret(state, name))
+
+
+@sinks.command()
+@click.argument("name")
+@store_options
+def remove(name: str, state: Path, wait: float) -> None:
+    """Remove a sink, and its place. What it has written stays.
+
+    \b
+    Example:
+      mmqjp sinks remove alerts --state state/
+    """
+    _client(state, wait).ask("sinks-remove", {"name": name})
+    click.echo(f"{name}: removed")
+
+
+@sinks.command()
+@store_options
+def reload(state: Path, wait: float) -> None:
+    """Have a running service read the sinks and secrets of its configuration file again.
+
+    \b
+    Example:
+      mmqjp sinks reload --state state/
+    """
+    for name in _client(state, wait).ask("sinks-reload", {}):
+        click.echo(f"{name}: in the configuration")
+
+
+def _client(state: Path, wait: float) -> Client:
+    tables = tables_of(click.get_current_context())
+    return client(state, wait, run_sinks=partial(run_offline, state, tables))
+
+
+def _check(asks: Client, definition: SinkDefinition) -> None:
+    """Raises BadSink if a definition names secrets that are not known. Then nothing of it is written anywhere, should
+    somebody have given the secret itself."""
+    if names := named_secrets(definition.options):
+        known = asks.ask("sinks-secrets", {})
+        if any(secret.name not in known for secret in names):
+            told = ", ".join(known) or "none"
+            raise BadSink(f"a secret is named that is not known (known: {told}); mmqjp sinks secret makes one")
+
+
+def _tested_by_service(asks: Client, name: str, wait: float) -> str:
+    asks.ask("sinks-test", {"name": name})
+    deadline = time.monotonic() + wait
+    while (found := asks.ask("sinks-tested", {"name": name})) is None:
+        if time.monotonic() >= deadline:
+            return f"no answer within {wait:g} s; give it more with --wait"
+        time.sleep(POLL)
+    return str(found)
+
+
+def _tested_here(state: Path, wait: float, name: str) -> str:
+    """What came of a test that this process sends: "" or the reason."""
+    found = _client(state, wait).ask(SINKS, {"name": name})
+    tables = tables_of(click.get_current_context())()
+    definition = tables.sinks[name] if found["file"] else read_live(state, name, found["definition"])
+    if not definition.is_push:
+        raise Failure(f"the sink {name} writes files: only webhook, mail and command take a test message")
+    secrets = Secrets(tables.secrets, state)
+
+    async def send() -> Verdict:
+        receiver = Kinds(secrets).receiver(definition)
+        try:
+            now = now_us()
+            async with asyncio.timeout(wait):
+                return await receiver.send(Message(f"msg_test_{now}", name, -1, -1, (), 0, now))
+        finally:
+            await receiver.close()
+
+    try:
+        verdict = asyncio.run(send())
+    except TimeoutError:
+        return f"no answer within {wait:g} s; give it more with --wait"
+    except (MmqjpError, OSError) as error:
+        return secrets.redacted(str(error))
+    return "" if verdict.kind == "acknowledged" else verdict.reason

@@ -1,0 +1,232 @@
+"""`mmqjp sinks` on a store that no service holds: what is listed, added, changed and refused, and what is told."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from mmqjp.session import Session
+from tests.support.cli import mmqjp, write_documents, write_queries
+
+HOOK = ("kind=webhook", "url=https://example.org/hook")
+CONFIGURATION = """
+[secrets]
+slack = { file = "slack.url" }
+[sinks.alerts]
+kind = "webhook"
+url = { secret = "slack" }
+queries = ["book_*"]
+[sinks.shell]
+kind = "command"
+command = ["COMMAND", "-c", "raise SystemExit(int(open('status').read()))"]
+"""
+ADDRESS = "https://hooks.example.org/services/T0/s3cr3t"
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state with the three matches of the small story, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    queries, documents = write_queries(tmp_path), write_documents(tmp_path / "documents.jsonl")
+    done = mmqjp("run", "--queries", queries, "--documents", documents, "--state", "state", "--output", "out")
+    assert done.exit_code == 0, done.stderr
+    return Path("state")
+
+
+@pytest.fixture
+def configured(state: Path) -> Path:
+    """The same, with a configuration."""
+    Path("mmqjp.toml").write_text(CONFIGURATION.replace("COMMAND", sys.executable))
+    Path("slack.url").write_text(ADDRESS)
+    Path("slack.url").chmod(0o600)
+    return state
+
+
+def sinks(*arguments: str, status: int = 0) -> Result:
+    done = mmqjp("sinks", *arguments, "--state", "state")
+    assert done.exit_code == status, done.stderr + done.stdout
+    assert "s3cr3t" not in done.stdout + done.stderr
+    return done
+
+
+def error(*arguments: str, status: int = 1) -> str:
+    message = sinks(*arguments, status=status).stderr
+    assert message.startswith("mmqjp: error: ") and message.count("\n") == 1
+    return message
+
+
+def shown(name: str) -> dict[str, Any]:
+    found = json.loads(sinks("show", name, "--json").stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_without_sinks_it_says_how_to_add_one(state):
+    assert sinks("list").stdout == "no sinks; mmqjp sinks add --help shows how to add one\n"
+    assert sinks("list", "--json").stdout == ""
+
+
+def test_a_sink_is_added_changed_paused_and_removed(state):
+    assert sinks("add", "alerts", *HOOK, "queries=book_*", "wait=30s").stdout == "alerts: added\n"
+    found = shown("alerts")
+    assert found["definition"] == {
+        "kind": "webhook", "url": "https://example.org/hook", "queries": "book_*", "wait": "30s"
+    }  # fmt: skip
+    assert (found["state"], found["acked"], found["behind"]) == ("running", 2, 0)
+    assert (found["file"], found["queries"], found["to"]) == (None, ["book_*"], "https://example.org/hook")
+    sinks("set", "alerts", 'queries=["q2", "x"]', "wait=", "most=5")
+    assert shown("alerts")["definition"] == {
+        "kind": "webhook", "url": "https://example.org/hook", "queries": ["q2", "x"], "most": 5
+    }  # fmt: skip
+    assert sinks("pause", "alerts").stdout == "alerts: paused\n" and shown("alerts")["state"] == "paused"
+    assert sinks("resume", "alerts").stdout == "alerts: resumed\n" and shown("alerts")["state"] == "running"
+    assert sinks("remove", "alerts").stdout == "alerts: removed\n"
+    assert "no sink is named alerts" in error("show", "alerts")
+
+
+@pytest.mark.parametrize(("start", "behind"), [("start", 3), ("1", 2), ("3", 0), ("now", 0), ("2026-01-01", 3)])
+def test_where_a_sink_begins_and_delivers_again(state, start, behind):
+    sinks("add", "all", *HOOK, "--from", start)
+    assert shown("all")["behind"] == behind
+    sinks("replay", "all", "--from", "start")
+    assert shown("all")["behind"] == 3
+
+
+def test_what_is_listed(configured):
+    sinks("add", "lines", "kind=jsonl", "path=lines.jsonl", "--from", "start")
+    rows = [json.loads(line) for line in sinks("list", "--json").stdout.splitlines()]
+    assert [(row["name"], row["kind"], row["to"], row["in_file"]) for row in rows] == [
+        ("alerts", "webhook", "hooks.example.org", True),
+        ("lines", "jsonl", str(Path("state").absolute() / "sinks" / "lines.jsonl"), False),
+        ("shell", "command", sys.executable, True),
+    ]
+    assert sinks("list").stdout.split()[:9] == [
+        "name",
+        "kind",
+        "state",
+        "behind",
+        "delivered",
+        "failed",
+        "given",
+        "up",
+        "to",
+    ]
+    assert sinks("show", "alerts").stdout.splitlines() == [
+        "alerts: webhook to hooks.example.org, running",
+        "  has all outputs up to seq 2, 0 behind",
+        "  since the service began: 0 delivered, 0 attempts failed, 0 given up",
+        "  defined in mmqjp.toml",
+        '    kind = "webhook"',
+        '    url = { secret = "slack" }',
+        '    queries = ["book_*"]',
+    ]
+
+
+def test_sinks_of_the_file_are_changed_there(configured):
+    for arguments in (("set", "alerts", "wait=1s"), ("remove", "alerts")):
+        assert "defined in mmqjp.toml: change it there, and run mmqjp sinks reload" in error(*arguments)
+    assert "there is a sink alerts already" in error("add", "alerts", *HOOK)
+    sinks("pause", "alerts")
+    assert shown("alerts")["state"] == "paused"
+    assert sinks("reload").stdout == "alerts: in the configuration\nshell: in the configuration\n"
+    Path("mmqjp.toml").write_text(CONFIGURATION.replace("[sinks.shell]", "[sinks.other]"))
+    assert sinks("reload").stdout == "alerts: in the configuration\nother: in the configuration\n"
+    assert shown("alerts")["state"] == "paused"
+
+
+def test_a_test_is_sent_when_no_service_runs(configured):
+    Path("status").write_text("0")
+    Path("mmqjp.toml").write_text(
+        Path("mmqjp.toml").read_text().replace("SystemExit(", "SystemExit(int(").replace("read())", "read()))")
+    )
+    assert sinks("test", "shell").stdout == "shell: the test was acknowledged\n"
+    Path("status").write_text("3")
+    assert "the test of shell failed: " in (message := error("test", "shell")) and "ended with status 3" in message
+    sinks("add", "lines", "kind=jsonl", "path=lines.jsonl")
+    assert "writes files: only webhook, mail and command take a test" in error("test", "lines")
+
+
+def test_what_was_not_delivered(state):
+    sinks("add", "alerts", *HOOK)
+    assert sinks("failed", "alerts").stdout == "nothing: the sink got, or will get, all that it wants\n"
+    assert json.loads(sinks("failed", "alerts", "--json").stdout) == {"undelivered": [], "gaps": []}
+
+
+def test_a_secret_is_made_and_printed_once(state):
+    value = mmqjp("sinks", "secret", "hook", "--state", "state").stdout.strip()
+    path = state / "secrets" / "hook"
+    assert value.startswith("whsec_") and path.read_text().strip() == value
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "the secret hook exists" in error("secret", "hook")
+    sinks("add", "alerts", *HOOK, "secret=hook")
+    assert shown("alerts")["definition"]["secret"] == "hook"
+    assert "a secret's name is made of" in error("secret", "Hook!")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause", "status"),
+    [
+        (("add", "x", "kind=webhook"), "the sink x: url: this key is missing", 1),
+        (("add", "x", *HOOK, "wiat=1s"), 'the sink x: wiat: there is no such key; did you mean "wait"?', 1),
+        (("add", "x", *HOOK, "wait"), "write KEY=VALUE", 2),
+        (("add", "x", *HOOK, "wait="), "wait has no value", 2),
+        (("add", "x", *HOOK, "wait=1s", "wait=2s"), "wait is given twice", 2),
+        (("add", "x", *HOOK, "queries=[a"), "the value of queries is no TOML", 2),
+        (("add", "x", *HOOK, "--from", "later"), "the sink x: from: write now, start", 1),
+        (("add", "x", "kind=command", "command=id"), "only the configuration file may have sinks of kind command", 1),
+        (("add", "x", *HOOK, "allow_private=true"), "only a sink of the configuration file may have this key", 1),
+        (("add", "x y", *HOOK), "cannot be a sink's name", 1),
+        (("add", "output", *HOOK), "reserved for --output", 1),
+        (("add", "x", "kind=jsonl", "path=../x"), "write a file name without a directory", 1),
+        (("pause", "x"), "no sink is named x", 1),
+        (("replay", "x", "--from", "later"), "write now, start", 1),
+    ],
+)
+def test_mistakes(state, arguments, cause, status):
+    assert cause in error(*arguments, status=status)
+    assert not list((state / "spool" / "commands").glob("*"))
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["secret=s3cr3t-lower", "secret=S3CR3T-s3cr3t", "url=https://me:s3cr3t@example.org/", 'url={secret="s3cr3t-x"}',
+     'secret=["s3cr3t+/="]', "s3cr3t"],
+)  # fmt: skip
+def test_a_secret_that_is_given_inline_is_neither_shown_nor_written_anywhere(state, key):
+    base = ("kind=webhook",) if key.startswith("url") else HOOK
+    error("add", "x", *base, key, status=1 if "=" in key else 2)
+    assert_nowhere(state)
+
+
+def assert_nowhere(state: Path) -> None:
+    """Nothing in the state, its spool and its tables has the secret."""
+    with Session("duckdb", state=state) as engine:
+        tables = [row["name"] for row in engine.sql("SHOW TABLES", trusted=True).to_pylist()]
+        assert {"settings", "commands", "undelivered"} <= set(tables)
+        for table in tables:
+            assert "s3cr3t" not in str(engine.sql(f"SELECT * FROM {table}", trusted=True).to_pylist())
+    for path in state.rglob("*"):
+        if path.is_file():
+            assert b"s3cr3t" not in path.read_bytes(), path
+
+
+def test_a_secret_address_is_nowhere(configured):
+    sinks("add", "live", "kind=webhook", 'url={secret="slack"}', "--from", "start")
+    sinks("set", "live", "wait=1s")
+    for arguments in (("list",), ("list", "--json"), ("show", "live"), ("show", "live", "--json"), ("failed", "live")):
+        sinks(*arguments)
+    sinks("reload")
+    sinks("test", "live", status=1)
+    assert_nowhere(configured)
+
+
+def test_a_state_that_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "there is no store in state" in error("list")
