@@ -76,6 +76,13 @@ def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
     return _Normalizer(namespaces).query(query)
 
 
+def normalize_readably(query: Query, namespaces: Mapping[str, str]) -> tuple[NormalQuery, dict[str, VarPath]]:
+    """The same, for people: patterns keep the names of all variables, and inner joins those of the query. Also returns
+    the paths on variables that the query has, by the variables that stand for their ends."""
+    normalizer = _Normalizer(namespaces, canonical=False)
+    return normalizer.query(query), normalizer.paths
+
+
 @lru_cache(maxsize=16)
 def _builder(namespaces: tuple[tuple[str, str], ...]) -> PatternBuilder:
     """The builder of patterns, which remembers what it made of filters that many queries have."""
@@ -83,9 +90,12 @@ def _builder(namespaces: tuple[tuple[str, str], ...]) -> PatternBuilder:
 
 
 class _Normalizer:
-    """Lowers one query: `_patterns` are those of its blocks, and `_block_of` is the block of each variable."""
+    """Lowers one query: `_patterns` are those of its blocks, and `_block_of` is the block of each variable. `paths` are
+    the paths on variables, by their ends. If not `canonical`, inner joins keep the names of variables."""
 
-    def __init__(self, namespaces: Mapping[str, str]) -> None:
+    def __init__(self, namespaces: Mapping[str, str], *, canonical: bool = True) -> None:
+        self._canonical = canonical
+        self.paths: dict[str, VarPath] = {}
         self._namespaces = dict(namespaces)
         self._build = _builder(tuple(self._namespaces.items()))
         self._patterns: list[PatternNode] = []
@@ -190,6 +200,8 @@ class _Normalizer:
                     return expr if term.var == name and not term.functions else _expression(term)
                 self._fresh += 1
                 fresh = path_end(self._fresh)
+                if not self._canonical:
+                    self.paths[fresh] = expr
                 block = self._block_of[fresh] = self._block_of[term.var]
                 patterns[block] = attach(patterns[block], term.var, self._build.path(steps, last_var=fresh))
                 return VarPath(fresh)
@@ -254,18 +266,26 @@ class _Normalizer:
         self, tree: _Tree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
     ) -> Side:
         if isinstance(tree, _Leaf):
-            return Side(tree.stream, naming(patterns[tree.block], used))
+            pattern = patterns[tree.block]
+            return Side(tree.stream, naming(pattern, used) if self._canonical else pattern)
         blocks = sorted(_blocks(tree))
         carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
         inner = _distinct(self._conjuncts(tree, patterns, frozenset(carried)))
+        children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
+        if not self._canonical:
+            hidden = Hidden(tree.op, tree.window, inner, carried, which, self._alone(tree))
+            return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
         names = canonical_names(inner)
-        alone: tuple[Conjunct, ...] = ()
-        if tree.op == UNORDERED:
-            alone = with_canonical_names(_distinct(self._conjuncts(tree, tree.patterns, frozenset())))
+        alone = with_canonical_names(self._alone(tree))
         variables = tuple(names[var] for var in carried)
         hidden = Hidden(tree.op, tree.window, with_canonical_names(inner), variables, which, alone)
-        children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
+
+    def _alone(self, tree: _Node) -> tuple[Conjunct, ...]:
+        """The conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs."""
+        if tree.op != UNORDERED:
+            return ()
+        return _distinct(self._conjuncts(tree, tree.patterns, frozenset()))
 
 
 def _distinct(conjuncts: Iterator[Conjunct]) -> tuple[Conjunct, ...]:

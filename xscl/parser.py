@@ -38,10 +38,11 @@ def parse_script(text: str, *, stored: bool = False) -> Script:
     return _known_script(text) or _Parser(text).script(stored=stored)
 
 
-def located_queries(text: str, numbers: Iterable[int]) -> Iterator[Query]:
-    """Some queries of a correct script, by their numbers from 0, with the spans of all their parts in its text."""
+def located_queries(text: str, numbers: Iterable[int], *, stored: bool = False) -> Iterator[Query]:
+    """Some queries of a correct script, by their numbers from 0, with the spans of all their parts in its text.
+    `stored` is that of `parse_script`."""
     parser = _Parser(text)
-    parser.script()
+    parser.script(stored=stored)
     return map(parser.in_place, numbers)
 
 

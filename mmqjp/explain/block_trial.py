@@ -60,17 +60,25 @@ def try_block(block: Block, trees: Sequence[ParsedDocument], namespaces: Mapping
     left_out = 0
     for tree in trees:
         try:
-            reached[_reached(parts, tree)] += 1
+            reached[reached_of(parts, tree)] += 1
         except TooLong:
             left_out += 1
-    counts = [sum(n for last, n in reached.items() if last > number) for number in range(len(found))]
-    hint = ""
-    if trees and 0 in counts:
-        hint = _Hints(builder, trees).of(found[counts.index(0)])
+    counts = counts_of(reached, len(found))
+    hint = hint_of(found[counts.index(0)], builder, trees) if trees and 0 in counts else ""
     return BlockTrial(block, len(trees), found, counts, left_out, hint)
 
 
-def _reached(parts: Sequence[Part], tree: ParsedDocument) -> int:
+def counts_of(reached: Mapping[int, int], stages: int) -> list[int]:
+    """How many documents match each of some stages, given how many match just the first n of them."""
+    return [sum(count for last, count in reached.items() if last > number) for number in range(stages)]
+
+
+def hint_of(stage: Stage, builder: PatternBuilder, trees: Sequence[ParsedDocument]) -> str:
+    """What may be meant by a stage that matches none of some documents."""
+    return _Hints(builder, trees).of(stage)
+
+
+def reached_of(parts: Sequence[Part], tree: ParsedDocument) -> int:
     """How many of the stages a document matches: they get stricter."""
     if matches(parts[-1], tree):
         return len(parts)

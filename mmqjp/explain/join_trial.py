@@ -88,13 +88,11 @@ class _Trial:
 
     def _try(self, equality: Compare, one: _Operand, other: _Operand) -> JoinTrial:
         left, right = self._values(one), self._values(other)
-        shared = _shared(left, right)
-        if not shared:
-            for functions in TRIED:
-                derived = _derived(left, functions), _derived(right, functions)
-                if then := _shared(*derived):
-                    return JoinTrial(equality.span, len(left), len(right), 0, functions, then)
-        return JoinTrial(equality.span, len(left), len(right), shared)
+        both = shared(left, right)
+        if not both:
+            functions, then = mended(left, right)
+            return JoinTrial(equality.span, len(left), len(right), 0, functions, then)
+        return JoinTrial(equality.span, len(left), len(right), both)
 
     def _values(self, operand: _Operand) -> Values:
         block, pattern = self._blocks[operand.block]
@@ -107,27 +105,37 @@ class _Trial:
         for number, tree in enumerate(self._sample.of(block.stream)):
             try:
                 for text in set(texts(pattern, tree)):
-                    _note(values, applied(text, operand.functions), [(block.stream, number)])
+                    note(values, applied(text, operand.functions), [(block.stream, number)])
             except TooLong:
                 continue
         return values
 
 
-def _note(values: Values, text: str, documents: Sequence[tuple[str, int]]) -> None:
+def note(values: Values, text: str, documents: Sequence[tuple[str, int]]) -> None:
+    """Notes that documents have a value."""
     known = values.setdefault(text, [])
     known += [one for one in documents if one not in known][: 2 - len(known)]
 
 
-def _shared(left: Values, right: Values) -> int:
+def shared(left: Values, right: Values) -> int:
     """How many values are in two different documents."""
     return sum(1 for text, ones in left.items() if any(one != other for one in ones for other in right.get(text, ())))
+
+
+def mended(left: Values, right: Values) -> tuple[tuple[str, ...], int]:
+    """The functions, the innermost first, that would make values of two sides equal, and how many; () and 0 if none
+    would."""
+    for functions in TRIED:
+        if then := shared(_derived(left, functions), _derived(right, functions)):
+            return functions, then
+    return (), 0
 
 
 def _derived(values: Values, functions: tuple[str, ...]) -> Values:
     found: Values = {}
     for text, documents in values.items():
         if derived := applied(text, functions):
-            _note(found, derived, documents)
+            note(found, derived, documents)
     return found
 
 

@@ -33,8 +33,8 @@ def table(trials: Sequence[QueryTrial], text: str) -> Table:
     for trial in trials:
         paused = f", then paused: {printable_line(trial.paused)}" if trial.paused else ""
         rows = [(trial.name, "outputs", f"{trial.outputs:,}{paused}")]
-        rows += [("", _part(block.block.span, text), _matched(block)) for block in trial.blocks]
-        rows += [("", _part(join.span, text), _joined(join)) for join in trial.joins]
+        rows += [("", part_text(block.block.span, text), _matched(block)) for block in trial.blocks]
+        rows += [("", part_text(join.span, text), _joined(join)) for join in trial.joins]
         for row in rows:
             made.add_row(*(Text(cell) for cell in row))
     return made
@@ -85,10 +85,10 @@ def _failed(block: BlockTrial, text: str) -> Problem:
     documents = f"{block.documents:,} documents of stream {block.block.stream}"
     if block.documents == 1:
         documents = f"the document of stream {block.block.stream}"
-    message = f"{_part(stage.span, text)} matched none of {documents}"
+    message = f"{part_text(stage.span, text)} matched none of {documents}"
     if number:
         before = block.stages[number - 1]
-        message += f"; before it, {_part(before.span, text)} matched {block.counts[number - 1]:,}"
+        message += f"; before it, {part_text(before.span, text)} matched {block.counts[number - 1]:,}"
     return Problem(message, stage.span, block.hint)
 
 
@@ -106,7 +106,8 @@ def _joined(join: JoinTrial) -> str:
     return f"{join.left:,} and {join.right:,} values, {join.shared:,} shared"
 
 
-def _part(span: Span, text: str) -> str:
+def part_text(span: Span, text: str) -> str:
+    """Returns a part of a query on one line, cut short if it is long."""
     start = span.start
     if text[start : start + 1] == "/" and text[max(start - 1, 0) : start] == ".":
         start -= 1  # a step says no more than its axis and name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.rule import Rule
@@ -49,15 +49,19 @@ def print_match(match: Match, clock: Clock, out: Console) -> None:
 def print_rows(match: Match, clock: Clock, out: Console) -> None:
     """Prints a match without the empty line."""
     for place, item in enumerate(match.items):
-        time = "" if item.time is None else clock.minute(item.time)
-        title = Text()
-        for part, marked in marked_title(match, place):
-            title.append(part, style="bold underline" if marked and out.is_terminal else "bold")
-        _print_row(Text(time, style="dim"), title, out)
-        _print_source(item, out)
+        print_item(item, clock, out, marked_title(match, place))
     print_facts("because", why(match), out)
     for name, text in values(match):
         _print_row(Text(""), Text(f"{name}: ", style="cyan").append(text, style="default"), out)
+
+
+def print_item(item: Item, clock: Clock, out: Console, title: Sequence[tuple[str, bool]] = ()) -> None:
+    """Prints a document. `title` is its title in parts, each with whether it is marked."""
+    shown = Text()
+    for part, marked in title or ((item.title, False),):
+        shown.append(part, style="bold underline" if marked and out.is_terminal else "bold")
+    _print_row(Text("" if item.time is None else clock.minute(item.time), style="dim"), shown, out)
+    _print_source(item, out)
 
 
 def print_facts(label: str, facts: Iterable[Fact], out: Console) -> None:

@@ -10,11 +10,16 @@ import pyarrow as pa
 from common.errors import InputError
 from join_stage.store.reading import Bounds, Question, QuestionInterrupted
 from mmqjp.present.output_why import why_output
+from mmqjp.present.query_funnel import query_funnel
+from mmqjp.present.why_not import why_not
 from mmqjp.session import Session
 from mmqjp.tables.lookup import Select
 
 WHY = "why"
 """The command that asks why an output came about."""
+
+WHY_NOT = "why-not"
+"""The command that asks why there is no output."""
 
 LOGGED = ("sql", "id", "query", "documents")
 """The arguments of questions that are logged."""
@@ -62,6 +67,21 @@ def _why(select: Select, arguments: Mapping[str, Any]) -> object:
     return why_output(select, text_of(arguments, "id")).to_dict()
 
 
+def _why_not(select: Select, arguments: Mapping[str, Any]) -> object:
+    """Why documents give no output of a query. `query` is its name; `documents` is a list of their ids, or of addresses
+    or titles that only one kept document has: one for each block of the query, or fewer.
+
+    Returns what `mmqjp.present.why_not_result.WhyNot.to_dict` does, and `WhyNot.from_dict` reads it. With an empty
+    list, or without one, the question is how many of the kept documents get past each stage of the query: then it
+    returns what `mmqjp.present.query_funnel.QueryFunnels.to_dict` does.
+    """
+    documents = arguments.get("documents") or []
+    if not isinstance(documents, list) or not all(isinstance(one, str) for one in documents):
+        raise BadQuestion("the documents of the question are no list of texts")
+    name = text_of(arguments, "query")
+    return (why_not(select, name, documents) if documents else query_funnel(select, name)).to_dict()
+
+
 def text_of(arguments: Mapping[str, Any], name: str) -> str:
     """Returns an argument that is text. Raises BadQuestion if it is missing or something else."""
     if not isinstance(found := arguments.get(name), str):
@@ -69,5 +89,5 @@ def text_of(arguments: Mapping[str, Any], name: str) -> str:
     return found
 
 
-BESIDE: Mapping[str, Look] = {WHY: _why}
+BESIDE: Mapping[str, Look] = {WHY: _why, WHY_NOT: _why_not}
 """The questions that are not in SQL."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -107,3 +107,109 @@ def quoted(text: str) -> str:
 def _first(found: pa.Table) -> Row | None:
     rows = found.slice(0, 1).to_pylist()
     return rows[0] if rows else None
+
+
+# ------------------------------------------------------------ why there is no output
+
+
+def queries_named(select: Select, name: str, most: int) -> list[Row]:
+    """Returns the queries that were ever registered under a name, the registered ones first: `qid`, `text`,
+    `occurrence`, `since`, `window_us`, `form`, `removed_at`."""
+    found: list[Row] = select(
+        f"""SELECT a.qid, a.text, a.occurrence, a.since, a.window_us, a.form, r.removed_at
+FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quoted(name)}
+ORDER BY r.removed_at NULLS FIRST, a.qid LIMIT {most}"""
+    ).to_pylist()
+    return found
+
+
+def names_of_queries(select: Select, most: int) -> list[str]:
+    """Returns the names of registered queries."""
+    names: list[str] = select(
+        f"""SELECT DISTINCT name FROM added_queries
+WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY name LIMIT {most}"""
+    )["name"].to_pylist()
+    return names
+
+
+def pauses_of(select: Select, qids: Sequence[int]) -> list[Row]:
+    """Returns the pauses and resumptions of some queries, in order: `qid`, `docid`, `reason`, None for a resumption."""
+    if not qids:
+        return []
+    found: list[Row] = select(
+        f"SELECT qid, docid, reason FROM pauses WHERE qid IN ({', '.join(map(str, qids))}) ORDER BY batch"
+    ).to_pylist()
+    return found
+
+
+def documents_with(select: Select, text: str, most: int) -> list[Row]:
+    """Returns external documents in whose XML a text stands, the newest first, but at most so many."""
+    found: list[Row] = select(
+        f"""SELECT * FROM documents WHERE kind = 'external' AND contains(xml, {quoted(text)})
+ORDER BY docid DESC LIMIT {most}"""
+    ).to_pylist()
+    return found
+
+
+def dead_letter_of(select: Select, id: str) -> Row | None:
+    """Returns the last dead letter with an id: `stream` and `reason`."""
+    return _first(
+        select(f"SELECT stream, reason FROM dead_letters WHERE id = {quoted(id)} ORDER BY noted_at DESC LIMIT 1")
+    )
+
+
+def is_dropped(select: Select, id: str) -> bool:
+    """Returns whether a document with an id was dropped, and its id was kept."""
+    return bool(len(select(f"SELECT id FROM dropped_ids WHERE id = {quoted(id)} LIMIT 1")))
+
+
+def joinable(select: Select, docids: Sequence[int]) -> set[int]:
+    """Returns those documents among some that others may still be joined with."""
+    return set(select(f"SELECT docid FROM r_docts WHERE docid IN ({', '.join(map(str, docids))})")["docid"].to_pylist())
+
+
+def newest_documents(select: Select, streams: Collection[str], most: int) -> list[tuple[int, int]]:
+    """Returns the newest documents of some streams, as their docids and sizes in characters, the newest first."""
+    listed = ", ".join(quoted(stream) for stream in sorted(streams))
+    rows = select(
+        f"""SELECT docid, length(xml) AS size FROM documents WHERE stream IN ({listed}) ORDER BY docid DESC
+LIMIT {most}"""
+    ).to_pylist()
+    return [(row["docid"], row["size"]) for row in rows]
+
+
+def ids_among(select: Select, name: str, t0: int, t1: int, ids: Collection[str]) -> dict[str, int]:
+    """Returns the numbers of the outputs of a query with these times that have one of some ids, by their ids. The
+    number is that of the first output with these times."""
+    found = select(
+        f"""SELECT {_ID} AS id, a.first_seq AS seq {_RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
+AND m.name = {quoted(name)} UNION ALL SELECT id, seq FROM earlier_outputs
+WHERE t0 = {t0} AND t1 = {t1} AND query = {quoted(name)}"""
+    ).to_pylist()
+    return {row["id"]: row["seq"] for row in found if row["id"] in ids}
+
+
+def ids_at(select: Select, name: str, t1: int, most: int) -> list[str]:
+    """Returns the ids of outputs of a query that end at a time."""
+    found: list[str] = select(
+        f"""SELECT {_ID} AS id {_RECIPIENTS} AND a.t1 = {t1} AND m.name = {quoted(name)} ORDER BY id LIMIT {most}"""
+    )["id"].to_pylist()
+    return found
+
+
+def times_told(select: Select, qid: int, key: tuple[int, int]) -> list[int]:
+    """Returns when the outputs ended in which a query told a key, of which the halves of the digest are given."""
+    high, low = key
+    found: list[int] = select(f"SELECT t1 FROM told WHERE qid = {qid} AND high = {high} AND low = {low} ORDER BY t1")[
+        "t1"
+    ].to_pylist()
+    return found
+
+
+def count_outputs(select: Select, name: str) -> int:
+    """Returns how many outputs the queries of a name have."""
+    (row,) = select(
+        f"""SELECT count(*) AS n FROM (SELECT r.answer FROM recipients r WHERE r.query = {quoted(name)}
+UNION ALL SELECT seq AS answer FROM earlier_outputs WHERE query = {quoted(name)}) AS o"""
+    ).to_pylist()
+    return int(row["n"])

@@ -1,0 +1,57 @@
+"""Why documents give no output of a query: looks up the query and the documents, and says what is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from feeds.dates import iso_utc
+from mmqjp.explain.verdict import orders, verdict
+from mmqjp.present.known_queries import MOST_NAMES, known_queries
+from mmqjp.present.named_documents import named_document
+from mmqjp.present.why_not_kept import with_kept
+from mmqjp.present.why_not_result import WhyNot, items_of
+from mmqjp.present.why_not_whole import shown_verdict
+from mmqjp.tables.lookup import Select, names_of_queries, queries_named
+
+LISTED = 3
+"""So many names of queries are listed."""
+
+
+def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
+    """Returns why documents give no output of the queries of a name. Each is given by its id, or by an address or title
+    that only one kept document has. `select` answers questions over the store. Raises what it does."""
+    known = known_queries(select, name)
+    if not known:
+        return WhyNot(name, "query", *no_query(select, name))
+    read = {block.stream for one in known for block in one.readable.blocks}
+    documents = [named_document(select, text, read) for text in asked]
+    blocks = max(len(one.readable.blocks) for one in known)
+    for document in documents:
+        if document.record is None:
+            return WhyNot(name, document.kind, document.message, document.hint, text=known[0].query.text)
+    records = [document.record for document in documents if document.record is not None]
+    if len(records) > blocks:
+        what = f"{len(records)} documents are named, and the query reads {blocks}"
+        return WhyNot(name, "blocks", what, text=known[0].query.text, items=items_of(records))
+    whole = [one for one in known if len(one.readable.blocks) == len(records)]
+    if not whole:
+        return with_kept(select, name, [one for one in known if len(one.readable.blocks) > len(records)], records)
+    found = [
+        verdict(one.query, one.readable, [record for record in order if record is not None])
+        for one in whole
+        for order in orders(records, len(records))
+    ]
+    return shown_verdict(select, name, found)
+
+
+def no_query(select: Select, name: str) -> tuple[str, str]:
+    """Returns why there is no query of a name, and what to do."""
+    removed = [row for row in queries_named(select, name, 1) if row["removed_at"] is not None]
+    if removed:
+        return f"the query {name} was removed at {iso_utc(removed[0]['removed_at'])}", "subscribe it again"
+    names = names_of_queries(select, MOST_NAMES)
+    near = get_close_matches(name, names, 1)
+    listed = ", ".join(names[:LISTED]) + (" and others" if len(names) > LISTED else "")
+    hint = f"did you mean {near[0]}?" if near else f"there are {listed}" if names else "subscribe one"
+    return f"no query is called {name}", hint

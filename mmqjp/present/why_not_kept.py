@@ -1,0 +1,104 @@
+"""What is said of fewer documents than a query has blocks: they are tried with the documents that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from mmqjp.documents.record import Record
+from mmqjp.explain.funnel import Funnel
+from mmqjp.explain.verdict import MOST_LISTED, Verdict, of_result, orders, verdict
+from mmqjp.present.kept_documents import Kept
+from mmqjp.present.known_queries import Known
+from mmqjp.present.why_not_result import Near, WhyNot, items_of
+from mmqjp.present.why_not_whole import shown_verdict, stored_ids
+from mmqjp.tables.lookup import Select
+
+MOST_NEAREST, MOST_TRIED = 3, 20
+"""So many choices of documents are shown that came nearest; of those that match so many are looked at one by one."""
+
+MOST_KEPT, MOST_QUERIES_TRIED = 2_000, 10
+"""So many of the newest kept documents are tried, with so many of the queries of a name."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Try:
+    """A way in which the documents stand in the blocks of a query. Kept documents go into the others."""
+
+    known: Known
+    placed: tuple[Record | None, ...]
+    funnel: Funnel
+
+    def look(self, record: Record) -> None:
+        """Looks at a kept document."""
+        if self.known.query.sees(record.appeared):
+            blocks = self.known.readable.blocks
+            free = [place for place, given in enumerate(self.placed) if given is None]
+            self.funnel.look(record, [place for place in free if blocks[place].stream == record.stream])
+
+
+def with_kept(select: Select, name: str, known: Sequence[Known], records: Sequence[Record]) -> WhyNot:
+    """Returns what is said of documents together with those that are kept, of queries with more blocks."""
+    found: list[tuple[Verdict, Known]] = []
+    tries: list[_Try] = []
+    for one in known[:MOST_QUERIES_TRIED]:
+        if one.query.sees([at for record in records for at in record.appeared]):
+            tries += (_begun(one, placed) for placed in orders(records, len(one.readable.blocks)))
+        else:
+            found.append((verdict(one.query, one.readable, records), one))
+    streams = {block.stream for one in tries for block in one.known.readable.blocks}
+    for record in Kept(select, streams, MOST_KEPT).records() if tries else ():
+        for one_try in tries:
+            one_try.look(record)
+    for one_try in tries:
+        query, result = one_try.known.query, one_try.funnel.result()
+        if not result.rows:
+            found.append((of_result(query, one_try.placed, result), one_try.known))
+            continue
+        choices = {row.docids: row.documents for row in result.rows}
+        verdicts = [verdict(query, one_try.known.readable, some) for some in islice(choices.values(), MOST_TRIED)]
+        said = shown_verdict(select, name, verdicts)
+        if said.kind != "output":
+            return said
+        ids = list(dict.fromkeys(id for one in verdicts for id in stored_ids(select, name, one.given)))
+        what = f"with kept documents, {len(ids)} output{'s' if len(ids) > 1 else ''}"
+        return WhyNot(name, "output", what, text=query.text, items=items_of(records), outputs=tuple(ids[:MOST_LISTED]))
+    best, of = max(found, key=lambda pair: pair[0].rank)
+    return WhyNot(
+        name,
+        best.kind,
+        best.message,
+        best.hint,
+        best.part,
+        best.query.text,
+        items_of(best.documents),
+        (),
+        best.stages,
+        _nearest(best, of),
+    )
+
+
+def _begun(known: Known, placed: tuple[Record | None, ...]) -> _Try:
+    funnel = Funnel(known.readable)
+    for block, record in enumerate(placed):
+        if record is not None:
+            funnel.look(record, (block,))
+    return _Try(known, placed, funnel)
+
+
+def _nearest(best: Verdict, one: Known) -> tuple[Near, ...]:
+    """The documents that came nearest, closest in time first."""
+    pairs = sorted(
+        best.found.before, key=lambda pair: max(pair[0].t1, pair[1].t1) - min(pair[0].t0, pair[1].t0)
+    )  # stable: those whose values are nearest stay first
+    chosen: dict[tuple[int, ...], tuple[Record, ...]] = {}
+    for left, right in pairs:
+        chosen.setdefault(left.docids + right.docids, left.documents + right.documents)
+    found = []
+    for documents in islice(chosen.values(), MOST_NEAREST):
+        said = best
+        if len(documents) == len(one.readable.blocks):
+            said = verdict(one.query, one.readable, documents)
+        found.append(Near(items_of(documents), said.kind, said.part, said.message, said.hint))
+    return tuple(found)
