@@ -54,8 +54,7 @@ def _document(feed: Feed, entries: Sequence[Entry], links: Sequence[tuple[str, s
         yield from (f'<link rel="{rel}" href="{escaped(address)}"/>' for rel, address in links)
         if archive:
             yield "<fh:archive/>"
-        for entry in entries:
-            yield f"<!-- {entry.seq} {entry.committed_at} -->{entry.xml}"
+        yield from (entry.xml for entry in entries)
         yield "</feed>\n"
 
     return "\n".join(lines()).encode()

@@ -23,10 +23,8 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;",
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry: the `seq` of its output, when that was committed, in microseconds, and a line of XML without its
-    end."""
+    """An entry: when its output was committed, in microseconds, and a line of XML without its end."""
 
-    seq: int
     committed_at: int
     xml: str
 
@@ -43,7 +41,7 @@ def entry_of(match: Match, committed_at: int) -> Entry:
         f'<category term="{escaped(output.query)}"/>',
         f'<content type="html">{escaped(_content(match))}</content>',
     ]
-    return Entry(output.seq, committed_at, f"<entry>{''.join(parts)}</entry>")
+    return Entry(committed_at, f"<entry>{''.join(parts)}</entry>")
 
 
 def escaped(text: str) -> str:

@@ -1,0 +1,200 @@
+"""Feeds of the queries of a store: which outputs stand in a feed and in its archives, read through a reader of SQL."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import Protocol
+
+import pyarrow as pa
+
+from mmqjp.syndication.archives import NEWEST, SIZE, archive_of, numbers_of, unarchived_from
+from mmqjp.syndication.entries import Entry
+from mmqjp.syndication.read_entries import EntryReader, Told
+from mmqjp.tables import feed_sql
+
+MOST_ROWS, SECONDS = 100_000, 10.0
+"""The bounds of a question."""
+
+MOST_NAMES = 10_000
+"""Feeds are kept for so many names, until there is a newer batch."""
+
+_MOST = NEWEST + SIZE
+"""The most outputs in a feed: fewer than SIZE are in no archive."""
+
+
+class Reader(Protocol):
+    """Reads the tables of a store on DuckDB, or of one on Spark from its files."""
+
+    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+        """Returns the rows of a SELECT. It may have up to `limit` rows and take so many seconds."""
+
+    def version(self) -> object:
+        """Returns something that is another once there is a newer batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What stands in the feed of a query, the newest first, and the number of the newest archive, None if there is
+    none. `since` is when the query was first added, in microseconds."""
+
+    entries: tuple[Entry, ...]
+    archive: int | None
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What stands in an archive, the newest first. `more` says that others may come before it: its number is not 0, and
+    it is not the empty one that ends the chain."""
+
+    entries: tuple[Entry, ...]
+    more: bool
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An archive is empty. The nearest one before it that is not has this number."""
+
+    archive: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Something that stood in an archive was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    """What holds for all feeds at a version: the number of the last output that was ever committed, and the greatest
+    that is stored. `drops` counts how often something was dropped, and `stored` what is there."""
+
+    version: object
+    last_seq: int
+    greatest: int
+    drops: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A feed as of a heading, and the outputs that it was made of: the newest of a query, as many as may be needed."""
+
+    heading: _Heading
+    told: list[Told]
+    newest: Newest
+
+
+class StoreFeeds:
+    """The feeds of the queries of a store. Methods may be called in any thread, and raise what the reader raises."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._entries = EntryReader(lambda sql: reader.select(sql, MOST_ROWS, SECONDS))
+        self._lock = Lock()
+        self._heading = _Heading(None, -1, -1, 0, 0)
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    def newest(self, name: str) -> Newest | None:
+        """Returns what stands in the feed of a query: the newest NEWEST outputs, and all that are in no archive. None
+        if no query ever had the name."""
+        heading = self._current()
+        with self._lock:
+            kept = self._kept.get(name)
+        if kept is not None and kept.heading == heading:
+            return kept.newest
+        if (since := self._since(name) if kept is None else kept.newest.since) is None:
+            return None
+        is_newer = kept is not None and kept.heading.drops == heading.drops
+        before, after = (kept.told, kept.heading.greatest) if kept is not None and is_newer else ([], -1)
+        told = [*self._told(feed_sql.newest(name, after, heading.greatest + 1, _MOST)), *before][:_MOST]
+        begin = unarchived_from(heading.last_seq)
+        entries, _ = self._entries.of(told[: self._count(name, told, begin, heading.greatest + 1)])
+        found = Newest(entries, self._archive_before(name, told, begin), since)
+        with self._lock:
+            self._kept[name] = _Kept(heading, told, found)
+            self._kept.move_to_end(name)
+            while len(self._kept) > MOST_NAMES:
+                self._kept.popitem(last=False)
+        return found
+
+    def archive(self, name: str, number: int) -> Archived | Earlier | Gone | None:
+        """Returns an archive of a query. None if there is no such query, or not yet such an archive."""
+        numbers, heading = numbers_of(number), self._current()
+        if number < 0 or numbers.stop > heading.last_seq + 1 or (since := self._since(name)) is None:
+            return None
+        if self._number(feed_sql.kept(numbers.start, numbers.stop)) != SIZE:
+            return Gone()
+        told = self._told(feed_sql.between(name, numbers.start, numbers.stop))
+        if not told:
+            before = self._seq_before(name, numbers.start)
+            return Archived((), False, since) if before is None else Earlier(archive_of(before))
+        entries, is_whole = self._entries.of(told)
+        return Archived(entries, number > 0, since) if is_whole else Gone()
+
+    # ------------------------------------------------------------ outputs
+
+    def _count(self, name: str, told: list[Told], begin: int, end: int) -> int:
+        """Returns how many of the newest outputs stand in a feed: NEWEST, or all with `begin` <= seq < `end`."""
+        if any(one.first < begin <= one.last for one in told[NEWEST:]):
+            # A group that is archived in part: its outputs are numbered.
+            return max(NEWEST, len(self._told(feed_sql.between(name, begin, end))))
+        return max(NEWEST, sum(one.first >= begin for one in told))
+
+    def _archive_before(self, name: str, told: list[Told], begin: int) -> int | None:
+        """Returns the number of the newest archive that is not empty."""
+        newest = next((one for one in told if one.first < begin), None)
+        if newest is None:
+            return None  # there are fewer new outputs than were looked for, so that is all
+        if newest.last < begin and archive_of(newest.first) == archive_of(newest.last):
+            return archive_of(newest.first)
+        seq = self._seq_before(name, begin)
+        return None if seq is None else archive_of(seq)
+
+    def _seq_before(self, name: str, before: int) -> int | None:
+        """Returns the greatest number of an output of a query below a number, or another of the same archive."""
+        while told := self._told(feed_sql.newest(name, -1, before, 1)):
+            (one,) = told
+            if one.last < before and archive_of(one.first) == archive_of(one.last):
+                return one.first
+            seq = self._number(feed_sql.last_in_group(name, one.first, before))
+            if seq is not None:
+                return seq
+            before = one.first
+        return None
+
+    # ------------------------------------------------------------ questions
+
+    def _current(self) -> _Heading:
+        """Returns the heading of the newest version."""
+        version = self._reader.version()
+        with self._lock:
+            known = self._heading
+            if known.version == version:
+                return known
+        (row,) = self._reader.select(feed_sql.heading(known.greatest), 1, SECONDS).to_pylist()
+        noted = json.loads(row["numbers"] or "[]")
+        greatest = max(-1 if row[key] is None else row[key] for key in ("seq", "earlier"))
+        drops = known.drops + (row["known"] != known.stored)
+        found = _Heading(
+            version, max([greatest, *(number - 1 for number in noted[3:4])]), greatest, drops, row["stored"]
+        )
+        with self._lock:
+            if self._heading is known:
+                self._heading = found
+        return found
+
+    def _since(self, name: str) -> int | None:
+        """Returns when the first query of a name was added."""
+        return self._number(feed_sql.since(name)) if name.isprintable() else None  # no query has another name
+
+    def _number(self, sql: str) -> int | None:
+        (number,) = self._reader.select(sql, 1, SECONDS).columns[0].to_pylist()
+        return None if number is None else int(number)
+
+    def _told(self, sql: str) -> list[Told]:
+        found = self._reader.select(sql, MOST_ROWS, SECONDS)
+        return [Told(*row) for row in zip(*(column.to_pylist() for column in found.columns), strict=True)]

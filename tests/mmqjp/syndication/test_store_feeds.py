@@ -1,0 +1,164 @@
+"""Feeds and archives that are read from a store, against what is recounted from all of its outputs."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from join_stage.duckdb_files import DuckDBFilesReader
+from join_stage.store.reading import Bounds
+from mmqjp.session import Session
+from mmqjp.syndication.store_feeds import Archived, Earlier, Gone, StoreFeeds
+from mmqjp.tables.store_schema import SCHEMA
+from tests.mmqjp.syndication.feed_cases import QUERIES, Clock, Recount, SessionReader, filled, process
+from tests.support.stores import as_files
+
+
+def ids(entries):
+    return [entry.xml.partition("<id>")[2].partition("</id>")[0] for entry in entries]
+
+
+def check(feeds, recount):
+    for name in QUERIES:
+        found = feeds.newest(name)
+        if found is None:
+            assert not recount.of(name)
+            continue
+        chain = recount.chain(name)
+        assert ids(found.entries) == recount.newest(name)
+        assert found.archive == recount.newest_archive(name)
+        for number in range(recount.archives):
+            archive = feeds.archive(name, number)
+            earlier = [one for one in chain if one < number]
+            if number in chain:
+                assert isinstance(archive, Archived) and ids(archive.entries) == recount.archive(name, number)
+                assert archive.more == (number > 0)
+            elif earlier:
+                assert archive == Earlier(earlier[0])
+            else:
+                assert archive == Archived((), False, found.since)
+        assert feeds.archive(name, recount.archives) is None
+
+
+@settings(max_examples=3)
+@given(st.integers(0, 10**6))
+def test_feeds_hold_what_is_recounted(seed):
+    with Session("duckdb") as engine:
+        kept = StoreFeeds(SessionReader(engine))
+
+        def check_newest():
+            """What is read on, batch by batch, is what is read at once."""
+            recount = Recount(engine.outputs())
+            for name in QUERIES:
+                if (found := kept.newest(name)) is not None:
+                    assert (ids(found.entries), found.archive) == (recount.newest(name), recount.newest_archive(name))
+
+        filled(engine, seed, after_each=check_newest)
+        check(StoreFeeds(SessionReader(engine)), Recount(engine.outputs()))
+
+
+def test_feeds_of_files_of_spark_are_the_same(tmp_path):
+    with Session("duckdb", state=tmp_path / "duckdb") as engine:
+        filled(engine, 5)
+        recount, there = Recount(engine.outputs()), StoreFeeds(SessionReader(engine))
+        texts = {name: there.newest(name) for name in QUERIES}
+    as_files(tmp_path / "duckdb", tmp_path / "files", batches=3)
+    reader = DuckDBFilesReader(SCHEMA, tmp_path / "files")
+
+    class FilesReader:
+        def select(self, sql, limit, seconds):
+            return reader.question(sql, Bounds(limit)).answer()
+
+        def version(self):
+            return 0
+
+    feeds = StoreFeeds(FilesReader())
+    check(feeds, recount)
+    assert {name: feeds.newest(name) for name in QUERIES} == texts
+    reader.close()
+
+
+def archives(feeds, names, count):
+    return {(name, number): feeds.archive(name, number) for name in names for number in range(count)}
+
+
+def test_archives_never_change(tmp_path):
+    """Whatever happens after they are full: more outputs, pauses, removals, other queries of the name, a restart."""
+    with Session("duckdb", state=tmp_path) as engine:
+        filled(engine, 11)
+        count = (engine.last_seq + 1) // 100
+        before = archives(StoreFeeds(SessionReader(engine)), QUERIES, count)
+        assert any(isinstance(one, Archived) and one.entries for one in before.values())
+        for name in engine.queries():
+            engine.pause(name)
+        assert archives(StoreFeeds(SessionReader(engine)), QUERIES, count) == before
+        for name in list(engine.queries()):
+            engine.unsubscribe(name)
+        assert archives(StoreFeeds(SessionReader(engine)), QUERIES, count) == before
+        for name in QUERIES:
+            engine.subscribe(f"SELECT t FROM S//item->x[./title->t] PUBLISH {name}", backfill=True)
+    with Session("duckdb", state=tmp_path, plan="basic") as engine:
+        feeds = StoreFeeds(SessionReader(engine))
+        added = [key for key, one in before.items() if one is None]  # of names that there were not yet
+        found = archives(feeds, QUERIES, count)
+        assert {key: one for key, one in found.items() if key not in added} == {
+            key: one for key, one in before.items() if key not in added
+        }
+        check(feeds, Recount(engine.outputs()))
+
+
+def test_what_is_dropped_is_gone():
+    clock = Clock()
+    with Session("duckdb", now=clock, lateness=0) as engine:
+        filled(engine, 11)
+        feeds = StoreFeeds(SessionReader(engine))
+        count = (engine.last_seq + 1) // 100
+        before = archives(feeds, QUERIES, count)
+        assert all(feeds.newest(name) for name in engine.queries())
+        engine.prune(15_000_000)
+        assert engine.sql("SELECT min(seq) AS seq FROM outputs")["seq"][0].as_py() > 0, "something is dropped"
+        found = archives(StoreFeeds(SessionReader(engine)), QUERIES, count)
+        assert found[next(iter(engine.queries())), 0] == Gone()
+        kept = {key for key, one in found.items() if not isinstance(one, Gone)}
+        assert all(found[key] == before[key] for key in kept if isinstance(before[key], Archived))
+        for name in engine.queries():
+            found, fresh = feeds.newest(name), StoreFeeds(SessionReader(engine)).newest(name)
+            assert found is not None and fresh is not None
+            assert (ids(found.entries), found.archive) == (ids(fresh.entries), fresh.archive), "dropped ones have gone"
+        engine.prune(0)
+        clock.now += 1
+        assert engine.sql("SELECT count(*) AS n FROM outputs")["n"][0].as_py() < 20
+        for name in engine.queries():
+            newest = feeds.newest(name)
+            assert newest is not None and newest.archive is None
+            assert feeds.archive(name, count - 1) == Gone() and feeds.archive(name, count) is None
+
+
+@pytest.mark.parametrize("name", ["unknown", "it's", "a\\b", "", "\n", "x' OR '1'='1", "é\u202e"])
+def test_there_is_no_feed_of_what_is_no_query(engine, name):
+    filled(engine, 1, batches=1)
+    feeds = StoreFeeds(SessionReader(engine))
+    assert feeds.newest(name) is None and feeds.archive(name, 0) is None
+
+
+def test_entries_have_values_only_of_queries_that_select(engine):
+    engine.subscribe(QUERIES["titles"])
+    engine.subscribe(QUERIES["every"])
+    process(engine, 0, 1, Random(0))
+    feeds = StoreFeeds(SessionReader(engine))
+    newest = [feeds.newest(name) for name in ("titles", "every")]
+    titles, every = (entry for one in newest if one is not None for entry in one.entries)
+    value = "&lt;dt dir=&quot;auto&quot;&gt;t&lt;/dt&gt;&lt;dd dir=&quot;auto&quot;&gt;of page 0&lt;/dd&gt;"
+    assert value in titles.xml and "&gt;t&lt;" not in every.xml
+
+
+def test_a_feed_is_read_once_for_each_batch(engine):
+    filled(engine, 3, batches=3)
+    reader = SessionReader(engine)
+    feeds, name = StoreFeeds(reader), next(iter(engine.queries()))
+    first = feeds.newest(name)
+    asked = reader.asked
+    assert feeds.newest(name) is first and reader.asked == asked
+    engine.process([])
+    assert feeds.newest(name) == first and reader.asked == asked + 2  # the entries are kept
