@@ -17,7 +17,7 @@ LINKS = (Link("/", "Queries", 10),)
 LONGEST = 200
 """The most characters that are searched for."""
 
-DONE = {"pause": "paused", "resume": "resumed", "unsubscribe": "removed"}
+DONE = {"pause": "paused", "resume": "resumed", "unsubscribe": "removed", "subscribe": "subscribed"}
 """What has happened to a query, by the command."""
 
 Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, whatever its case.")]
