@@ -74,13 +74,16 @@ class OutputWhy:
         return OutputWhy(Match.from_dict(found), fed, found["text"])
 
 
-def why_output(select: Select, asked: str) -> OutputWhy:
+def why_output(select: Select, asked: str, group: int | None = None) -> OutputWhy:
     """Returns why an output came about, given its id, a beginning of it that no other has, or its number (`seq`).
 
-    `select` answers questions over the store. Takes at most a few seconds: what is too large to search has no reason.
+    `select` answers questions over the store. The output with an id is found faster if it is in `group`, whose first
+    output has this number. Takes at most a few seconds: what is too large to search has no reason.
     Raises NoOutput, and what `select` raises.
     """
-    row = _found(select, asked.strip().lower())
+    asked = asked.strip().lower()
+    row = output_by_id(select, asked, group) if group is not None and _ID.fullmatch(asked) else None
+    row = row or _found(select, asked)
     output = Output(
         row["query"], row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), read_nodes(row["nodes"]),
         row["xml"], row["id"], row["seq"],
@@ -89,11 +92,11 @@ def why_output(select: Select, asked: str) -> OutputWhy:
     records = _records(select, {docid for docids in behind for docid in docids})
     records |= _records(select, {part for record in records.values() for part in record.parts} - records.keys())
     texts = texts_of(select, output.query, row["form"], MOST_QUERIES)
-    queries = {text: query for text in texts if (query := _compiled(text)) is not None}
+    queries = {text: query for text in texts if (query := compiled(text)) is not None}
     sources = list(zip(output.documents, output.streams, strict=True))
     items = tuple(_items(select, sources))
-    parts = next((found for docids in behind if (found := _parts(docids, records))), ())
-    reason, text = _reason(output, [_parts(docids, records) for docids in behind], sources, queries)
+    parts = next((found for docids in behind if (found := parts_of(docids, records))), ())
+    reason, text = reason_of(output, [parts_of(docids, records) for docids in behind], sources, queries)
     shown = selected(output.xml) if any(not query.normal.star for query in queries.values()) else ()
     return OutputWhy(Match(output, items, reason, shown), _fed(parts), text or next(iter(texts), ""))
 
@@ -129,33 +132,37 @@ def _items(select: Select, sources: Sequence[tuple[str, str]]) -> Iterator[Item]
         yield missing_item(id, stream) if row is None else item_of(id, stream, row["t0"], row["xml"])
 
 
-def _compiled(text: str) -> CompiledQuery | None:
-    """A stored query, or None if this version cannot read it."""
+def compiled(text: str) -> CompiledQuery | None:
+    """Returns a stored query, or None if this version cannot read it."""
     with suppress(StoreError):
         return Compiler().compile_text(text)
     return None
 
 
-def _parts(docids: Sequence[int], records: Mapping[int, Record]) -> tuple[Record, ...]:
-    """The documents of the query's blocks; none if one of them is no longer stored."""
+def parts_of(docids: Sequence[int], records: Mapping[int, Record]) -> tuple[Record, ...]:
+    """Returns the documents of the query's blocks; none if one of them is no longer stored."""
     if not all(docid in records and all(part in records for part in records[docid].parts) for docid in docids):
         return ()
     return tuple(records[part] for docid in docids for part in records[docid].parts)
 
 
-def _reason(
+def reason_of(
     output: Output,
     behind: Sequence[tuple[Record, ...]],
     sources: Sequence[tuple[str, str]],
     queries: Mapping[str, CompiledQuery],
+    *,
+    whole: bool = True,
 ) -> tuple[Reason | None, str]:
-    """The reason of an output, and the text of its query; None if it cannot be told."""
+    """Returns the reason of an output, and the text of its query; None if it cannot be told. Unless it is to be
+    `whole`, the reason of a join is the joined values and conditions alone."""
     places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
     for parts in filter(None, behind):
         placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
         for text, query in queries.items():
             try:
-                reason = ReasonSearch(query.normal, output.nodes, placed, MOST_STEPS).reason(filters_of(text))
+                filters = filters_of(text) if whole or query.normal.op is None else None
+                reason = ReasonSearch(query.normal, output.nodes, placed, MOST_STEPS).reason(filters)
             except TooMuchWork:
                 return None, text
             if reason is not None:

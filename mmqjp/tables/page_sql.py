@@ -5,10 +5,18 @@ The view `outputs` numbers all outputs to read one. These read the answers of so
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mmqjp.tables.answers import RECEIVES
 
 HOUR = 3_600_000_000
 """The microseconds of an hour."""
+
+DAY = 24 * HOUR
+"""The microseconds of a day."""
+
+LONGEST_XML = 200_000
+"""Longer outputs are not read, in characters."""
 
 QUERIES = """SELECT q.name, count(*) AS queries, count(p.reason) AS paused, min(p.reason) AS reason
 FROM added_queries q LEFT JOIN (
@@ -27,12 +35,13 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''").replace("\0", "") + "'"
 
 
-def tally(after: int, since_hour: int) -> str:
-    """Returns SQL that counts the outputs of the batches after one: by `name` and `hour`, which is that of t1, or -1 if
-    it is before `since_hour`, with the latest t1 as `last`.
+def tally(after: int, since_hour: int, since_day: int) -> str:
+    """Returns SQL that counts the outputs of the batches after one: by `name`, `hour` and `day`, which are those of t1,
+    or -1 if it is before `since_hour` or `since_day`, with the latest t1 as `last`.
 
-    Two more rows have no name: the number of answers and earlier outputs up to that batch as `outputs` and the newest
-    batch as `last`; and, with the hour -2, what is another number when other queries are registered or paused.
+    Three more rows have no name: the number of answers and earlier outputs up to that batch as `outputs` and the newest
+    batch as `last`; their number in all; and, with the hour -2, what is another number when other queries are
+    registered or paused.
     """
     return f"""WITH new_outputs AS (
   SELECT m.name, a.t1 FROM answers a JOIN members m ON {RECEIVES}
@@ -41,9 +50,93 @@ def tally(after: int, since_hour: int) -> str:
 ), numbers AS (
   SELECT batch FROM answers UNION ALL SELECT batch FROM earlier_outputs
 )
-SELECT name, CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END AS hour, count(*) AS outputs,
-max(t1) AS last FROM new_outputs GROUP BY name, hour
-UNION ALL SELECT NULL, -1, count(*) FILTER (WHERE batch <= {after}), max(batch) FROM numbers
-UNION ALL SELECT NULL, -1, count(*), -1 FROM numbers
-UNION ALL SELECT NULL, -2, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
+SELECT name, CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END AS hour,
+CASE WHEN t1 < {since_day * DAY} THEN -1 ELSE t1 // {DAY} END AS day, count(*) AS outputs, max(t1) AS last
+FROM new_outputs GROUP BY name, hour, day
+UNION ALL SELECT NULL, -1, -1, count(*) FILTER (WHERE batch <= {after}), max(batch) FROM numbers
+UNION ALL SELECT NULL, -1, -1, count(*), -1 FROM numbers
+UNION ALL SELECT NULL, -2, -1, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
 + (SELECT count(*) FROM pauses), (SELECT max(qid) FROM added_queries)"""
+
+
+def texts(name: str, most: int) -> str:
+    """Returns SQL for the registered queries of a name: `qid`, `text`, `added_at`, and `paused`, the reason or null."""
+    return f"""SELECT q.qid, q.text, q.added_at, (
+  SELECT arg_max(coalesce(p.reason, ''), p.batch) FROM pauses p WHERE p.qid = q.qid
+) AS paused FROM added_queries q WHERE q.name = {quoted(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
+ORDER BY q.qid LIMIT {most}"""
+
+
+def sharers(name: str, most: int) -> str:
+    """Returns SQL for the templates of the queries of a name: `template`, how many `queries` use it, how many of these
+    share a row with a query of the name, `same_row`, and some `names` of them."""
+    return f"""WITH own AS (
+  SELECT DISTINCT p.template, p.variables FROM placements p JOIN added_queries q ON q.qid = p.qid
+  WHERE q.name = {quoted(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
+)
+SELECT p.template, count(DISTINCT p.qid) AS queries,
+count(DISTINCT CASE WHEN p.variables IN (SELECT variables FROM own) THEN p.qid END) AS same_row,
+list_slice(list_sort(list(DISTINCT q.name)), 1, {most}) AS names
+FROM placements p JOIN added_queries q ON q.qid = p.qid
+WHERE p.template IN (SELECT template FROM own) AND p.qid NOT IN (SELECT qid FROM removed_queries)
+GROUP BY p.template ORDER BY p.template"""
+
+
+def newest_outputs(name: str, before: tuple[int, int, int] | None, most: int) -> str:
+    """Returns SQL for the newest outputs of a name, the newest first: `answer`, -1 in earlier formats, and `qid`; the
+    `first_seq`, `last_seq` of its group and its `place` there. `before` has the `first_seq`, `place` and `qid` of the
+    output that came last."""
+    later = earlier = ""
+    if before is not None:
+        first, place, qid = before
+        later = f"AND a.first_seq <= {first} AND (a.first_seq, a.place, m.qid) < ({first}, {place}, {qid})"
+        earlier = f"AND seq < {first}"
+    return f"""SELECT * FROM (
+  SELECT a.answer, m.qid, a.first_seq, a.last_seq, a.place FROM answers a JOIN members m ON {RECEIVES}
+  LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL
+  AND m.name = {quoted(name)} {later} ORDER BY a.first_seq DESC, a.place DESC, m.qid DESC LIMIT {most}
+) AS later UNION ALL SELECT * FROM (
+  SELECT -1 AS answer, -1 AS qid, seq AS first_seq, seq AS last_seq, 0 AS place FROM earlier_outputs
+  WHERE query = {quoted(name)} {earlier} ORDER BY seq DESC LIMIT {most}
+) AS earlier ORDER BY first_seq DESC, place DESC, qid DESC LIMIT {most}"""
+
+
+def numbers_of(groups: Iterable[int], wanted: Iterable[tuple[int, int]]) -> str:
+    """Returns SQL for the `seq` of outputs, which are given as answer and qid, in groups that are given by their first
+    numbers: `answer`, `qid` and `seq`."""
+    pairs = ", ".join(f"({answer}, {qid})" for answer, qid in sorted(wanted))
+    return f"""SELECT * FROM (
+  SELECT a.answer, m.qid,
+  a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
+  FROM answers a JOIN members m ON {RECEIVES} LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid
+  WHERE w.qid IS NULL AND a.first_seq IN ({listed(groups)})
+) AS numbered WHERE (answer, qid) IN (VALUES {pairs})"""
+
+
+def answers(numbers: Iterable[int]) -> str:
+    """Returns SQL for some answers, with the docids of the matches behind them as `matches`."""
+    some = listed(numbers)
+    return f"""SELECT a.answer, a.form, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice,
+CASE WHEN length(a.tail) <= {LONGEST_XML} THEN a.head END AS head,
+CASE WHEN length(a.tail) <= {LONGEST_XML} THEN a.tail END AS tail, (
+  SELECT list([m.docid1, m.docid2] ORDER BY m.match) FROM match_rows m
+  WHERE m.match IN (SELECT l.match FROM answer_matches l WHERE l.answer = a.answer)
+) AS matches FROM answers a WHERE a.answer IN ({some})"""
+
+
+def earlier_outputs(numbers: Iterable[int]) -> str:
+    """Returns SQL for some outputs of earlier formats by `seq`, with the docids of the matches behind them."""
+    return f"""SELECT o.*, (
+  SELECT list([m.docid1, m.docid2] ORDER BY m.match) FROM match_rows m
+  WHERE m.match IN (SELECT l.match FROM earlier_output_matches l WHERE l.seq = o.seq)
+) AS matches FROM earlier_outputs o WHERE o.seq IN ({listed(numbers)})"""
+
+
+def identities(qids: Iterable[int]) -> str:
+    """Returns SQL for some queries: `qid`, `identity`, `form` and `text`."""
+    return f"SELECT qid, identity, form, text FROM added_queries WHERE qid IN ({listed(qids)})"
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Returns numbers as a list of SQL."""
+    return ", ".join(map(str, sorted(set(numbers)))) or "NULL"

@@ -15,6 +15,7 @@ from feeds.times import Now, now_us
 from mmqjp.present.times import Clock
 from mmqjp.web.access import Access
 from mmqjp.web.assets import Assets
+from mmqjp.web.kept import Kept
 from mmqjp.web.readers import Ask, StoreReader
 from mmqjp.web.templating import environment
 from mmqjp.web.views.tallies import Tallies
@@ -54,6 +55,11 @@ class Site:
     def tallies(self) -> Tallies:
         """The counts of outputs."""
         return Tallies(self.reader, self.now)
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What views have made of the store."""
+        return Kept()
 
     @cached_property
     def _templates(self) -> Environment:

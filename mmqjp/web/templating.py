@@ -11,6 +11,7 @@ from mmqjp.present.facts import values, why
 from mmqjp.present.marks import marked_title
 from mmqjp.present.report import counted, source
 from mmqjp.present.times import Clock
+from mmqjp.present.why_text import sections
 
 
 def environment(clock: Clock) -> Environment:
@@ -27,6 +28,7 @@ def environment(clock: Clock) -> Environment:
     functions: dict[str, Callable[..., object]] = {
         "why": why, "values": values, "marked_title": marked_title, "source": source, "counted": counted,
         "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
+        "sections": sections,
     }  # fmt: skip
     made.globals.update(functions)
     made.filters["number"] = number

@@ -11,13 +11,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feeds.times import Now
-from mmqjp.tables.page_sql import HOUR, QUERIES, tally
+from mmqjp.tables.page_sql import DAY, HOUR, QUERIES, tally
 from mmqjp.web.readers import StoreReader
 
 Ints = NDArray[np.int64]
 
 HOURS = 7 * 24 + 1
 """So many hours are counted one by one, up to the present one."""
+
+DAYS = 30
+"""So many days are counted one by one, of UTC, up to the present one."""
 
 MOST_ROWS, SECONDS = 5_000_000, 60.0
 """The bounds of the questions, which read much only when a store is first shown."""
@@ -31,9 +34,14 @@ class Tally:
     """The registered names, in order, and as columns of the same length: how many queries have the name and how many of
     these are paused, with a reason; their outputs in all, in the last day and in the last week, and the last t1.
 
-    A day and a week are 24 and 168 hours, the present one included in addition.
+    A day and a week are 24 and 168 hours, the present one included in addition. `days` has the outputs of each of the
+    last DAYS days of UTC, the present one last; `today` is the number of that day since 1970. `registered` is another
+    object once other queries are registered or paused.
     """
 
+    registered: object
+    today: int
+    days: Ints
     names: Sequence[str]
     queries: Ints
     paused: Ints
@@ -70,7 +78,7 @@ class Tallies:
         self._batch, self._kept, self._hour = -1, 0, hour
         self._code: dict[str, int] = {}
         self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
-        self._hours = np.zeros((HOURS, 0), np.int64)
+        self._hours, self._days = np.zeros((HOURS, 0), np.int64), np.zeros((DAYS, 0), np.int64)
 
     def _made(self, hour: int) -> Tally:
         self._shift(hour)
@@ -82,6 +90,9 @@ class Tallies:
         codes = np.array([self._code[name] for name in names], np.int64)
         week = self._hours[:, codes].sum(axis=0)
         return Tally(
+            found,
+            self._today,
+            self._days[:, codes],
             names,
             found["queries"].to_numpy(),
             found["paused"].to_numpy(),
@@ -94,8 +105,8 @@ class Tallies:
 
     def _count(self) -> bool:
         """Adds the outputs of newer batches. Returns False if others have gone."""
-        since = self._hour - HOURS + 1
-        rows = self._reader.select(tally(self._batch, since), MOST_ROWS, SECONDS)
+        since, since_day = self._hour - HOURS + 1, self._today - DAYS + 1
+        rows = self._reader.select(tally(self._batch, since, since_day), MOST_ROWS, SECONDS)
         is_named = rows["name"].is_valid()
         unnamed = rows.filter(pa.compute.invert(is_named)).to_pylist()
         kept = next(row for row in unnamed if row["hour"] == -1 and row["last"] != -1)
@@ -106,13 +117,13 @@ class Tallies:
         if (queries["outputs"], queries["last"]) != self._queries_are:
             self._registered = self._reader.select(QUERIES, MOST_ROWS, SECONDS)
             self._queries_are = queries["outputs"], queries["last"]
-        self._add(rows.filter(is_named), since)
+        self._add(rows.filter(is_named), since, since_day)
         self._know(self._registered["name"].to_pylist())
         self._kept = total["outputs"]
         self._batch = self._batch if kept["last"] is None else kept["last"]
         return True
 
-    def _add(self, rows: pa.Table, since: int) -> None:
+    def _add(self, rows: pa.Table, since: int, since_day: int) -> None:
         column = rows["name"].combine_chunks().dictionary_encode()
         names = column.dictionary.to_pylist()
         self._know(names)
@@ -124,6 +135,9 @@ class Tallies:
         place = np.minimum(hours - since, HOURS - 1)
         recent = hours >= since
         np.add.at(self._hours, (place[recent], codes[recent]), outputs[recent])
+        days = rows["day"].to_numpy()
+        place, recent = np.minimum(days - since_day, DAYS - 1), days >= since_day
+        np.add.at(self._days, (place[recent], codes[recent]), outputs[recent])
 
     def _know(self, names: Sequence[str]) -> None:
         """Gives names that are new a place in the columns."""
@@ -134,10 +148,23 @@ class Tallies:
             self._total = np.pad(self._total, (0, more))
             self._last = np.pad(self._last, (0, more), constant_values=NEVER)
             self._hours = np.pad(self._hours, ((0, 0), (0, more)))
+            self._days = np.pad(self._days, ((0, 0), (0, more)))
+
+    @property
+    def _today(self) -> int:
+        return self._hour * HOUR // DAY
 
     def _shift(self, hour: int) -> None:
-        """Lets the hours that are too long ago go."""
-        by = min(max(hour - self._hour, 0), HOURS)
-        if by:
-            self._hours = np.vstack((self._hours[by:], np.zeros((by, self._hours.shape[1]), np.int64)))
+        """Lets the hours and days that are too long ago go."""
+        before = self._today
+        by = max(hour - self._hour, 0)
         self._hour = max(hour, self._hour)
+        self._hours = _shifted(self._hours, by)
+        self._days = _shifted(self._days, self._today - before)
+
+
+def _shifted(counts: Ints, by: int) -> Ints:
+    """Counts without the first ones, and with as many zeros after the others."""
+    if not by:
+        return counts
+    return np.vstack((counts[by:], np.zeros((min(by, len(counts)), counts.shape[1]), np.int64)))

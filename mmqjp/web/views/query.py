@@ -1,0 +1,142 @@
+"""A name: the texts of its queries, their join graphs, what they share with others, and what they have matched."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import lru_cache, partial
+from typing import Any
+
+import pyarrow as pa
+
+from common.errors import MmqjpError
+from mmqjp.explain.join_graph import join_graph
+from mmqjp.present.match import Match
+from mmqjp.present.newest import Newest, newest_matches
+from mmqjp.queries.changes import UnknownQuery
+from mmqjp.tables import page_sql
+from mmqjp.web.cursors import places_of, places_text
+from mmqjp.web.site import Site
+from mmqjp.web.views.queries import QueryRow, query_row
+from mmqjp.web.views.tallies import Tally
+
+OUTPUTS, MOST_OUTPUTS = 10, 100
+"""The number of matches on a page, and the most that a script may ask for."""
+
+MOST_TEXTS, MOST_SHARERS = 20, 10
+"""The most queries of a name, and of names that share a template, that are listed."""
+
+MOST_ROWS, SECONDS = 100_000, 10.0
+"""The bounds of the questions."""
+
+KEPT_GRAPHS = 500
+"""The most join graphs that are kept."""
+
+EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryText:
+    """A query of a name: its number, its text, when it was added, in microseconds, and why it is paused, None if it is
+    not."""
+
+    qid: int
+    text: str
+    added_at: int
+    paused: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A template of a name's queries: how many queries use it, how many of them share a row with one of the name's, and
+    some of their names."""
+
+    template: int
+    queries: int
+    same_row: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The matches of a day of UTC, by the time of their last document."""
+
+    day: str
+    matches: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPart:
+    """What is known of a name, apart from its matches."""
+
+    row: QueryRow
+    texts: tuple[QueryText, ...]
+    shared: tuple[Shared, ...]
+    days: tuple[Day, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchPage:
+    """Matches of a name, the newest first, and where the next ones begin."""
+
+    matches: tuple[Match, ...]
+    groups: tuple[int, ...]
+    next: str | None
+
+
+def place_in(tally: Tally, name: str) -> int:
+    """Returns the place of a name in the tally. Raises UnknownQuery."""
+    place = bisect_left(tally.names, name)
+    if place == len(tally.names) or tally.names[place] != name:
+        raise UnknownQuery(name)
+    return place
+
+
+def query_part(site: Site, name: str) -> QueryPart:
+    """Returns what is known of a name. Raises UnknownQuery."""
+    tally = site.tallies.current()
+    place = place_in(tally, name)
+    texts, shared = site.kept.get(("texts", name), id(tally.registered), partial(_texts, site, name))
+    first = EPOCH + timedelta(days=tally.today - len(tally.days) + 1)
+    days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
+    return QueryPart(query_row(tally, place), texts, shared, tuple(days))
+
+
+def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> MatchPage:
+    """Returns the newest matches of a registered name from a place on. Raises UnknownQuery, InvalidValue."""
+    tally = site.tallies.current()
+    version = id(tally.registered), int(tally.total[place_in(tally, name)])
+    before = places_of(after)
+    make = partial(newest_matches, partial(select, site), name, before, most, numbered=numbered)
+    found: Newest = site.kept.get(("matches", name, before, most, numbered), version, make)
+    groups = tuple(first for first, _, _ in found.places)
+    return MatchPage(found.matches, groups, None if found.next is None else places_text(found.next))
+
+
+def graph(text: str, name: str) -> str:
+    """Returns the join graph of a query as an SVG element; "" if it cannot be drawn."""
+    return _graph(text, name)
+
+
+@lru_cache(KEPT_GRAPHS)
+def _graph(text: str, name: str) -> str:
+    try:
+        return join_graph(text, name)
+    except MmqjpError:
+        return ""
+
+
+def select(site: Site, sql: str) -> pa.Table:
+    """Returns the rows of SQL that is asked for a page."""
+    return site.reader.select(sql, MOST_ROWS, SECONDS)
+
+
+def _texts(site: Site, name: str) -> tuple[tuple[QueryText, ...], tuple[Shared, ...]]:
+    texts: Sequence[dict[str, Any]] = select(site, page_sql.texts(name, MOST_TEXTS)).to_pylist()
+    shared = select(site, page_sql.sharers(name, MOST_SHARERS)).to_pylist()
+    return (
+        tuple(QueryText(row["qid"], row["text"], row["added_at"], row["paused"] or None) for row in texts),
+        tuple(Shared(row["template"], row["queries"], row["same_row"], tuple(row["names"])) for row in shared),
+    )
