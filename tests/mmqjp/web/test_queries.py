@@ -26,14 +26,16 @@ def many():
         )
         engine.subscribe(f"{filters};{joins}")
         for day in range(35):
-            engine.process(
-                Document(f"{day}-{n}", f"<{'ab'[n % 2]}><n>{n}</n><k>value {n % 3}</k></{'ab'[n % 2]}>", time=at(day, n))
-                for n in range(6)
-            )
+            engine.process(Document(f"{day}-{n}", xml(n), time=at(day, n)) for n in range(6))
             if day == 20:
                 engine.pause("j3")
                 engine.pause("q005")
         yield engine
+
+
+def xml(n: int) -> str:
+    name = "ab"[n % 2]
+    return f"<{name}><n>{n}</n><k>value {n % 3}</k></{name}>"
 
 
 def at(day: int, n: int) -> int:
