@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext
 
+from tests.browser.site import Site, served_site, write_story_state
 from tests.support.browser import DESK, Watch, origin_of, running_browser
 
 Visit = Callable[..., BrowserContext]
@@ -32,17 +33,27 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visit]:
-    """Makes visitors of a site: `visit(address, **options of a browser context)`."""
+    """Makes visitors of a site: `visit(address, **options of a browser context)`. With `allowed`, what the console says
+    may have one of these texts in it."""
     watches: list[Watch] = []
     with ExitStack() as stack:
 
-        def new(address: str, **options: Any) -> BrowserContext:
+        def new(address: str, *, allowed: tuple[str, ...] = (), **options: Any) -> BrowserContext:
             context = stack.enter_context(browser.new_context(**({"viewport": DESK} | options)))
             context.set_default_timeout(10_000)
-            watch = Watch(origin_of(address))
+            watch = Watch(origin_of(address), allowed)
             watches.append(watch)
             context.on("page", watch.follow)
             return context
 
         yield new
     assert [wrong for watch in watches for wrong in watch.wrongs] == []
+
+
+@pytest.fixture(scope="package")
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site with the example feeds and those that try to break pages. Tests must not change it."""
+    directory = tmp_path_factory.mktemp("site")
+    options = write_story_state(directory)
+    with served_site(browser, directory / "state", *options) as site:
+        yield site

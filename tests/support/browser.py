@@ -50,16 +50,22 @@ def running_browser() -> Iterator[Browser]:
 
 @dataclass
 class Watch:
-    """What went wrong in a page: console messages (also those about its policy), errors, requests elsewhere."""
+    """What went wrong in a page: console messages (also those about its policy), errors, requests elsewhere. Messages
+    are let pass that have one of the `allowed` texts in them."""
 
     origin: str
+    allowed: tuple[str, ...] = ()
     wrongs: list[str] = field(default_factory=list)
 
     def follow(self, page: Page) -> None:
         """Notes from now on what goes wrong in a page."""
-        page.on("console", lambda message: self.wrongs.append(f"console: {message.text}"))
+        page.on("console", lambda message: self._hear(message.text))
         page.on("pageerror", lambda error: self.wrongs.append(f"error: {error}"))
         page.on("request", self._judge)
+
+    def _hear(self, text: str) -> None:
+        if not any(allowed in text for allowed in self.allowed):
+            self.wrongs.append(f"console: {text}")
 
     def _judge(self, request: Request) -> None:
         if origin_of(request.url) != self.origin:

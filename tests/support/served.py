@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import httpx
 
@@ -17,11 +18,14 @@ START_SECONDS = 120
 
 @dataclass(frozen=True)
 class Served:
-    """A page that is served: the process, the link that was printed, and the state."""
+    """A page that is served: the process, the link that was printed, and the state. `said` is printed after the link.
+    A thread reads it: a process that nobody listens to would wait."""
 
     process: subprocess.Popen[str]
     link: str
     state: Path
+    said: list[str]
+    listener: Thread
 
     @property
     def url(self) -> str:
@@ -36,8 +40,9 @@ class Served:
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Sends a signal, and returns the exit status and what was printed after the link."""
         self.process.send_signal(number)
-        _, rest = self.process.communicate(timeout=START_SECONDS)
-        return self.process.returncode, rest
+        self.process.wait(START_SECONDS)
+        self.listener.join(START_SECONDS)
+        return self.process.returncode, "".join(self.said)
 
 
 @contextmanager
@@ -54,10 +59,13 @@ def served(state: Path, *arguments: object, **environment: str) -> Iterator[Serv
         for line in process.stderr:
             seen += line
             if (found := re.search(r"mmqjp: open (\S+)", line)) is not None:
-                yield Served(process, found[1], state)
+                said: list[str] = []
+                listener = Thread(target=said.extend, args=(process.stderr,), daemon=True)
+                listener.start()
+                yield Served(process, found[1], state, said, listener)
                 break
         else:
             raise AssertionError(f"it was not served: {seen}")
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
