@@ -7,10 +7,14 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test lint docs bench bench-stage1 feedparser-tests soak clean
+.PHONY: demo serve test lint docs bench bench-stage1 feedparser-tests soak clean
 
 demo: $(READY)
 	$(BIN)/mmqjp demo $(if $(ENGINE),--engine $(ENGINE),--both)
+
+# The same in a browser, until Ctrl-C.
+serve: $(READY)
+	$(BIN)/mmqjp demo --serve --engine $(or $(ENGINE),duckdb)
 
 test: lint
 	$(PYTEST)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import click
@@ -35,18 +36,25 @@ from xscl import Script
 
 @click.command()
 @click.option("--both", is_flag=True, help="Run it on duckdb and then on spark, with the times, and compare the lines.")
+@click.option("--serve", "serves", is_flag=True, help="Show it in a browser, until Ctrl-C.")
 @click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine.")
 @plan_option
 @engine_option
 @debug_option
-def demo(both: bool, engine: str, plan: str, master: str | None) -> None:
+def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -> None:
     """Run the packaged example: standing queries over a few small feeds, with what they find and why.
 
     \b
     Examples:
       mmqjp demo
       mmqjp demo --both
+      mmqjp demo --serve
     """
+    if serves:
+        if both:
+            raise click.UsageError("choose either --both or --serve")
+        serve_demo(engine, master, plan)
+        return
     prepare(read_feed)
     chosen = DUCKDB if both else chosen_engine(engine, master=master).engine
     out = console()
@@ -67,6 +75,20 @@ def demo(both: bool, engine: str, plan: str, master: str | None) -> None:
     else:
         out.print(f"{count} matches. Now try your own queries and feeds:")
     out.print("  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds")
+    out.print("See the same in a browser:")
+    out.print("  mmqjp demo --serve")
+
+
+def serve_demo(engine: str, master: str | None, plan: str) -> None:
+    """Serves the packaged example over a state of its own, which is removed at the end."""
+    from mmqjp.commands.serve import serve
+
+    with packaged_feeds() as directory, TemporaryDirectory(prefix="mmqjp-demo-") as state:
+        options = ["--state", state, "--queries", directory / "demo.xscl", "--source", directory, "--feeds"]
+        options += ["--lateness", "INF", "--engine", engine, "--plan", plan]
+        options += ["--address", "127.0.0.1:0", "--open"]
+        options += [] if master is None else ["--master", master]
+        serve.main(list(map(str, options)), prog_name="mmqjp serve", standalone_mode=False)
 
 
 @dataclass(frozen=True, slots=True)

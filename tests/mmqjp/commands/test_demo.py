@@ -1,10 +1,13 @@
 """`mmqjp demo`: the packaged example shows what matched and why."""
 
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 from mmqjp.commands.demo import purposes
+from mmqjp.commands.service import run_service
 from tests.support.cli import mmqjp as call
 from xscl import parse_script
 
@@ -40,14 +43,34 @@ def test_items_have_time_title_site_and_link_and_the_reason_stands_below(shown):
 
 
 def test_it_ends_with_how_to_go_on(shown):
-    *_, count, how = shown.rstrip().splitlines()
+    *_, count, how, see, serve = shown.rstrip().splitlines()
     assert count.startswith("13 matches.")
-    assert how.startswith("  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds")
+    assert how == "  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds"
+    assert (see, serve) == ("See the same in a browser:", "  mmqjp demo --serve")
 
 
 def test_it_is_plain_text_of_100_columns(shown):
     assert "\x1b" not in shown
     assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_it_is_served(monkeypatch):
+    """The options with which `mmqjp serve` is called are right, and so is what they make of the packaged example."""
+    seen = []
+
+    def look(engine, log, stop):
+        seen.append(engine)
+        return nullcontext(lambda: False)
+
+    def run(given, beside):
+        run_service(replace(given, trigger=None), look)
+        seen.append(given)
+
+    monkeypatch.setattr("mmqjp.commands.serve.run_service", run)
+    result = call("demo", "--serve", "--engine", "duckdb")
+    assert result.exit_code == 0, result.stderr
+    assert "outputs=13" in result.stderr
+    assert not seen[-1].state.exists()
 
 
 def test_master_is_for_spark():
