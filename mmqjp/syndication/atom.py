@@ -36,6 +36,15 @@ def archive_document(feed: Feed, entries: Sequence[Entry], address: str, prev_ar
     return _document(feed, entries, links, archive=True)
 
 
+def _once(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yields the entries as XML, of those with the same id the first."""
+    known = set()
+    for entry in entries:
+        if entry.id not in known:
+            known.add(entry.id)
+            yield entry.xml
+
+
 def _previous(address: str | None) -> list[tuple[str, str]]:
     return [] if address is None else [("prev-archive", address)]
 
@@ -54,7 +63,7 @@ def _document(feed: Feed, entries: Sequence[Entry], links: Sequence[tuple[str, s
         yield from (f'<link rel="{rel}" href="{escaped(address)}"/>' for rel, address in links)
         if archive:
             yield "<fh:archive/>"
-        yield from (entry.xml for entry in entries)
+        yield from _once(entries)
         yield "</feed>\n"
 
     return "\n".join(lines()).encode()

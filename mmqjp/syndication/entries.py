@@ -23,17 +23,21 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;",
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry: when its output was committed, in microseconds, and a line of XML without its end."""
+    """An entry: its id, when its output was committed, in microseconds, and a line of XML without its end.
 
+    Outputs have the same id if a query was removed and registered again, and told something again.
+    """
+
+    id: str
     committed_at: int
     xml: str
 
 
 def entry_of(match: Match, committed_at: int) -> Entry:
     """Returns the entry of an output. It has no markup but ours, whatever the documents hold."""
-    output = match.output
+    output, id = match.output, _uuid(match.output.id)
     parts = [
-        f"<id>{_uuid(output.id)}</id>",
+        f"<id>{id}</id>",
         f"<title>{escaped(_title(match))}</title>",
         f"<published>{timestamp(output.t1)}</published>",
         f"<updated>{timestamp(committed_at)}</updated>",
@@ -41,7 +45,7 @@ def entry_of(match: Match, committed_at: int) -> Entry:
         f'<category term="{escaped(output.query)}"/>',
         f'<content type="html">{escaped(_content(match))}</content>',
     ]
-    return Entry(committed_at, f"<entry>{''.join(parts)}</entry>")
+    return Entry(id, committed_at, f"<entry>{''.join(parts)}</entry>")
 
 
 def escaped(text: str) -> str:

@@ -46,15 +46,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class FeedPages:
-    """Answers requests. `url` is the address of the site, without a slash at its end.
-
-    `revoked` returns how often the link of a query's feed was revoked. `now` is the clock in microseconds.
-    """
+    """Answers requests. `url` is the address of the site, without a slash at its end, and `now` the clock in
+    microseconds."""
 
     feeds: StoreFeeds
     links: Links
     url: str
-    revoked: Callable[[str], int]
     now: Callable[[], int]
 
     def answer(self, request: Request) -> Answer:
@@ -62,7 +59,7 @@ class FeedPages:
         made_at = self.links.revoked_before("query", request.name, request.key)
         if made_at is None:
             return _error(404, "there is no feed at this address")
-        if made_at != self.revoked(request.name):
+        if made_at != self.feeds.revoked("query", request.name):
             return _error(410, "the link of this feed was revoked")
         return self._newest(request) if request.archive is None else self._archive(request, request.archive)
 
@@ -82,7 +79,8 @@ class FeedPages:
         if isinstance(found, Gone):
             return _error(410, "what stood in this archive was dropped")
         if isinstance(found, Earlier):
-            return _error(301, "nothing is in this archive", {"Location": self._archive_address(request, found.archive)})
+            address = self._archive_address(request, found.archive)
+            return _error(301, "nothing is in this archive", {"Location": address})
         # The archive before it may be empty, and then leads to the next one that is not. Which one that is must not
         # stand here: it could not be told any more when that is dropped.
         previous = self._archive_address(request, number - 1) if found.more else None

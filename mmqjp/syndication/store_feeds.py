@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from mmqjp.syndication.archives import NEWEST, SIZE, archive_of, numbers_of, unarchived_from
 from mmqjp.syndication.entries import Entry
+from mmqjp.syndication.links import SETTING, Kind, setting_of
 from mmqjp.syndication.read_entries import EntryReader, Told
 from mmqjp.tables import feed_sql
 
@@ -97,6 +98,7 @@ class StoreFeeds:
         self._lock = Lock()
         self._heading = _Heading(None, -1, -1, 0, 0)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._revoked: tuple[object, dict[str, int]] | None = None
 
     def newest(self, name: str) -> Newest | None:
         """Returns what stands in the feed of a query: the newest NEWEST outputs, and all that are in no archive. None
@@ -134,6 +136,18 @@ class StoreFeeds:
             return Archived((), False, since) if before is None else Earlier(archive_of(before))
         entries, is_whole = self._entries.of(told)
         return Archived(entries, number > 0, since) if is_whole else Gone()
+
+    def revoked(self, kind: Kind, name: str) -> int:
+        """Returns how often the link of a feed was revoked."""
+        version = self._reader.version()
+        with self._lock:
+            known = self._revoked
+        if known is None or known[0] != version:
+            rows = self._reader.select(feed_sql.settings(SETTING), MOST_ROWS, SECONDS).to_pylist()
+            known = version, {row["key"]: int(row["value"]) for row in rows}
+            with self._lock:
+                self._revoked = known
+        return known[1].get(setting_of(kind, name), 0)
 
     # ------------------------------------------------------------ outputs
 

@@ -43,6 +43,14 @@ def since(name: str) -> str:
     return f"SELECT min(added_at) AS added_at FROM added_queries WHERE name = {quoted(name)}"
 
 
+def settings(prefix: str) -> str:
+    """Returns SQL for the current settings with a prefix: `key` and `value`."""
+    return f"""SELECT key, value FROM (
+  SELECT key, value, row_number() OVER (PARTITION BY key ORDER BY batch DESC) AS newest FROM settings
+  WHERE starts_with(key, {quoted(prefix)})
+) AS found WHERE newest = 1"""
+
+
 def newest(name: str, after: int, before: int, most: int) -> str:
     """Returns SQL for the newest outputs of a name, the newest first, in groups that begin after one number and before
     another: `answer` and `qid`, and the numbers of the `first` and the `last` output of its group. Outputs of earlier

@@ -1,0 +1,195 @@
+"""Requests for feeds: documents, entity tags, redirections, what is gone; and readers of feeds, which miss nothing."""
+
+from dataclasses import replace
+from random import Random
+from urllib.parse import unquote, urlsplit
+
+import feedparser
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from feeds.feed import parse_feed
+from mmqjp.session import Session
+from mmqjp.syndication.http import FeedPages, Request, http_date
+from mmqjp.syndication.links import Links, setting_of
+from mmqjp.syndication.store_feeds import StoreFeeds
+from mmqjp.tables.commit_metadata import CommitMetadata
+from tests.mmqjp.syndication.feed_cases import QUERIES, Clock, Recount, SessionReader, filled, process, urns
+from tests.support.atom import ids_of, is_archive, link, validated
+
+LINKS = Links(b"s" * 32)
+URL = "https://a.example"
+
+
+def pages_of(engine, clock):
+    return FeedPages(StoreFeeds(SessionReader(engine)), LINKS, URL, clock)
+
+
+def request(name, archive=None, **headers):
+    return Request(LINKS.key("query", name, 0), name, archive, **headers)
+
+
+def at(address, **headers):
+    """The request for an address."""
+    parts = urlsplit(address)
+    assert f"{parts.scheme}://{parts.netloc}" == URL
+    _, _, key, *rest = parts.path.removesuffix(".atom").split("/")
+    return Request(key, unquote(rest[0]), int(rest[1]) if rest[1:] else None, **headers)
+
+
+class FeedReader:
+    """A reader of a feed, as RFC 5005 has it: follows archives until it meets one that it knows."""
+
+    def __init__(self, pages, name, random):
+        self.pages, self.random, self.address = pages, random, f"{URL}/f/{LINKS.key('query', name, 0)}/{name}.atom"
+        self.ids, self.known, self.headers = set(), set(), {}
+
+    def poll(self):
+        kept = self.random.choice([{}, self.headers, *({name: text} for name, text in self.headers.items())])
+        answer = self.pages.answer(at(self.address, **kept))
+        if answer.status == 304:
+            assert not answer.body
+            return
+        assert answer.status == 200
+        names = {"if_none_match": "ETag", "if_modified_since": "Last-Modified"}
+        self.headers = {name: answer.headers[header] for name, header in names.items() if header in answer.headers}
+        self.ids |= set(ids_of(answer.body))
+        address = link(validated(answer.body), "prev-archive")
+        while address is not None and address not in self.known:
+            self.known.add(address)
+            answer = self.pages.answer(at(address))
+            if answer.status == 301:
+                address = answer.headers["Location"]
+                continue
+            assert answer.status == 200
+            root = validated(answer.body)
+            assert is_archive(root) and link(root, "self") == address and link(root, "current") == self.address
+            self.ids |= set(ids_of(answer.body))
+            address = link(root, "prev-archive")
+
+
+@settings(max_examples=3, phases=(Phase.generate,))  # a smaller case says no more
+@given(st.integers(0, 10**6))
+def test_readers_lose_nothing_however_they_poll(seed):
+    clock, random = Clock(), Random(seed)
+    with Session("duckdb", now=clock) as engine:
+        pages = pages_of(engine, clock)
+        readers: dict[str, FeedReader] = {}
+
+        def poll():
+            clock.now += random.choice((1, 500_000, 1_000_000, 3_600_000_000))
+            for name in QUERIES:
+                if name in readers and random.random() < 0.4:
+                    readers[name].poll()
+                elif name in engine.queries():
+                    readers.setdefault(name, FeedReader(pages, name, random))
+
+        filled(engine, seed, after_each=poll)
+        recount = Recount(engine.outputs())
+        clock.now += 2_000_000
+        for name, reader in readers.items():
+            reader.poll()
+            assert reader.ids == set(urns(recount.of(name)))
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def engine(clock):
+    with Session("duckdb", now=clock) as opened:
+        for text in QUERIES.values():
+            opened.subscribe(text)
+        yield opened
+
+
+def test_the_feed_of_a_query(engine, clock):
+    process(engine, 0, 3, Random(0))
+    answer = pages_of(engine, clock).answer(request("every"))
+    assert answer.status == 200 and answer.headers["Content-Type"].startswith("application/atom+xml")
+    parsed = feedparser.parse(answer.body)
+    assert parsed.feed.title == "every" and [entry.title for entry in parsed.entries] == [
+        "Title 2",
+        "Title 1",
+        "Title 0",
+    ]
+    assert [entry.item_url for entry in parse_feed(answer.body).entries] == [
+        f"https://a.example/{n}" for n in (2, 1, 0)
+    ]
+    empty = pages_of(engine, clock).answer(request("never"))
+    assert empty.status == 200 and ids_of(empty.body) == []
+
+
+def test_tags_and_dates(engine, clock):
+    process(engine, 0, 3, Random(0))
+    pages = pages_of(engine, clock)
+    first = pages.answer(request("every"))
+    assert "Last-Modified" not in first.headers, "more may be committed in this second"
+    clock.now += 1_000_000
+    second = pages.answer(request("every"))
+    tag, date = second.headers["ETag"], second.headers["Last-Modified"]
+    assert first.headers["ETag"] == tag and date == http_date(1_784_200_000_000_000)
+    for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
+        answer = pages.answer(request("every", if_none_match=known))
+        assert answer.status == 304 and answer.body == b"" and answer.headers["ETag"] == tag
+    assert pages.answer(request("every", if_modified_since=date)).status == 304
+    assert pages.answer(request("every", if_none_match='"x"', if_modified_since=date)).status == 200
+    engine.process([])  # another batch without outputs
+    assert pages.answer(request("every", if_none_match=tag)).status == 304
+    process(engine, 3, 1, Random(0))
+    assert pages.answer(request("every", if_none_match=tag)).status == 200
+    assert pages.answer(request("every", if_modified_since=date)).status == 200
+
+
+def test_wrong_and_revoked_keys(engine, clock):
+    pages = pages_of(engine, clock)
+    right = request("every")
+    assert pages.answer(right).status == 200
+    for wrong in (replace(right, key="x"), replace(right, name="same"), replace(right, key=right.key + ".1")):
+        assert pages.answer(wrong).status in (404, 410)
+    assert pages.answer(replace(right, key="")).status == 404
+    assert pages.answer(Request(LINKS.key("query", "unknown", 0), "unknown")).status == 404
+    engine.commit_metadata(CommitMetadata(settings={setting_of("query", "every"): "1"}))
+    assert pages.answer(right).status == 410 and pages.answer(request("same")).status == 200
+    newer = Request(LINKS.key("query", "every", 1), "every")
+    assert pages.answer(newer).status == 200
+    engine.prune(None)  # which compacts settings
+    assert pages.answer(right).status == 410 and pages.answer(newer).status == 200
+
+
+def test_nothing_is_read_for_a_wrong_key(engine, clock):
+    reader = SessionReader(engine)
+    pages = FeedPages(StoreFeeds(reader), LINKS, URL, clock)
+    assert pages.answer(Request("x" * 22, "every")).status == 404 and reader.asked == 0
+
+
+def test_archives_stay_byte_for_byte(tmp_path, clock):
+    def all_archives(engine):
+        pages = pages_of(engine, clock)
+        return {
+            (name, number): pages.answer(request(name, number))
+            for name in ("every", "rare", "titles")
+            for number in range((engine.last_seq + 1) // 100)
+        }
+
+    with Session("duckdb", now=clock, state=tmp_path) as engine:
+        filled(engine, 4)
+        before = all_archives(engine)
+        kept = {key: answer for key, answer in before.items() if answer.status == 200}
+        assert len(kept) > 3 and all("immutable" in answer.headers["Cache-Control"] for answer in kept.values())
+        for name in list(engine.queries()):
+            engine.pause(name)
+            engine.unsubscribe(name)
+        clock.now += 10**10
+    with Session("duckdb", now=clock, state=tmp_path, plan="basic", lateness=0) as engine:
+        found = all_archives(engine)
+        assert {key: found[key].body for key in kept} == {key: answer.body for key, answer in kept.items()}
+        engine.subscribe(QUERIES["every"])
+        process(engine, 500, 3, Random(0))
+        engine.prune(1_000_000)
+        found = all_archives(engine)
+        gone = {key for key in kept if found[key].status == 410}
+        assert gone and all(found[key].body == kept[key].body for key in kept.keys() - gone)
