@@ -279,11 +279,6 @@ class Session(Engine):
         return self._components.ledger.batch
 
     @property
-    def next_seq(self) -> int:
-        """The number of the next output."""
-        return self._components.ledger.next_seq
-
-    @property
     def committed_at(self) -> int:
         """When the last batch of this process was committed, in microseconds; 0 before the first one."""
         return self._components.ledger.committed_at
@@ -296,12 +291,12 @@ class Session(Engine):
     def waiting_after(self, seq: int) -> list[tuple[str, int, int, int]]:
         """Returns, by query, how many outputs have greater numbers, the least t0 of them, and when the first of them
         was committed."""
-        return waiting_after(self._store, seq) if seq + 1 < self.next_seq else []
+        return waiting_after(self._store, seq) if seq < self.last_seq else []
 
     def first_seq(self) -> int:
         """Returns the number of the first stored output, or the next number if there is none."""
         first = first_seq(self._store)
-        return self.next_seq if first is None else first
+        return self.last_seq + 1 if first is None else first
 
     def first_committed_from(self, time: int) -> int | None:
         """Returns the number of the first output that was committed at a time or later, or None."""

@@ -12,8 +12,9 @@ from mmqjp.present.match import Match
 from mmqjp.sinks.message import Message, Receiver, Verdict
 from mmqjp.sinks.sink import Sink
 
-Read = Callable[[int, int], list[Output]]
-"""Returns the next outputs that the sink of a job wants, after a number. The job's number comes first."""
+Read = Callable[[int, int], list[Output] | None]
+"""Returns the next outputs that the sink of a job wants, after a number. The job's number comes first. None if the job
+no longer counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,5 +56,5 @@ class Jobs(Protocol):
     def wait(self, seconds: float) -> None:
         """Waits until something happens, or so long."""
 
-    def close(self, seconds: float) -> None:
-        """Ends all jobs, and waits for that for so long."""
+    def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None:
+        """Ends all jobs, closes receivers and sinks, and waits for that for so long. Events may be left."""

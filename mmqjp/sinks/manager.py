@@ -132,8 +132,7 @@ class SinkManager:
 
     def close(self) -> None:
         """Stops delivering, and stores positions."""
-        self._jobs.close(CLOSED_AFTER)
-        self._work.take_in()
+        self._work.close(CLOSED_AFTER)
         self.save()
 
     def save(self) -> None:
@@ -261,7 +260,7 @@ class SinkManager:
         if value is None:
             acked, now = self._before(definition.start), self._now()
             course = Course(definition, Position(acked))
-            if acked + 1 < self._engine.next_seq:
+            if acked < self._engine.last_seq:
                 course.begin(acked, now)
         else:
             course = Course(definition, Position.from_setting(value))
@@ -295,7 +294,7 @@ class SinkManager:
 
     def _before(self, start: Start) -> int:
         """Returns the number of the last output that a sink does not get."""
-        newest = self._engine.next_seq - 1
+        newest = self._engine.last_seq
         if start.seq is not None:
             return min(start.seq - 1, newest)
         if start.time is None:

@@ -30,7 +30,7 @@ class Cursor:
 
     def __init__(self, engine: Session, after: int) -> None:
         self._engine, self._outputs = engine, iter(engine.outputs(after))
-        self.end = engine.next_seq
+        self.end = engine.last_seq + 1
         """The number of the first output that it does not see."""
         self._left: list[Entry] = []
 

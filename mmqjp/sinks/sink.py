@@ -16,6 +16,7 @@ Warn = Callable[[str], object]
 """Is called with a sentence about what others did to a sink's file."""
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Writes outputs.
 

@@ -50,13 +50,13 @@ class Work:
         self._now, self._random = now, random
         self._reader = MatchReader(engine, reasons=False)
         self._open: dict[str, Receiver | Sink] = {}
-        self._closing: dict[int, Receiver | Sink] = {}
+        self._closing: dict[int, tuple[str, Receiver | Sink | None]] = {}
         self._running: dict[int, str] = {}
         self._writing: dict[int, int] = {}
         self._tests: dict[int, str] = {}
         self.tested: dict[str, str | None] = {}
         self._next_job = 0
-        self._end = engine.next_seq
+        self._end = engine.last_seq + 1
         self._cursors: dict[str, Cursor] = {}
         self._wanting: dict[str, tuple[Course, ...]] = {}
 
@@ -87,8 +87,7 @@ class Work:
         if course.job is not None:
             self._jobs.cancel(course.job)
             self._running.pop(course.job, None)
-            if receiver is not None:
-                self._closing[course.job] = receiver
+            self._closing[course.job] = name, receiver
             course.job = None
         elif receiver is not None:
             self._jobs.close_receiver(receiver)
@@ -104,11 +103,17 @@ class Work:
         if course.job is not None:
             self._jobs.cancel(course.job)
 
+    def close(self, seconds: float) -> None:
+        """Ends all jobs, which may take so long, takes in what came of them, and closes all receivers."""
+        self._jobs.close(seconds, list(self._open.values()))
+        self._open.clear()
+        self.take_in()
+
     # ------------------------------------------------------------ outputs come
 
     def committed(self, outputs: Sequence[Output] = ()) -> None:
         """Offers the outputs of a batch that was committed, or reads from the store what was committed meanwhile."""
-        end = self._engine.next_seq
+        end = self._engine.last_seq + 1
         if end == self._end:
             return
         if self.courses:
@@ -159,8 +164,9 @@ class Work:
             if count := course.give_up(now):
                 self._tell(name, given_up=count, reason=course.gaps[-1].reason)
         self._refill(now)
-        for course in self.courses.values():
-            if groups := course.window(now):
+        still_open = {name for name, _ in self._closing.values()}  # two never write to one file
+        for name, course in self.courses.items():
+            if name not in still_open and (groups := course.window(now)):
                 self._begin(course, groups, now)
 
     def take_in(self) -> None:
@@ -171,9 +177,13 @@ class Work:
 
     def is_idle(self) -> bool:
         """Whether nothing is being done, and nothing can be until time passes or an output comes."""
-        return not self._running and not any(
-            course.is_urgent or (course.backlog.has_room() and course.state == "running")
-            for course in self.courses.values()
+        return (
+            not self._running
+            and not self._closing
+            and not any(
+                course.is_urgent or (course.backlog.has_room() and course.state == "running")
+                for course in self.courses.values()
+            )
         )
 
     def _refill(self, now: int) -> None:
@@ -194,11 +204,11 @@ class Work:
         while len(self._cursors) > REFILLED_AT_A_TIME:
             del self._cursors[next(iter(self._cursors))]
 
-    def _read(self, job: int, after: int) -> list[Output]:
+    def _read(self, job: int, after: int) -> list[Output] | None:
         """Returns the next outputs that the sink of a job wants, for a sink of files that looks after itself."""
         name = self._running.get(job)
         if name is None:
-            return []
+            return None
         wants = self.courses[name].definition.wants
         wanted = (output for output in self._engine.outputs(after) if wants(output.query))
         return list(islice(wanted, WANTED_AT_A_TIME))
@@ -255,8 +265,10 @@ class Work:
 
     def _apply(self, event: Event, now: int) -> None:
         """Takes in an event."""
-        if event.kind == "ended" and (receiver := self._closing.pop(event.job, None)) is not None:
-            self._jobs.close_receiver(receiver)
+        if event.kind == "ended" and event.job in self._closing:
+            _, receiver = self._closing.pop(event.job)
+            if receiver is not None:
+                self._jobs.close_receiver(receiver)
         if event.job in self._tests:
             self._apply_to_test(event)
         name = self._running.get(event.job)

@@ -52,8 +52,8 @@ class FakeStore:
     committed_at: int = 0
 
     @property
-    def next_seq(self) -> int:
-        return len(self.all)
+    def last_seq(self) -> int:
+        return len(self.all) - 1
 
     def commit(self, queries: Iterable[str], metadata: CommitMetadata | None = None) -> list[Output]:
         """Commits a batch of outputs of some queries."""
@@ -225,7 +225,7 @@ class FakeJobs:
     def wait(self, seconds: float) -> None:
         pass
 
-    def close(self, seconds: float) -> None:
+    def close(self, seconds: float, receivers: Sequence[object] = ()) -> None:
         self._jobs.clear()
 
 

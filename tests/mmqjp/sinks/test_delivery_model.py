@@ -126,7 +126,7 @@ class Life:
         if missing:
             chosen = self.random.choice(missing)
             self.sinks.committed()
-            self.added[chosen.name] = self.store.next_seq
+            self.added[chosen.name] = len(self.store.all)
             if chosen.name not in {state.name for state in self.sinks.list()}:
                 try:
                     self.sinks.add(chosen)
@@ -151,7 +151,7 @@ class Life:
 
     def wanted(self, given: SinkDefinition) -> list[int]:
         """The numbers of the outputs that a sink wants, in order."""
-        first = self.added.get(given.name, self.store.next_seq)
+        first = self.added.get(given.name, len(self.store.all))
         names = {"some": ("a", "ab"), "group": ("b", "c")}.get(given.name, ("a", "ab", "b", "c"))
         return [output.seq for output, _ in self.store.all[first:] if output.query in names]
 
