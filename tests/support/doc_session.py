@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from lxml import etree
 
 from mmqjp.cli import main
+from mmqjp.sinks.tables import read_tables
 from tests.support.doc_blocks import Block
 from tests.support.feed_server import FeedServer, running_server
 from tests.support.places import ROOT
@@ -104,7 +105,7 @@ class Session:
 def parse(block: Block) -> None:
     """Parses a block of a language in READ. Raises ValueError or etree.XMLSyntaxError."""
     if block.language == "toml":
-        tomllib.loads(block.text)
+        read_tables(tomllib.loads(block.text), Path("mmqjp.toml"))  # of its sinks, if it has any
     elif block.language == "json":
         for line in block.text.splitlines() if block.text.startswith("{") and "}\n{" in block.text else [block.text]:
             json.loads(line)
