@@ -132,7 +132,7 @@ class BlockTrial:
         for number, asked in enumerate(self._asked, len(self._stages)):
             stage = Stage("asked", asked.text, counts[number], block=block)
             if not counts[number]:
-                yield stage.told(self._none_matches(asked.text, number), asked.hint)
+                yield stage.told(f"{asked.missing} in {self._where()}", asked.hint)
                 return
             yield stage
 
@@ -144,25 +144,27 @@ class BlockTrial:
         return what, f"there are documents of {others}" if others else ""
 
     def _none_matches(self, part: str, number: int) -> str:
-        whose = (
-            f"the document of stream {self.side.stream}"
-            if self.documents == 1
-            else (f"any of {self.documents:,} documents of stream {self.side.stream}")
-        )
-        if self.left_out:
-            whose += f" ({self.left_out:,} are too large to search)"
         before = ""
         if number:
             last = self._stages[min(number, len(self._stages)) - 1]
             before = f"; {part_text(last.span, self.query.text)}, before it, does"
-        return f"{part} does not match {whose}{before}"
+        return f"{part} does not match {self._where()}{before}"
+
+    def _where(self) -> str:
+        stream = self.side.stream
+        if self.documents == 1:
+            return f"the document of stream {stream}"
+        too_large = f" ({self.left_out:,} are too large to search)" if self.left_out else ""
+        return f"any of {self.documents:,} documents of stream {stream}{too_large}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What predicates and SELECT ask of a block: a path on a variable, or a condition on one."""
+    """What predicates and SELECT ask of a block: a path on a variable, or a condition on one. `missing` says that it is
+    not there."""
 
     text: str
+    missing: str
     var: str
     condition: Condition | None = None
     hint: str = ""
@@ -175,11 +177,16 @@ def _asked(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iter
             continue
         text = query.variable(node.var)
         if node.var in query.paths:
-            yield _Asked(text, node.var, hint=f"{text} is in the predicate or SELECT, so each match must have it")
+            hint = f"{text} is in the predicate or SELECT, so each match must have it"
+            yield _Asked(text, f"there is no {text}", node.var, hint=hint)
         for condition in node.conditions:
             if (node.var, condition) not in known:
-                said = f" = {to_xscl(String(condition.literal))}" if condition.literal is not None else " is a value"
-                yield _Asked(f"{text}{said}", node.var, condition)
+                if condition.literal is not None:
+                    value = to_xscl(String(condition.literal))
+                    yield _Asked(f"{text} = {value}", f"{text} is not {value}", node.var, condition)
+                else:
+                    kind = "time" if "time" in str(condition.xpath) else "number"
+                    yield _Asked(text, f"{text} is no {kind}, and equals nothing", node.var, condition)
 
 
 def _without(pattern: PatternNode, left_out: Collection[_Asked]) -> PatternNode:
