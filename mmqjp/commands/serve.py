@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -171,8 +171,9 @@ class Page:
         url = self.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
         access = Access(None if self.no_token else token_of(self.state), f"mmqjp-{port}")
         site = Site(reader, ask, access, url, self.state, holds)
+        app = make_app(site, Hosts(host, port, self.public_url))
         try:
-            with Server(make_app(site, Hosts(host, port, self.public_url)), self.listening, log, stop):
+            with Server(app, self.listening, log, stop), closing(site.hub):
                 log.event("serving", url=url, **({} if holds else {"beside": "a running service"}))
                 self._tell(access.link(url), is_open=access.is_open)
                 yield

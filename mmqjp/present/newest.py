@@ -46,11 +46,11 @@ def newest_matches(select: Select, name: str, before: Place | None, most: int, *
     outputs = _outputs(select, name, shown)
     if numbered:
         outputs = _numbered(select, shown, outputs)
-    return Newest(tuple(_matches(select, outputs)), places, places[-1] if len(told) > most else None)
+    return Newest(tuple(matches_of_told(select, outputs)), places, places[-1] if len(told) > most else None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class Told:
     """An output, the documents of the matches behind it, and the texts of the queries that it may be of."""
 
     output: Output
@@ -58,10 +58,10 @@ class _Told:
     texts: tuple[str, ...]
 
 
-def _outputs(select: Select, name: str, told: Sequence[Mapping[str, Any]]) -> list[_Told]:
+def _outputs(select: Select, name: str, told: Sequence[Mapping[str, Any]]) -> list[Told]:
     later = [row for row in told if row["answer"] >= 0]
     earlier = [row["first_seq"] for row in told if row["answer"] < 0]
-    found: dict[tuple[int, int], _Told] = {}
+    found: dict[tuple[int, int], Told] = {}
     if later:
         answers = {row["answer"]: row for row in select(page_sql.answers(row["answer"] for row in later)).to_pylist()}
         queries = {row["qid"]: row for row in select(page_sql.identities(row["qid"] for row in later)).to_pylist()}
@@ -73,12 +73,12 @@ def _outputs(select: Select, name: str, told: Sequence[Mapping[str, Any]]) -> li
             xml = "" if answer["tail"] is None else Body(answer["head"], answer["tail"]).xml(name)
             seq = row["first_seq"] if row["first_seq"] == row["last_seq"] else -1
             output = _output(name, answer, xml, id, seq)
-            found[row["answer"], row["qid"]] = _Told(output, _behind(answer), (query["text"],))
+            found[row["answer"], row["qid"]] = Told(output, _behind(answer), (query["text"],))
     if earlier:
         texts = tuple(texts_of(select, name, None, MOST_MATCHES))
         for row in select(page_sql.earlier_outputs(earlier)).to_pylist():
             output = _output(name, row, row["xml"], row["id"], row["seq"])
-            found[-1, row["seq"]] = _Told(output, _behind(row), texts)
+            found[-1, row["seq"]] = Told(output, _behind(row), texts)
     keys = [(row["answer"], row["qid"] if row["answer"] >= 0 else row["first_seq"]) for row in told]
     return [found[key] for key in keys if key in found]
 
@@ -93,7 +93,7 @@ def _behind(row: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
     return tuple((first,) if second is None else (first, second) for first, second in pairs)
 
 
-def _numbered(select: Select, told: Sequence[Mapping[str, Any]], outputs: list[_Told]) -> list[_Told]:
+def _numbered(select: Select, told: Sequence[Mapping[str, Any]], outputs: list[Told]) -> list[Told]:
     """Outputs with their numbers."""
     groups = {row["first_seq"] for row in told if row["answer"] >= 0 and row["first_seq"] != row["last_seq"]}
     if not groups or len(told) != len(outputs):
@@ -108,7 +108,8 @@ def _numbered(select: Select, told: Sequence[Mapping[str, Any]], outputs: list[_
     ]
 
 
-def _matches(select: Select, told: Sequence[_Told]) -> Iterable[Match]:
+def matches_of_told(select: Select, told: Sequence[Told]) -> Iterable[Match]:
+    """Yields outputs as matches: with the items and reasons of all of them looked up together."""
     docids = {docid for one in told for docids in one.behind for docid in docids}
     records = {record.docid: record for record in map(record_of, documents_by_docid(select, docids))}
     parts = {part for record in records.values() for part in record.parts} - records.keys()

@@ -61,6 +61,49 @@ UNION ALL {_EARLIER} WHERE seq = {first_seq} AND id = '{id}'""")
     )
 
 
+def outputs_between(select: Select, after: int, until: int) -> list[Row]:
+    """Returns the outputs with greater numbers than `after`, up to `until`, as `output_by_seq` does, in their order."""
+    within = f"seq > {after} AND seq <= {until}"
+    found: list[Row] = select(f"""SELECT * FROM (
+SELECT * FROM ({_OUTPUT} AND a.last_seq > {after} AND a.first_seq <= {until}) AS o WHERE {within}
+UNION ALL {_EARLIER} WHERE {within}) AS found ORDER BY seq""").to_pylist()
+    return found
+
+
+def span_of_outputs(select: Select) -> tuple[int, int]:
+    """Returns the numbers of the oldest output that is kept and of the newest one; (0, -1) if there is none."""
+    (row,) = select("""SELECT min(oldest) AS oldest, max(newest) AS newest FROM (
+SELECT min(first_seq) AS oldest, max(last_seq) AS newest FROM answers
+UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans""").to_pylist()
+    return (0, -1) if row["oldest"] is None else (row["oldest"], row["newest"])
+
+
+def matches_of_all(select: Select, outputs: Sequence[Row]) -> dict[int, list[tuple[int, ...]]]:
+    """Returns what `matches_of` does, of each of some outputs by its number."""
+    numbers: dict[int, list[tuple[int, ...]]] = {row["answer"]: [] for row in outputs if row["answer"] is not None}
+    found: dict[int, list[tuple[int, ...]]] = {row["seq"]: numbers.get(row["answer"], []) for row in outputs}
+    sources = (
+        ("answer", "answer_matches", numbers),
+        ("seq", "earlier_output_matches", {row["seq"]: found[row["seq"]] for row in outputs if row["answer"] is None}),
+    )
+    for column, table, into in sources:
+        if not into:
+            continue
+        rows = select(f"""SELECT l.{column} AS key, m.docid1, m.docid2 FROM {table} l
+JOIN match_rows m ON m.match = l.match WHERE l.{column} IN ({", ".join(map(str, sorted(into)))})
+ORDER BY m.match""").to_pylist()
+        for row in rows:
+            into[row["key"]].append((row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"]))
+    return found
+
+
+def texts_by_qid(select: Select, qids: Iterable[int]) -> dict[int, str]:
+    """Returns the texts of some queries, by their numbers."""
+    listed = ", ".join(map(str, sorted(set(qids)))) or "NULL"
+    rows = select(f"SELECT qid, text FROM added_queries WHERE qid IN ({listed})").to_pylist()
+    return {row["qid"]: row["text"] for row in rows}
+
+
 def matches_of(select: Select, output: Row) -> list[tuple[int, ...]]:
     """Returns the docids of the documents of each match behind an output, in the query's order."""
     numbers = f"answer_matches l WHERE l.answer = {output['answer']}"

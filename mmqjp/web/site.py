@@ -15,8 +15,10 @@ from feeds.times import Now, now_us
 from mmqjp.present.times import Clock
 from mmqjp.web.access import Access
 from mmqjp.web.assets import Assets
+from mmqjp.web.hub import Hub
 from mmqjp.web.kept import Kept
 from mmqjp.web.readers import Ask, StoreReader
+from mmqjp.web.stored_outputs import StoredOutputs
 from mmqjp.web.templating import environment
 from mmqjp.web.views.tallies import Tallies
 
@@ -62,6 +64,11 @@ class Site:
         return Kept()
 
     @cached_property
+    def hub(self) -> Hub:
+        """Who listens to what comes."""
+        return Hub(StoredOutputs(self.reader))
+
+    @cached_property
     def _templates(self) -> Environment:
         made = environment(self.clock)
         made.globals["asset"] = self.assets.url
@@ -77,3 +84,7 @@ class Site:
         known = {"here": request.url.path, "links": self.links, "site": self}
         text = self._templates.get_template(template).render(known | context)
         return HTMLResponse(text, status)
+
+    def piece(self, template: str, **context: object) -> str:
+        """Returns a piece of a page."""
+        return self._templates.get_template(template).render(context)
