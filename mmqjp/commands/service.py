@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from feeds.document import DEFAULT_STREAM
 from feeds.fetch.feed_state import FeedState
 from feeds.history import History
 from feeds.tail import Tail
+from mmqjp.commands.configured_sinks import tables_of
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetching import feeds_to_fetch
 from mmqjp.commands.interrupts import hangups, stopping
@@ -25,7 +27,7 @@ from mmqjp.commands.sinks import check_output
 from mmqjp.commands.stream_options import StreamOptions
 from mmqjp.documents.watermarks import lateness_of
 from mmqjp.garbage import gc_frozen
-from mmqjp.service.commands import CommandQueue
+from mmqjp.service.commands import CommandQueue, RunSinks
 from mmqjp.service.drops import FETCHED, DropDirectory
 from mmqjp.service.fetched_feeds import DROPS
 from mmqjp.service.fetching import Fetching
@@ -33,15 +35,21 @@ from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
 from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.metrics import Metrics
 from mmqjp.service.question_runner import MAX_RUNNING, RUN_BESIDE, QuestionRunner
+from mmqjp.service.sink_commands import SinkCommands, read_live
 from mmqjp.service.spool import Spool
 from mmqjp.service.status import status
 from mmqjp.service.watcher import Polling
 from mmqjp.service.watching import watch
 from mmqjp.session import Session
+from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.delivery import OUTPUT_SINK
 from mmqjp.sinks.jsonl import open_sink
+from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.nowhere import Nowhere
+from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink
+from mmqjp.sinks.tables import SinkTables
 from mmqjp.state.choice import SPARK
 from xscl import Script
 
@@ -76,7 +84,9 @@ def run_service(given: StreamOptions, beside: Beside | None = None) -> None:
         script,
         feeds_to_fetch(given.lists, given.state) if fetches else None,
         Metrics(SharedLog(service_log(given.log_form))),
+        tables_of(click.get_current_context()),
     )
+    prepared.read_tables()  # raises now what is wrong with the sinks of the configuration
     target = check_output(given.output)
     session = None
     if choice.engine == SPARK:
@@ -109,6 +119,7 @@ class _Prepared:
     script: Script | None
     subscribed: list[FeedState] | None
     metrics: Metrics
+    read_tables: Callable[[], SinkTables]
 
 
 @dataclass
@@ -122,6 +133,7 @@ class _Running:
     should_reopen: Callable[[], bool]
     around: ExitStack
     drops: DropDirectory | None = None
+    sinks: SinkManager | None = None
     sources: list[Tail] = field(default_factory=list)
 
     def run(self, sink: Sink) -> None:
@@ -197,12 +209,13 @@ class _Running:
             lateness=lateness_of(given.lateness, DEFAULT_STREAM),
             keep=given.keep_ids,
         )
-        common = self.opened, self.sources, sink, CommandQueue(spool, skip=RUN_BESIDE), metrics
+        sinks, run_sinks = self._sinks()
+        common = self.opened, self.sources, sink, CommandQueue(spool, skip=RUN_BESIDE, run_sinks=run_sinks), metrics
         watches = self.session is None and given.trigger is not None
         watcher = self.around.enter_context(closing(watch(self.sources, spool, metrics))) if watches else Polling()
         options = ServiceOptions(
             given.batch_size, given.batch_bytes, given.keep, given.keep_ids, history, self._on_idle,
-            self.should_reopen, free_memory, watcher,
+            self.should_reopen, free_memory, watcher, sinks,
         )  # fmt: skip
         if self.session is None:
             return Service(*common, options)
@@ -222,9 +235,20 @@ class _Running:
         frame = streaming_frame(self.session, source, given.state, kept)
         return StreamingService(*common, options, frame, kept)
 
+    def _sinks(self) -> tuple[SinkManager, RunSinks]:
+        """Opens the sinks of the configuration and of the store, and what runs commands about them."""
+        state, tables = self.prepared.given.state, self.prepared.read_tables()
+        secrets = Secrets(tables.secrets, state)
+        deliverer = Deliverer()
+        self.around.callback(deliverer.close, 0.0)
+        read, log = partial(read_live, state), self.prepared.metrics
+        self.sinks = SinkManager(self.opened, tables.sinks.values(), Kinds(secrets), deliverer, log, read)
+        commands = SinkCommands(self.opened, self.sinks, secrets, state, self.prepared.read_tables)
+        return self.sinks, lambda engine, do, arguments: commands.run(do, arguments)
+
     def _on_idle(self, engine: Session) -> None:
         if self.prepared.given.metrics_port is not None:
-            self.prepared.metrics.update(status(engine))
+            self.prepared.metrics.update(status(engine, () if self.sinks is None else self.sinks.list()))
         if self.drops is not None:
             self.drops.sweep(engine)
 

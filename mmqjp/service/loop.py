@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Protocol
 
@@ -18,6 +18,8 @@ from mmqjp.service.progress import progress
 from mmqjp.service.watcher import Polling, Stop, Watcher
 from mmqjp.session import Session
 from mmqjp.sinks.delivery import Delivery
+from mmqjp.sinks.manager import SinkManager
+from mmqjp.sinks.notes import Notes
 from mmqjp.sinks.sink import Sink
 from mmqjp.state.retention import ID_RETENTION
 from mmqjp.tables.commit_metadata import CommitMetadata
@@ -64,6 +66,7 @@ class ServiceOptions:
     - `should_reopen`: returns True, once, if the output file must be opened again.
     - `free_memory`: called when a batch runs out of memory. Returns whether it freed any, so that a retry is worth it.
     - `watcher`: waits between two looks, and calls for one when something may have come. The caller closes it.
+    - `sinks`: the sinks beside that of `--output`.
     """
 
     batch_size: int = BATCH_DOCUMENTS
@@ -75,6 +78,7 @@ class ServiceOptions:
     should_reopen: Callable[[], bool] = never
     free_memory: Callable[[], bool] = never
     watcher: Watcher = field(default_factory=Polling)
+    sinks: SinkManager | None = None
 
 
 class Service:
@@ -90,7 +94,7 @@ class Service:
         options: ServiceOptions,
     ) -> None:
         self._engine, self._commands, self._log, self._options = engine, commands, log, options
-        self._delivery = Delivery(engine, sink)
+        self._delivery, self._sinks = Delivery(engine, sink), options.sinks
         self._intake = Intake(
             engine, sources, options.history, options.batch_size, options.batch_bytes, self._log_unreadable
         )
@@ -112,6 +116,7 @@ class Service:
             self._commit_settings()
             self._wait(started + trigger, stop)
         self._commit_settings()
+        self._close_sinks(trigger, stop)
 
     def _wait(self, until: float, stop: Stop) -> None:
         """Waits for the next regular look, and looks in between when the watcher calls for it. Upkeep that only time
@@ -141,6 +146,13 @@ class Service:
             self._prune()
         return found
 
+    def _close_sinks(self, trigger: float | None, stop: Stop) -> None:
+        """Ends the delivery to sinks. If there was only one look, delivers first what can be delivered now."""
+        if self._sinks is not None:
+            if trigger is None:
+                self._sinks.finish(stop.is_set)
+            self._sinks.close()
+
     def _pass_time(self) -> None:
         """Advances silent streams with the clock, and writes the outputs that this decides."""
         if self._engine.pass_time():
@@ -153,18 +165,22 @@ class Service:
         if self._engine.batch - self._pruned < PRUNE_INTERVAL:
             return
         self._commit_settings()
-        self._engine.prune(self._options.keep, self._options.keep_ids, *self._intake.listing())
+        owed = None if self._sinks is None else self._sinks.owed()
+        self._engine.prune(self._options.keep, self._options.keep_ids, *self._intake.listing(), owed)
         self._intake.refresh()
         self._pruned = self._engine.batch
         self._note_delivered()
 
     def _run_commands(self) -> bool:
         """Runs the commands of other processes, and returns whether there were any. A backfill among them has outputs,
-        and may pause queries."""
+        and may pause queries. Sinks get their turn."""
         if self._options.should_reopen():
             self._delivery.prepare()
             self._note_delivered()
-        if not self._commands.apply(self._engine, self._log):
+        ran = bool(self._commands.apply(self._engine, self._log))
+        if self._sinks is not None:
+            self._sinks.turn()
+        if not ran:
             return False
         self._write()
         self._log_paused()
@@ -183,8 +199,12 @@ class Service:
     def _process(self, read: ReadBatch) -> None:
         """Commits a batch, writes its outputs and logs it."""
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
-        outputs = self._answer(read)
+        notes = Notes() if self._sinks is None else self._sinks.notes()
+        outputs = self._answer(read, notes)
         self._committed_settings = self._settings
+        if self._sinks is not None:
+            self._sinks.noted(notes)
+            self._sinks.committed(outputs)
         self._intake.committed(read)
         batch = engine.batch - 1
         if outputs:
@@ -215,9 +235,11 @@ class Service:
         else:
             self._log.event("readable", file=file)
 
-    def _answer(self, read: ReadBatch) -> Sequence[Output]:
-        """Commits a batch and returns its outputs. If memory runs out, questions are ended and the batch is retried."""
-        metadata = self._intake.metadata(read, self._settings)
+    def _answer(self, read: ReadBatch, notes: Notes) -> Sequence[Output]:
+        """Commits a batch, with notes about sinks, and returns its outputs. If memory runs out, questions are ended and
+        the batch is retried."""
+        metadata = self._intake.metadata(read, {**self._settings, **notes.values()})
+        metadata = replace(metadata, gaps=notes.gaps, undelivered=notes.undelivered)
         try:
             return self._engine.process(read.items, metadata, read.evaluated)
         except OutOfMemory:

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from feeds.times import Now, now_us
 from mmqjp.service.log import Log
+from mmqjp.service.sink_metrics import SinkMetrics
 from mmqjp.service.status import Status
 
 LOOPBACK = "127.0.0.1"
@@ -47,6 +48,8 @@ class Metrics:
             "equal_times_pairs", "Pairs, at least, that FOLLOWED BY left out only because of equal times.", "query"
         )
 
+        self._sinks = SinkMetrics(self.registry, now)
+
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"mmqjp_{name}", text, labels, registry=self.registry)
 
@@ -80,6 +83,7 @@ class Metrics:
             self._state.set(found.state_bytes)
         for gauge in (self._watermark, self._kept, self._bytes, self._ties):
             gauge.clear()
+        self._sinks.update(found.sinks)
         for query, pairs in found.ties.items():
             self._ties.labels(query).set(pairs)
         for stream in found.streams:

@@ -42,7 +42,7 @@ class NoJobs:
     def wait(self, seconds: float) -> None:
         """Returns at once."""
 
-    def close(self, seconds: float) -> None:
+    def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None:
         """Does nothing."""
 
 

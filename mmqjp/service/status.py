@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
 from mmqjp.session import Session
+from mmqjp.sinks.control import SinkState
 from mmqjp.tables.row_counts import ROW_COUNTS
 
 MOST_LISTED = 100
@@ -34,7 +36,7 @@ class Status:
     `ties` has, by the names of the at most MOST_LISTED queries with the most, the pairs of documents that FOLLOWED BY
     left out only because of equal times; queries in `ties_at_least` may have more. `horizon` is the lowest watermark
     of the streams that queries read. No join can need documents that begin before `evictable_before` (None: not
-    known). `state_bytes` is the size of the files.
+    known). `state_bytes` is the size of the files. `sinks` are known while a service delivers to them.
     """
 
     queries: int
@@ -49,13 +51,14 @@ class Status:
     streams: tuple[StreamStatus, ...]
     ties: dict[str, int]
     ties_at_least: tuple[str, ...]
+    sinks: tuple[SinkState, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
-def status(engine: Session) -> Status:
-    """The status of the store of an engine."""
+def status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
+    """The status of the store of an engine, and of the sinks of a service."""
     counts: Counter[str] = Counter()
     kept: dict[str, StreamStatus] = {}
     for row in engine.sql(ROW_COUNTS, trusted=True).to_pylist():
@@ -88,4 +91,5 @@ def status(engine: Session) -> Status:
         streams,
         ties,
         tuple(sorted(engine.ties_at_least() & ties.keys())),
+        tuple(sinks),
     )

@@ -93,6 +93,7 @@ class StreamingService(Service):
         if self._failure is not None:
             raise self._failure
         self._between(idle=True)
+        self._close_sinks(trigger, stop)
 
     def _watch(self, query: StreamingQuery, stop: Stop) -> None:
         """Runs commands and does upkeep beside the query, until it ends or may be stopped."""

@@ -31,6 +31,10 @@ def open_receiver(definition: SinkDefinition, secrets: Secrets) -> Receiver:
             from mmqjp.sinks.mail import MailReceiver
 
             return MailReceiver(options, secrets)
+        case WebhookOptions() as options:
+            from mmqjp.sinks.webhook import WebhookReceiver
+
+            return WebhookReceiver(options, secrets)
     raise AssertionError(f"{definition.kind} is no push kind")
 
 

@@ -39,6 +39,15 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class TimedSink(Sink, Protocol):
+    """A sink that has something to do when some time has passed, without new outputs too."""
+
+    @property
+    def closes_at(self) -> int | None:
+        """When `write` must be called, with or without outputs, in microseconds; None if it need not be."""
+
+
+@runtime_checkable
 class MatchSink(Sink, Protocol):
     """A sink that shows the documents behind outputs, too. The deliverer calls `write_matches` instead of `write`."""
 

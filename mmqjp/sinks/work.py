@@ -19,7 +19,7 @@ from mmqjp.sinks.group import Group
 from mmqjp.sinks.jobs import Event, Jobs
 from mmqjp.sinks.message import Message, Receiver, Verdict, down
 from mmqjp.sinks.refill import READ_AT_A_TIME, WANTED_AT_A_TIME, Cursor, with_times
-from mmqjp.sinks.sink import MatchSink, Sink, Warn
+from mmqjp.sinks.sink import MatchSink, Sink, TimedSink, Warn
 
 REFILLED_AT_A_TIME = 4
 """So many sinks are refilled from the store between two batches."""
@@ -166,8 +166,15 @@ class Work:
         self._refill(now)
         still_open = {name for name, _ in self._closing.values()}  # two never write to one file
         for name, course in self.courses.items():
-            if name not in still_open and (groups := course.window(now)):
+            if name not in still_open and ((groups := course.window(now)) or self._is_due(course, now)):
                 self._begin(course, groups, now)
+
+    def _is_due(self, course: Course, now: int) -> bool:
+        """Whether a sink of files has something to do although there is nothing to write."""
+        sink = self._open.get(course.definition.name)
+        if course.job is not None or course.state != "running" or not isinstance(sink, TimedSink):
+            return False
+        return sink.closes_at is not None and sink.closes_at <= now
 
     def take_in(self) -> None:
         """Takes in what came of jobs."""
