@@ -269,7 +269,7 @@ class Course:
 
     def begin(self, acked: int, now: int) -> None:
         """Begins after another output. All that follows must be counted anew."""
-        self.begun, self.details = now, {}
+        self.begun = now
         self._pending, self._tries = None, Tries()
         self.rewind(acked)
         if self.state == "waiting":

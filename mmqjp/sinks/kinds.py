@@ -42,7 +42,7 @@ def open_file_sink(definition: SinkDefinition, position: Position, warn: Warn = 
     """Opens a sink of files at a stored position. `warn` is called with a sentence if others have changed them. Raises
     OSError."""
     options = definition.options
-    if definition.is_live and isinstance(options, JsonlOptions | ParquetOptions):
+    if definition.is_live and isinstance(options, JsonlOptions | ParquetOptions | AtomOptions):
         options.path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share
     match options:
         case JsonlOptions():
@@ -51,6 +51,10 @@ def open_file_sink(definition: SinkDefinition, position: Position, warn: Warn = 
             from mmqjp.sinks.parquet import ParquetSink
 
             return ParquetSink(options, position, warn)
+        case AtomOptions():
+            from mmqjp.sinks.atom import AtomSink
+
+            return AtomSink(definition.name, options, position, warn)
     raise AssertionError(f"{definition.kind} is no kind of files")
 
 

@@ -19,10 +19,13 @@ from urllib.parse import quote, urlsplit
 from common.errors import InputError
 from common.private import make_inside, make_state
 from common.whole_file import sync_directory
-from mmqjp.sinks.keys import BadSink, SecretName, check_secret_name
+from mmqjp.sinks.keys import SECRET_NAME, BadSink, SecretName, check_secret_name
 
 SECRETS = "secrets"
 """The directory, in that of the state, of the secrets that `mmqjp sinks secret` has made."""
+
+RESERVED = frozenset({"token"})
+"""Files there that no sink may name: the token of the page."""
 
 MOST_BYTES = 64 << 10
 """No secret is larger."""
@@ -139,7 +142,8 @@ class Secrets:
     def _made(self) -> Iterator[str]:
         if self._state is not None:
             with suppress(OSError):
-                yield from [entry.name for entry in os.scandir(self._state / SECRETS) if not entry.name.startswith(".")]
+                names = [entry.name for entry in os.scandir(self._state / SECRETS)]
+                yield from (name for name in names if SECRET_NAME.fullmatch(name) and name not in RESERVED)
 
 
 def make_secret(state: Path, name: str) -> str:
@@ -148,6 +152,8 @@ def make_secret(state: Path, name: str) -> str:
     Raises BadSink, SecretError if it exists, and OSError.
     """
     check_secret_name(name)
+    if name in RESERVED:
+        raise BadSink(f"the name {name} is reserved: choose another one")
     value = f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
     make_state(state)
     directory = make_inside(state, SECRETS)

@@ -108,6 +108,16 @@ def test_a_secret_is_made_in_the_state_for_its_owner_alone(tmp_path):
         make_secret(state, "../x")
 
 
+def test_the_token_of_the_page_is_no_secret_of_sinks(tmp_path):
+    make_secret(tmp_path, "hook")
+    for name in ("token", ".links"):
+        (tmp_path / "secrets" / name).write_text(VALUE)
+        with pytest.raises(BadSink):
+            make_secret(tmp_path, name)
+    assert Secrets({}, tmp_path).names() == ["hook"]
+    assert "is not known (known: hook)" in refusal(Secrets({}, tmp_path), "token")
+
+
 def test_the_configuration_comes_before_what_was_made(path, tmp_path):
     make_secret(tmp_path / "state", "hook")
     assert Secrets({"hook": FileSecret(path)}, tmp_path / "state").value("hook") == VALUE

@@ -1,0 +1,137 @@
+"""The kind `atom`: a feed and its archives as files, for any server that shows a directory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+from common.whole_file import whole_file
+from feeds.times import Now, now_us
+from mmqjp.answers.outbox import Position
+from mmqjp.answers.output import Output
+from mmqjp.present.item import missing_item
+from mmqjp.present.match import Match
+from mmqjp.sinks.options import AtomOptions
+from mmqjp.sinks.sink import Pending, Warn
+from mmqjp.syndication.archives import NEWEST, archive_of, unarchived_from
+from mmqjp.syndication.atom import Feed, archive_document, feed_document
+from mmqjp.syndication.entries import Entry, entry_of
+
+FEED = "feed.atom"
+"""The name of the file with the newest entries."""
+
+_ARCHIVE = re.compile(r"archive-(\d{1,17})\.atom")
+_ENTRY = re.compile(r"<!-- (\d+) (-?\d+) --><entry>.*</entry>")
+
+
+class AtomSink:
+    """The files of a feed: FEED has the newest outputs and all that are in no archive, `archive-K.atom` those of an
+    archive that is full. An archive never changes once it is there.
+
+    Entries are kept in the files themselves. What is written again after a kill is there already, and stays as it is.
+    """
+
+    def __init__(
+        self, name: str, options: AtomOptions, position: Position, warn: Warn = lambda text: None, now: Now = now_us
+    ) -> None:
+        address = options.url + FEED
+        id = uuid5(NAMESPACE_URL, f"mmqjp:{address}").urn
+        self._feed = Feed(id, options.title or f"mmqjp: {name}", address, now())
+        self._options, self._warn, self._now = options, warn, now
+        self._acked = position.acked
+        self._entries: dict[int, Entry] | None = None
+        self._archives: set[int] = set()
+
+    def prepare(self, pending: Pending) -> bool:
+        """Reads the files that are there, and makes an empty feed if there is none. Raises OSError."""
+        path = self._options.path / FEED
+        if self._entries is not None and path.exists():
+            return False
+        if not self._options.path.is_dir():
+            self._options.path.mkdir()
+        found = (_ARCHIVE.fullmatch(one.name) for one in self._options.path.iterdir())
+        self._archives = {int(one[1]) for one in found if one is not None}
+        if path.exists():
+            self._entries = self._read(path)
+            return False
+        if self._entries is not None:
+            self._warn(f"{path} was removed: it is written again")
+        self._entries = self._entries or {}
+        self._write_feed(self._entries)
+        return False
+
+    def write(self, outputs: Iterable[Output]) -> int:
+        """Writes outputs without what is shown of their documents. Raises OSError."""
+        return self.write_matches(Match(one, tuple(map(missing_item, one.documents, one.streams))) for one in outputs)
+
+    def write_matches(self, matches: Iterable[Match]) -> int:
+        """Writes outputs with their items: first the archives that they fill, then the feed. Raises OSError."""
+        assert self._entries is not None, "prepare comes first"
+        entries, count, last = dict(self._entries), 0, self._acked
+        for match in matches:
+            seq = match.output.seq
+            count, last = count + 1, max(last, seq)
+            if seq not in entries and archive_of(seq) in self._archives:  # by a process that was killed then
+                entries |= self._read(self._options.path / _archive_name(archive_of(seq)))
+            if seq not in entries:
+                entries[seq] = _noted(seq, entry_of(match, self._now()))
+        begin = unarchived_from(max([last, *entries]))
+        for archive in sorted({archive_of(seq) for seq in entries if seq < begin} - self._archives):
+            self._write_archive(archive, {seq: one for seq, one in entries.items() if archive_of(seq) == archive})
+        newest = sorted(entries, reverse=True)
+        kept = {seq: entries[seq] for place, seq in enumerate(newest) if place < NEWEST or seq >= begin}
+        if count:
+            self._write_feed(kept)
+        self._entries, self._acked = kept, last
+        return count
+
+    def position(self) -> Position:
+        """Returns the position after the last output."""
+        return Position(self._acked)
+
+    def close(self) -> None:
+        """Does nothing: no file stays open."""
+
+    # ------------------------------------------------------------ files
+
+    def _write_archive(self, archive: int, entries: Mapping[int, Entry]) -> None:
+        name, before = _archive_name(archive), self._archive_before(archive)
+        self._put(name, archive_document(self._feed, _newest_first(entries), self._options.url + name, before))
+        self._archives.add(archive)
+
+    def _write_feed(self, entries: Mapping[int, Entry]) -> None:
+        before = self._archive_before(max(self._archives, default=0) + 1)
+        self._put(FEED, feed_document(self._feed, _newest_first(entries), before))
+
+    def _archive_before(self, archive: int) -> str | None:
+        """The address of the newest archive that is there with a lower number."""
+        before = max((one for one in self._archives if one < archive), default=None)
+        return None if before is None else self._options.url + _archive_name(before)
+
+    def _put(self, name: str, content: bytes) -> None:
+        with whole_file(self._options.path / name) as file:
+            file.write(content)
+
+    def _read(self, path: Path) -> dict[int, Entry]:
+        """Returns the entries of a file that is there. Raises FileExistsError if it is of another feed."""
+        text = path.read_text("utf-8", "replace")
+        if f"\n<id>{self._feed.id}</id>\n" not in text:
+            cause = f"{path} is of another feed, or of this one at another address"
+            raise FileExistsError(f"{cause}: choose another directory, or move its files away")
+        found = (_ENTRY.fullmatch(line) for line in text.split("\n"))
+        return {int(one[1]): Entry(int(one[2]), one[0]) for one in found if one is not None}
+
+
+def _noted(seq: int, entry: Entry) -> Entry:
+    """Notes the number and the time of an entry in it, for `_read`."""
+    return Entry(entry.committed_at, f"<!-- {seq} {entry.committed_at} -->{entry.xml}")
+
+
+def _newest_first(entries: Mapping[int, Entry]) -> list[Entry]:
+    return [entries[seq] for seq in sorted(entries, reverse=True)]
+
+
+def _archive_name(archive: int) -> str:
+    return f"archive-{archive}.atom"
