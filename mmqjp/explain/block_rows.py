@@ -21,8 +21,9 @@ from xscl.algebra.normal import Side
 from xscl.algebra.pattern import Condition, PatternNode, naming
 from xscl.algebra.system_names import block_root
 
-MOST_ROWS = 1_000
-"""At most so many bindings of a document are looked at in a join. A document with more is left out."""
+MOST_ROWS, STEPS_FOR_A_ROW = 5_000, 50
+"""At most so many bindings of a document are looked at in a join: one with more is left out. Each counts as so many
+steps, because it is kept in memory."""
 
 FOR_HINTS = 100
 """In so many documents it is looked up what may be meant by a stage that matches none."""
@@ -101,6 +102,7 @@ class BlockTrial:
         for number, binding in enumerate(each_binding(self._whole, record.tree, {}, take)):
             if number == MOST_ROWS:
                 raise TooLong
+            take(STEPS_FOR_A_ROW)
             for _, node in binding:
                 if node not in texts:
                     texts[node] = record.tree.string_value(*node)

@@ -161,8 +161,13 @@ class JoinTester:
             differ = " and ".join(_DIFFER[name] for name in functions)
             what = f'{one} "{clipped(near[0][0])}" and {other} "{clipped(near[0][1])}" differ only in {differ}'
             return what, f"use {', '.join(functions)} on both sides"
-        what = f"{one} {_shown(left)} on the left, {other} {_shown(right)} on the right"
-        return what if self._are_single else f"no two documents share a value: {what}", ""
+        if self._are_single:
+            return f"{one} {_shown(left)} on the left, {other} {_shown(right)} on the right", ""
+        for name, values, others in ((one, left, right), (other, right, left)):
+            if len(values) <= MOST_NEAR < len(others):
+                return f"no other document has {name} {_shown(values)} among {len(others):,} values", ""
+        counts = f"{len(left):,} values of {one} on the left and {len(right):,} of {other} on the right"
+        return f"no two documents share one of {counts}", ""
 
     def _values(self, rows: Iterable[Row], term: Term) -> Values:
         values: Values = {}
@@ -297,15 +302,19 @@ def _is_told_otherwise(pairs: list[Pair]) -> tuple[str, str]:
 def _near(left: Values, right: Values, functions: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yields values of both sides that are nearly equal: equal by functions, or else by their letters."""
     if functions:
-        by_value = {applied(text, functions): text for text in right}
-        yield from ((text, found) for text in left if (found := by_value.get(applied(text, functions))) is not None)
+        by_value: dict[str, list[str]] = {}
+        for text in right:
+            by_value.setdefault(applied(text, functions), []).append(text)
+        for text in left:
+            yield from ((text, other) for other in by_value.get(applied(text, functions), ()) if other != text)
         return
     few, many = sorted((left, right), key=len)
     among = [text for text in islice(many, MOST_COMPARED) if len(text) <= LONGEST_COMPARED]
     for text in islice(few, MOST_NEAR):
         if len(text) <= LONGEST_COMPARED:
-            for close in get_close_matches(text, among, MOST_NEAR):
-                yield (text, close) if few is left else (close, text)
+            for close in get_close_matches(text, among, MOST_NEAR + 1):
+                if close != text:  # a text of the same document
+                    yield (text, close) if few is left else (close, text)
 
 
 def _is_tie(left: Row, right: Row) -> bool:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mmqjp.service.beside import WHY
+from mmqjp.service.beside import WHY, WHY_NOT
 from mmqjp.service.client import Client
 from mmqjp.service.question_runner import QuestionRunner
 from mmqjp.service.spool import Spool
@@ -63,3 +63,32 @@ def test_what_is_no_output_is_an_error_in_one_line(story):
     assert result.stderr == (
         "mmqjp: error: no output has the id ffff, nor one that begins so; mmqjp matches shows what there is\n"
     )
+
+
+def test_why_not_says_what_is_in_the_way_of_documents(story):
+    shown = mmqjp("why-not", "book_blog", "d3", "d1", "--state", story, "--utc")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert "there is an output" in shown.stdout
+    other = mmqjp("why-not", "book_blog", "d2", "d3", "--state", story, "--utc").stdout
+    assert "because" in other and "passed" in other, other
+    found = json.loads(mmqjp("why-not", "book_blog", "d1", "nothing", "--state", story, "--json").stdout)
+    assert (found["kind"], found["query"]) == ("document", "book_blog")
+
+
+def test_why_not_shows_the_funnel_of_a_query(story):
+    shown = mmqjp("why-not", "book_blog", "--state", story).stdout
+    assert "1 output in the store" in shown or "outputs in the store" in shown
+    assert json.loads(mmqjp("why-not", "book_blog", "--state", story, "--json").stdout)["funnels"]
+    assert "did you mean book_blog?" in mmqjp("why-not", "book_blo", "--state", story).stdout
+
+
+def test_a_service_says_why_not_beside_its_batches(story):
+    arguments = {"query": "book_blog", "documents": ["d1", "d3"]}
+    alone = json.loads(mmqjp("why-not", "book_blog", "d1", "d3", "--state", story, "--json").stdout)
+    with Session("duckdb", state=story) as engine, QuestionRunner(engine, Spool(story), Events()):
+        asked = Client(story, lambda: pytest.fail("another process holds it"), 30)
+        assert asked.ask(WHY_NOT, arguments) == alone
+        assert asked.ask(WHY_NOT, {"query": "book_blog"})["funnels"]
+        for bad in ({"query": 1}, {"query": "q", "documents": "d1"}, {"query": "q", "documents": [1]}):
+            with pytest.raises(ValueError, match=r"lacks its query|no list of texts"):
+                asked.ask(WHY_NOT, bad)

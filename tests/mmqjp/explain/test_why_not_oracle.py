@@ -67,6 +67,8 @@ def check(seed: int, seen: Counter[str]) -> None:
             for chosen in choices(rng, query, stored, set(answers)):
                 found = verdict(one.query, one.readable, chosen)
                 key = tuple((record.stream, record.id) for record in chosen)
+                if found.kind == "too large":
+                    continue
                 assert (found.kind == "output") == (key in answers), (text, key, found.kind, found.message)
                 seen[found.kind] += 1
                 if found.kind == "output":

@@ -1,0 +1,245 @@
+"""Why there is no output: each thing that may be in the way, as it is said of a store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from feeds.document import Document
+from mmqjp.present.why_not import why_not
+from mmqjp.present.why_not_result import WhyNot
+from mmqjp.session import Session
+from mmqjp.tables.lookup import Select
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECOND, HOUR = 1_000_000, 3_600_000_000
+PAIRS = (
+    'FROM S/item->a[./kind = "news"][./title->t1][./site->c1] '
+    "FOLLOWED BY {t1 = t2 AND c1 = c2 AND a/lang != b/lang, 1 h} S/item->b[./title->t2][./site->c2] PUBLISH pairs"
+)
+
+
+def item(title: str = "A", site: str = "x", lang: str = "en", kind: str = "news", extra: str = "") -> str:
+    language = f"<lang>{lang}</lang>" if lang else ""
+    return f"<item><title>{title}</title><site>{site}</site>{language}<kind>{kind}</kind>{extra}</item>"
+
+
+def select_of(engine: Session) -> Select:
+    return lambda sql: engine.question(sql).answer()
+
+
+@contextmanager
+def store(script: str, *documents: tuple[str, str, int], **options: Any) -> Iterator[Select]:
+    """A store with queries and documents on S, each with its id, XML and time in seconds."""
+    with Session("duckdb", **options) as engine:
+        engine.subscribe(script)
+        engine.process([Document(id, xml, time=time * SECOND) for id, xml, time in documents])
+        yield select_of(engine)
+
+
+def said(script: str, name: str, asked: list[str], *documents: tuple[str, str, int]) -> WhyNot:
+    with store(script, *documents) as select:
+        found = why_not(select, name, asked)
+        assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+        return found
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "kind", "message", "hint"),
+    [
+        ((item(), 0), (item(lang="de"), 60), "output", "they give an output", ""),
+        ((item(), 60), (item(lang="de"), 0), "output", "they give an output", ""),
+        ((item(kind="x"), 0), (item(lang="de", kind="x"), 60), "pattern", './kind = "news" does not match', '"x"'),
+        ((item(), 0), (item(lang=""), 60), "asked", "there is no b/lang in the document", "in the predicate or SELECT"),
+        ((item(), 0), (item("a", lang="de"), 60), "equality", 'title "A" and title "a" differ only in case', "lower"),
+        ((item("A  b"), 0), (item("A b", lang="de"), 60), "equality", "differ only in spaces", "use normalize-space"),
+        ((item(site="http://a.b:80/p"), 0), (item(site="http://a.b/p", lang="de"), 9), "equality", "address", "canon"),
+        ((item(), 0), (item("C", lang="de"), 60), "equality", 'title "A" on the left, title "C" on the right', ""),
+        ((item(), 0), (item(lang="de"), 0), "order", "begins just when the left one ends", "JOIN takes equal times"),
+        ((item(), 0), (item(lang="de"), 7200), "window", "they are 2 h apart, and the window is 1 h", ""),
+        ((item(), 0), (item(), 60), "residual", 'a/lang != b/lang is false: a/lang is "en", b/lang is "en"', ""),
+    ],
+)  # fmt: skip
+def test_the_first_thing_in_the_way_is_told(
+    left: tuple[str, int], right: tuple[str, int], kind: str, message: str, hint: str
+):
+    found = said(PAIRS, "pairs", ["l", "r"], ("l", *left), ("r", *right))
+    assert (found.kind, message in found.message, hint in found.hint) == (kind, True, True), found
+    assert [one.id for one in found.items] == (["l", "r"] if left[1] <= right[1] else ["r", "l"])
+    if kind == "output":
+        assert len(found.outputs) == 1 and not found.stages
+    else:
+        assert not found.stages[-1].found and all(stage.found for stage in found.stages[:-1])
+
+
+def test_each_equality_holds_but_not_for_the_same_nodes():
+    two = "<item><e><title>A</title><site>y</site></e><e><title>B</title><site>x</site></e></item>"
+    script = (
+        "FROM S//e->a[./title->t1][./site->c1] JOIN {t1 = t2 AND c1 = c2, INF} S/item->b[./title->t2][./site->c2] "
+        "PUBLISH p"
+    )
+    found = said(script, "p", ["l", "r"], ("l", two, 0), ("r", item("A", "x"), 1))
+    assert (found.kind, found.part) == ("together", "t1 = t2 and c1 = c2")
+
+
+def test_one_document_on_both_sides():
+    script = "FROM S/item->a[./title->t] JOIN {t = u, INF} S/item->b[./title->u] PUBLISH p"
+    assert said(script, "p", ["l", "l"], ("l", item(), 0)).kind == "different"
+
+
+def test_a_match_that_is_told_the_other_way_round_is_named_either_way():
+    script = "FROM S/item->a[./title->t] JOIN UNORDERED {t = u, INF} S/item->b[./title->u] PUBLISH p"
+    documents = (("l", item(), 5), ("r", item(), 1))
+    found = [said(script, "p", asked, *documents) for asked in (["l", "r"], ["r", "l"])]
+    assert [one.kind for one in found] == ["output"] * 2 and found[0].outputs == found[1].outputs
+    assert [one.id for one in found[0].items] == ["r", "l"]
+
+
+def test_another_stream_and_the_furthest_of_several_alternatives():
+    script = 'FROM S/a->x[./k->k] JOIN {x = y OR k = y AND x != "v1", INF} T/b->y PUBLISH p'
+    with Session("duckdb") as engine:
+        engine.subscribe(script)
+        engine.process([Document("l", "<a>v<k>1</k></a>", time=1), Document("r", "<b>1</b>", "S", 2)])
+        found = why_not(select_of(engine), "p", ["l", "r"])
+        assert (found.kind, found.message) == ("stream", "the document is of stream S, not of T")
+        engine.process([Document("r2", "<b>1</b>", "T", 2)])
+        found = why_not(select_of(engine), "p", ["l", "r2"])
+        assert (found.kind, found.part) == ("residual", 'x != "v1"')
+
+
+def test_queries_that_are_unknown_removed_paused_or_newer():
+    with Session("duckdb", now=lambda: 1_700_000_000_000_000) as engine:
+        engine.subscribe("FROM S/a PUBLISH old_name; FROM S/a PUBLISH gone; FROM S/a PUBLISH asleep")
+        engine.unsubscribe("gone")
+        engine.process([Document("before", "<a/>", time=1)])
+        engine.subscribe("FROM S/a PUBLISH newer")
+        engine.pause("asleep")
+        engine.process([Document("after", "<a/>", time=2)])
+        select = select_of(engine)
+        known = {name: why_not(select, name, ["after"]) for name in ("old_nam", "gone", "asleep", "newer", "old_name")}
+        assert [found.kind for found in known.values()] == ["query", "query", "paused", "output", "output"]
+        assert known["old_nam"].hint == "did you mean old_name?"
+        assert known["gone"].message == "the query gone was removed at 2023-11-14T22:13:20Z"
+        assert why_not(select, "newer", ["before"]).kind == "newer"
+        assert why_not(select, "asleep", ["before"]).kind == "output"
+
+
+def test_documents_that_are_unknown_refused_dropped_or_several(tmp_path: Path):
+    with Session("duckdb", state=tmp_path, now=lambda: 20 * HOUR, lateness=0) as engine:
+        engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 6 h} S/b->y PUBLISH p")
+        for id, hour in (("old", 1), ("new", 20), ("late", 2)):
+            engine.process([Document(id, "<a>v</a>", time=hour * HOUR)])
+        engine.process([Document("bad", "<a", time=20 * HOUR), Document("new", "<a/>", "T", 20 * HOUR)])
+        engine.prune(1 * HOUR)
+        found = {
+            asked: why_not(select_of(engine), "p", [asked]) for asked in ("old", "late", "bad", "none", "new", "it's")
+        }
+    kinds = {asked: one.kind for asked, one in found.items()}
+    assert kinds == {
+        "old": "pruned", "late": "dead letter", "bad": "dead letter", "none": "document", "new": kinds["new"],
+        "it's": "document",
+    }  # fmt: skip
+    assert kinds["new"] in ("stream", "pattern")
+    assert "late: " in found["late"].message and "refused" in found["bad"].message
+
+
+def test_a_document_may_be_named_by_its_title_or_address_if_only_one_has_it():
+    link = '<link href="https://example.org/{}"/>'
+    documents = (
+        ("l", item("The pier &amp; the  sea", extra=link.format("a?b=1&amp;c=2")), 0),
+        ("r", item("The quay", extra=link.format("b")), 1),
+        ("s", item("The quay", extra=link.format("c")), 2),
+    )
+    with store(PAIRS, *documents) as select:
+        for asked in ("The pier & the sea", "https://example.org/a?b=1&c=2"):
+            assert why_not(select, "pairs", [asked]).items[0].id == "l"
+        several = why_not(select, "pairs", ["The quay"])
+        assert several.kind == "document" and "2 documents are 'The quay'" in several.message
+        assert why_not(select, "pairs", ["quay"]).kind == "document"
+        assert why_not(select, "pairs", ["l", "r", "s"]).kind == "blocks"
+
+
+def test_one_document_alone_and_the_nearest_of_those_that_are_kept():
+    documents = (
+        ("l", item("The old pier"), 0), ("r", item("The Old Pier", lang="de"), 9), ("far", item("Quay", lang="fr"), 9)
+    )  # fmt: skip
+    found = said(PAIRS, "pairs", ["l"], *documents)
+    assert (found.kind, found.part) == ("equality", "t1 = t2")
+    ((near,),) = [found.nearest]
+    assert [one.id for one in near.items] == ["l", "r"] and near.hint == "use lower-case on both sides"
+    later = (("l", item(), 0), ("r", item(lang="de"), 3 * 3600), ("s", item(lang="de"), 2 * 3600))
+    found = said(PAIRS, "pairs", ["l"], *later)
+    assert found.kind == "window" and "the nearest are 2 h apart" in found.message
+    assert [[one.id for one in near.items] for near in found.nearest] == [["l", "s"], ["l", "r"]]
+    assert said(PAIRS, "pairs", ["l"], ("l", item(kind="x"), 0)).kind in ("pattern", "equality")
+    given = said(PAIRS, "pairs", ["l"], ("l", item(), 0), ("r", item(lang="de"), 60))
+    assert given.kind == "output" and len(given.outputs) == 1
+
+
+def test_inner_joins_come_first_and_hidden_streams_are_looked_into():
+    chain = "FROM S/a->x FOLLOWED BY {x = y, 5 s} S/b->y FOLLOWED BY {y = z, 60 s} S/c->z PUBLISH p"
+    documents = (("a", "<a>v</a>", 0), ("b", "<b>v</b>", 9), ("c", "<c>w</c>", 10), ("b2", "<b>v</b>", 3))
+    assert said(chain, "p", ["a", "b", "c"], *documents).part == "5 s"
+    assert said(chain, "p", ["a", "b2", "c"], *documents).part == "y = z"
+    assert said(chain, "p", ["a", "c"], *documents).part == "y = z"
+    assert said(chain, "p", ["a", "b2", "c"], *documents[:2], ("c", "<c>v</c>", 10), documents[3]).kind == "output"
+
+
+def test_published_documents_are_named_by_the_ids_of_outputs():
+    script = "FROM S/a->x PUBLISH p; FROM p//a->l FOLLOWED BY {l = r, 5 s} S/c->r PUBLISH q"
+    documents = (("a", "<a>v</a>", 0), ("c", "<c>v</c>", 9), ("d", "<c>v</c>", 4))
+    with store(script, *documents) as select:
+        (id,) = why_not(select, "p", ["a"]).outputs
+        assert why_not(select, "q", [id, "c"]).kind == "window"
+        assert why_not(select, "q", [id, "d"]).kind == "output"
+        assert why_not(select, "q", ["a", "d"]).kind == "stream"
+
+
+def test_what_was_told_before_names_the_output_that_did():
+    script = "FROM S/a->x[./k->k] PUBLISH p ONCE PER (k) WITHIN 5 s"
+    documents = (("a", "<a>1<k>v</k></a>", 0), ("b", "<a>2<k>v</k></a>", 4), ("c", "<a>3<k>v</k></a>", 9))
+    with store(script, *documents) as select:
+        first = why_not(select, "p", ["a"])
+        found = why_not(select, "p", ["b"])
+        assert (found.kind, found.outputs) == ("told", first.outputs)
+        assert (
+            found.message
+            == f"ONCE PER: the output {first.outputs[0]}, which ends at 1970-01-01T00:00:00Z, told it before"
+        )
+        assert why_not(select, "p", ["c"]).kind == "output"
+
+
+def test_huge_documents_are_said_to_be_too_large():
+    many = "".join(f"<title>{number}</title><site>{number}</site>" for number in range(3_000))
+    found = said(
+        PAIRS, "pairs", ["l", "r"], ("l", f"<item><kind>news</kind><lang>de</lang>{many}</item>", 0), ("r", item(), 1)
+    )
+    assert (found.kind, found.message) == ("too large", "a document is too large to search, or has too many bindings")
+
+
+def test_an_output_that_was_dropped_is_said_to_be(tmp_path: Path):
+    with Session("duckdb", state=tmp_path, max_outputs=1) as engine:
+        engine.subscribe("FROM S/a->x PUBLISH p")
+        engine.process([Document(f"d{number}", "<a/>", time=number) for number in range(3)])
+        found = why_not(select_of(engine), "p", ["d2"])
+    assert found.kind in ("dropped", "paused")
+
+
+def test_spark_says_the_same(spark: SparkSession, tmp_path: Path):
+    documents = (("l", item("The old pier"), 0), ("r", item("The Old Pier", lang="de"), 9), ("it's\\", item(), 5))
+    asked = (["l", "r"], ["l"], ["it's\\", "r"], ["The old pier", "r"], ["none"])
+    with store(PAIRS, *documents) as select:
+        expected = [why_not(select, "pairs", some).to_dict() for some in asked]
+    with Session(spark, state=tmp_path) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([Document(id, xml, time=time * SECOND) for id, xml, time in documents])
+        assert [why_not(select_of(engine), "pairs", some).to_dict() for some in asked] == expected
+    with Session("duckdb", state=tmp_path, read_only=True) as reader:
+        assert [why_not(select_of(reader), "pairs", some).to_dict() for some in asked] == expected
