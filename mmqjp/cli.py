@@ -24,6 +24,7 @@ COMMANDS = LazyCommands(
         "matches": LazyCommand("mmqjp.commands.matches:matches", "Show what the queries of a store have matched."),
         "why": LazyCommand("mmqjp.commands.why:why", "Show why an output came about."),
         "why-not": LazyCommand("mmqjp.commands.why:why_not", "Show why there is no output."),
+        "feed-link": LazyCommand("mmqjp.commands.feed_link:feed_link", "Print or revoke the link of a query's feed."),
         "query": LazyCommand("mmqjp.commands.query:query", "Query a store in SQL."),
         "status": LazyCommand("mmqjp.commands.status:status", "Show how far a store has come and what it keeps."),
         "fetch": LazyCommand("mmqjp.commands.fetch:fetch", "Fetch the feeds that are due."),

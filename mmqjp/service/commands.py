@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.sql_question import answered
 from mmqjp.service.status import status
 from mmqjp.session import Session
+from mmqjp.syndication.links import setting_of
 from mmqjp.tables.commit_metadata import CommitMetadata
 
 RESULT_RETENTION = 24 * 3600 * 1_000_000
@@ -121,11 +123,18 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
     return found
 
 
+def _revoke_feed_link(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
+    name = _text(arguments, "name")
+    revoked = {setting_of("query", name): str(_revoked(engine, name) + 1)}
+    engine.commit_metadata(replace(metadata_for([name]), settings=revoked))
+
+
 CHANGES: Mapping[str, Change] = {
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,
     "pause": _pause,
     "resume": _resume,
+    "revoke-feed-link": _revoke_feed_link,
 }
 """Commands that change the store. The result of each is the list of names of the queries that it concerns."""
 
@@ -165,5 +174,22 @@ def _status(engine: Session, arguments: Mapping[str, Any]) -> object:
     return status(engine).to_dict()
 
 
-LOOKUPS: Mapping[str, Lookup] = {"list": _list, "show": _show, "status": _status, MATCHES: page_of_matches}
+def _feed_link(engine: Session, arguments: Mapping[str, Any]) -> object:
+    return _revoked(engine, _text(arguments, "name"))
+
+
+def _revoked(engine: Session, name: str) -> int:
+    """How often the link of the feed of a query, which may be removed by now, was revoked. Raises UnknownQuery."""
+    if not engine.registry.named(name) and not engine.removed_queries(name):
+        raise UnknownQuery(name)
+    return int(engine.setting(setting_of("query", name)) or 0)
+
+
+LOOKUPS: Mapping[str, Lookup] = {
+    "list": _list,
+    "show": _show,
+    "status": _status,
+    "feed-link": _feed_link,
+    MATCHES: page_of_matches,
+}
 """Commands that only read, apart from those that run beside the batches. They run between two batches."""

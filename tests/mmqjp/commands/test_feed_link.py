@@ -1,0 +1,68 @@
+"""`mmqjp feed-link`: the link of a query's feed, with and without a service, and revoked."""
+
+import pytest
+
+from mmqjp.service.commands import run_command
+from mmqjp.service.spool import Command
+from mmqjp.session import Session
+from mmqjp.syndication.http import FeedPages, Request
+from mmqjp.syndication.links import links_of
+from mmqjp.syndication.store_feeds import StoreFeeds
+from tests.mmqjp.syndication.feed_cases import Clock, SessionReader
+from tests.support.cli import mmqjp
+
+
+@pytest.fixture
+def state(tmp_path):
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        engine.subscribe("S//a->x PUBLISH aé; S//b->x PUBLISH b")
+    return tmp_path / "state"
+
+
+def link(state, *options):
+    result = mmqjp("feed-link", "--state", state, *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout.removesuffix("\n")
+
+
+def status(state, address):
+    _, _, key, name = address.removeprefix("https://x.example").split("/")
+    with Session("duckdb", state=state, read_only=True) as engine:
+        pages = FeedPages(StoreFeeds(SessionReader(engine)), links_of(state), "https://x.example", Clock())
+        return pages.answer(Request(key, {"b.atom": "b"}.get(name, "aé"))).status
+
+
+def test_a_link_opens_its_feed_until_it_is_revoked(state):
+    one = link(state, "aé", "--public-url", "https://x.example/")
+    other = link(state, "b", "--public-url", "https://x.example")
+    assert one.startswith("https://x.example/f/") and one.endswith("/a%C3%A9.atom")
+    assert one == link(state, "aé", "--public-url", "https://x.example") and status(state, one) == 200
+    newer = link(state, "aé", "--revoke", "--public-url", "https://x.example")
+    assert [status(state, address) for address in (one, newer, other)] == [410, 200, 200]
+    again = link(state, "aé", "--revoke", "--public-url", "https://x.example")
+    assert len({one, newer, again}) == 3 and status(state, newer) == 410
+
+
+def test_the_default_is_the_address_of_serve(state):
+    assert link(state, "b").startswith("http://127.0.0.1:8765/f/")
+
+
+def test_the_feed_of_a_removed_query_keeps_its_link(state):
+    before = link(state, "b")
+    assert mmqjp("unsubscribe", "b", "--state", state).exit_code == 0
+    assert link(state, "b") == before
+
+
+@pytest.mark.parametrize("options", [(), ("--revoke",)])
+def test_an_unknown_query_has_no_link(state, options):
+    result = mmqjp("feed-link", "c", "--state", state, *options)
+    assert result.exit_code != 0 and result.stderr.startswith("mmqjp: error: ") and "c" in result.stderr
+
+
+def test_a_link_is_revoked_once_by_one_command(state):
+    """Also if the process is killed before it answers, and runs the command again."""
+    with Session("duckdb", state=state) as engine:
+        command = Command("1", "revoke-feed-link", {"name": "b"})
+        results = [run_command(engine, command) for _ in range(2)]
+        assert [result.result for result in results] == [["b"], ["b"]]
+        assert run_command(engine, Command("2", "feed-link", {"name": "b"})).result == 1
