@@ -23,21 +23,22 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;",
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry: its id, when its output was committed, in microseconds, and a line of XML without its end.
+    """An entry: when its output was committed, in microseconds, and a line of XML without its end."""
 
-    Outputs have the same id if a query was removed and registered again, and told something again.
-    """
-
-    id: str
     committed_at: int
     xml: str
+
+    @property
+    def id(self) -> str:
+        """The id. Outputs have the same if a query was removed and registered again, and told something again."""
+        return self.xml.partition("<id>")[2].partition("</id>")[0]
 
 
 def entry_of(match: Match, committed_at: int) -> Entry:
     """Returns the entry of an output. It has no markup but ours, whatever the documents hold."""
-    output, id = match.output, _uuid(match.output.id)
+    output = match.output
     parts = [
-        f"<id>{id}</id>",
+        f"<id>{_uuid(output.id)}</id>",
         f"<title>{escaped(_title(match))}</title>",
         f"<published>{timestamp(output.t1)}</published>",
         f"<updated>{timestamp(committed_at)}</updated>",
@@ -45,7 +46,7 @@ def entry_of(match: Match, committed_at: int) -> Entry:
         f'<category term="{escaped(output.query)}"/>',
         f'<content type="html">{escaped(_content(match))}</content>',
     ]
-    return Entry(id, committed_at, f"<entry>{''.join(parts)}</entry>")
+    return Entry(committed_at, f"<entry>{''.join(parts)}</entry>")
 
 
 def escaped(text: str) -> str:
