@@ -147,6 +147,24 @@ class Catalog:
             raise TooManyChains(f"more than {MOST_CHAINS:,} different chains of functions; begin a new state")
         return number
 
+    def find_step(self, stream: str, definition: Iterable[PatternNode]) -> int | None:
+        """The id of the last step of a definition, if registered queries have all its steps. Changes nothing."""
+        last: int | None = None
+        for text in texts_of(definition):
+            last = self._step_ids.get((stream, last, text))
+            if last is None:
+                return None
+        return last
+
+    def find_template(self, shape: Shape) -> int | None:
+        """The template of a shape, if there is one. Changes nothing."""
+        return self._template_of.get(canonical_shape(shape).key)
+
+    def has_row(self, shape: Shape, variables: Sequence[int]) -> bool:
+        """Whether there is a row for a conjunctive query of this shape with these variables. Changes nothing."""
+        number = self.find_template(shape)
+        return number is not None and self._rows.has(shape, number, self.templates[number], tuple(variables))
+
     def place(self, conjunct: Conjunct) -> Placement:
         """The placement of a conjunctive query that is registered."""
         return self._place(conjunct)[0]

@@ -133,6 +133,12 @@ class SharedRows:
             self._index(shared, canonical, slots)
         return FoundRow(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
 
+    def has(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> bool:
+        """Whether `find` would find a row. Changes nothing."""
+        key = canonical_row(shape, variables).key
+        same = list(self._restored.get(_same_variables(number, variables), ()))
+        return key in self._by_key or any(canonical_row(template, row.variables).key == key for row in same)
+
     def remove(self, number: int) -> None:
         """Removes a row."""
         shared = self._by_number.pop(number)

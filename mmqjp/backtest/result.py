@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from typing import Any
 
 from mmqjp.present.match import Match
 
 DAY_US = 86_400_000_000
 """Microseconds of a day."""
+
+
+RECENT_DAYS = 30
+"""Over so many days the outputs of a day are averaged."""
+
+
+def day_text(number: int) -> str:
+    """Returns a day, counted from 1970, as `2026-01-31`. Days that no calendar has are the first or the last one."""
+    first, last = date.min.toordinal(), date.max.toordinal()
+    return date.fromordinal(min(max(number + _EPOCH, first), last)).isoformat()
+
+
+_EPOCH = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +91,20 @@ class Backtest:
         return sum(query.outputs for query in self.queries)
 
     @property
-    def outputs_a_day(self) -> float:
-        """The outputs of a day: an average over the time of the documents, which counts as a day at least."""
+    def recent_days(self) -> int:
+        """The number of days at the end of the documents' time that `outputs_a_day` is about: at most RECENT_DAYS.
+        Many documents, such as the entries of feeds, are far older than the others."""
         if self.since is None or self.until is None:
+            return 0
+        return min(self.until // DAY_US - self.since // DAY_US + 1, RECENT_DAYS)
+
+    @property
+    def outputs_a_day(self) -> float:
+        """The outputs of a day: an average over the `recent_days`."""
+        if self.until is None:
             return 0.0
-        return self.outputs / max(1.0, (self.until - self.since) / DAY_US)
+        first = day_text(self.until // DAY_US - self.recent_days + 1)
+        return sum(count for day, count in self.days if day >= first) / self.recent_days
 
     @property
     def milliseconds(self) -> float | None:
@@ -89,7 +112,7 @@ class Backtest:
         return 1_000_000 * self.seconds / self.documents if self.documents else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object: the fields, and `outputs`, `outputs_a_day`, `milliseconds`."""
+        """Returns a JSON object: the fields, and `outputs`, `outputs_a_day`, `recent_days`, `milliseconds`."""
         return {
             "documents": self.documents,
             "kept": self.kept,
@@ -98,6 +121,7 @@ class Backtest:
             "until": self.until,
             "outputs": self.outputs,
             "outputs_a_day": self.outputs_a_day,
+            "recent_days": self.recent_days,
             "milliseconds": self.milliseconds,
             "seconds": self.seconds,
             "queries": [asdict(query) for query in self.queries],

@@ -8,6 +8,7 @@ from functools import partial
 from threading import Event, Thread
 from types import TracebackType
 
+from mmqjp.service.backtest_question import BACKTEST, BacktestQuestion
 from mmqjp.service.beside import BESIDE, LOGGED, Beside
 from mmqjp.service.log import Log
 from mmqjp.service.spool import Command, CommandResult, Spool
@@ -17,7 +18,7 @@ from mmqjp.session import Session
 QUERY = "query"
 """The command that is a question in SQL."""
 
-RUN_BESIDE = (QUERY, *BESIDE)
+RUN_BESIDE = (QUERY, BACKTEST, *BESIDE)
 """The commands that this runs."""
 
 MAX_RUNNING = 2
@@ -31,6 +32,8 @@ MEMORY_NEEDED = "a batch needs the memory: ask again later, or for less"
 def question_of(engine: Session, command: Command) -> tuple[Answering, float | None]:
     """Returns the question that a command puts, and its time in seconds (None: no limit). Raises KeyError, TypeError or
     ValueError if it is none."""
+    if command.do == BACKTEST:
+        return BacktestQuestion(engine, command.arguments), None
     if command.do in BESIDE:
         return Beside(engine, BESIDE[command.do], command.arguments), command.arguments.get("seconds", MAX_SECONDS)
     asked = SqlQuestion.of(command.arguments)
@@ -41,7 +44,8 @@ class QuestionRunner:
     """A context manager: inside it, the commands of a spool that are questions are answered.
 
     No question may take more than `max_seconds`, whatever it asks for (None: as long as it asks for). At most
-    `max_running` run at the same time. `log` must be safe to call from several threads.
+    `max_running` run at the same time, and one back-test beside them, which has limits of its own. `log`
+    must be safe to call from several threads.
     """
 
     def __init__(
@@ -58,6 +62,8 @@ class QuestionRunner:
         self._max_seconds, self._max_running = max_seconds, max_running
         self._running: dict[str, RunningQuestion] = {}
         self._missed: set[str] = set()
+        self._backtests: set[str] = set()
+        """Those that are running which are back-tests."""
         self._stop = Event()
         self._thread = Thread(target=self._run, name="mmqjp questions", daemon=True)
 
@@ -86,21 +92,30 @@ class QuestionRunner:
         for id, question in list(self._running.items()):
             if question.look():
                 del self._running[id]
+                self._backtests.discard(id)
             elif id not in waiting and not self._spool.is_waiting(id):
                 missed.add(id)
                 if id in self._missed:
                     question.end(ABANDONED)
         self._missed = missed
         for id, command in waiting.items():
-            if id not in self._running and len(self._running) < self._max_running:
+            if id not in self._running and self._has_room(command):
                 self._begin(command)
+
+    def _has_room(self, command: Command) -> bool:
+        if command.do == BACKTEST:
+            return not self._backtests
+        return len(self._running) - len(self._backtests) < self._max_running
 
     def _begin(self, command: Command) -> None:
         report = partial(self._report, command)
         try:
             question, asked_seconds = question_of(self._engine, command)
             limits = [seconds for seconds in (asked_seconds, self._max_seconds) if seconds is not None]
-            self._running[command.id] = RunningQuestion(question, min(limits, default=None), report, self._clock)
+            most = None if command.do == BACKTEST else min(limits, default=None)
+            self._running[command.id] = RunningQuestion(question, most, report, self._clock)
+            if command.do == BACKTEST:
+                self._backtests.add(command.id)
         except (KeyError, TypeError, ValueError) as error:
             report(CommandResult(error=f"not a question: {error}"))
 

@@ -1,0 +1,125 @@
+"""`mmqjp backtest`: what a script would have found in documents that are kept, and what it would cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from feeds.entries import EntryForm
+from feeds.history import History, Versions
+from feeds.sources import settled, tails_of
+from mmqjp.backtest.backtest import backtest_documents
+from mmqjp.backtest.process import SECONDS
+from mmqjp.backtest.result import Backtest
+from mmqjp.backtest.script import PreparedScript, prepared
+from mmqjp.backtest.text import summary
+from mmqjp.commands.console import console
+from mmqjp.commands.debug import debug_option
+from mmqjp.commands.failure import Failure
+from mmqjp.commands.formats import clock_of, utc_option
+from mmqjp.commands.manage_queries import client
+from mmqjp.commands.options import (
+    FeedsBeforePaths,
+    feeds_option,
+    most_versions_option,
+    read_script,
+    time_xpath_option,
+    versions_option,
+)
+from mmqjp.commands.progress import live_line
+from mmqjp.present.groups import Spool
+from mmqjp.present.report import Report
+from mmqjp.present.terminal import print_report
+from mmqjp.present.times import Clock
+from mmqjp.service.backtest_question import BACKTEST
+from mmqjp.service.client import CommandError
+from mmqjp.session import Session
+from mmqjp.text import printable_line
+
+
+@click.command(cls=FeedsBeforePaths)
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--state", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A store: try its documents, with the registered queries that the script reads. A service may run on it.",
+)  # fmt: skip
+@click.option(
+    "--documents", "paths", metavar="PATH", multiple=True, type=click.Path(exists=True, path_type=Path),
+    help="Try these documents instead of those of the store. May be repeated.",
+)  # fmt: skip
+@feeds_option
+@versions_option
+@most_versions_option
+@time_xpath_option
+@utc_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0, show_default=True,
+    help="How long to wait if another process holds the store, beside the time that the back-test takes.",
+)  # fmt: skip
+@debug_option
+def backtest(
+    file: Path, state: Path | None, paths: tuple[Path, ...], feeds: EntryForm | None, versions: Versions,
+    most_versions: int, time_xpath: str | None, utc: bool, as_json: bool, wait: float,
+) -> None:  # fmt: skip
+    """Try a script on documents that are there: what it finds, how often, and what it would cost. Nothing is written.
+
+    \b
+    Examples:
+      mmqjp backtest stories.xscl --state state/
+      mmqjp backtest stories.xscl --documents feeds/ --feeds
+
+    The script runs in a process of its own that gives way to others, for a minute at most. A store's newest 100,000
+    documents are tried, in the order in which they arrived.
+    """
+    if state is None and not paths:
+        raise click.UsageError("name a store with --state, or documents with --documents")
+    text = read_script(file)[0]
+    with live_line() as show:
+        show("running the back-test ...")
+        try:
+            if paths:
+                script = _prepared(text, state, wait)
+                history = History(versions, most_versions)
+                found = settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath), history)
+                result = backtest_documents(script, found)
+            else:
+                assert state is not None
+                answer = client(state, wait + SECONDS).ask(BACKTEST, {"text": text})
+                result = Backtest.from_dict(answer)
+        except CommandError as error:
+            raise Failure(f"{file}: {error}") from error
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), ensure_ascii=False))
+        return
+    print_result(result, clock_of("table", utc=utc))
+
+
+def _prepared(text: str, state: Path | None, wait: float) -> PreparedScript:
+    if state is not None:
+        return PreparedScript.from_dict(client(state, wait).ask(BACKTEST, {"text": text, "script_only": True}))
+    with Session("duckdb") as empty:
+        return prepared(text, empty.registry)
+
+
+def print_result(result: Backtest, clock: Clock) -> None:
+    """Prints a result for people: a summary, a table of the queries, and the last outputs."""
+    out = console()
+    for line in summary(result, clock):
+        click.echo(printable_line(line))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("query", "outputs", "pairs a document"):
+        table.add_column(column, overflow="fold", justify="left" if column == "query" else "right")
+    for query in result.queries:
+        count = f"{query.outputs:,}" + (f", then paused: {query.paused}" if query.paused else "")
+        pairs = "-" if query.pairs is None else f"{query.pairs:,.1f}"
+        table.add_row(*map(Text, (query.name, printable_line(count), pairs)))
+    out.print(table)
+    if result.latest:
+        with Spool().add(reversed(result.latest)) as spool:
+            print_report(Report(spool.groups(), result.outputs, clock), out)

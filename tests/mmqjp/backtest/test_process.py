@@ -1,0 +1,156 @@
+"""The process of a back-test: whatever ends it, what it reported counts, is told to be cut short, and it is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from threading import Event
+
+import pyarrow as pa
+import pytest
+
+from common.errors import InputError
+from join_stage.store.protocol import StoreError
+from mmqjp.backtest import process
+from mmqjp.backtest.process import WORKER, BacktestEnded, BacktestFailed, BacktestRefused, run_process
+from mmqjp.backtest.result import Backtest, QueryResult
+from mmqjp.backtest.trial import DOCUMENTS, Request
+from mmqjp.backtest.worker import NICE
+
+REPORTED = Backtest(documents=7, queries=(QueryResult("q", 3),))
+REQUEST = Request("FROM S//a", (), 60, 1 << 60)
+REPORT = f"import os, sys, signal; sys.stdin.buffer.readline(); print({json.dumps({'result': REPORTED.to_dict()})!r}, "
+REPORT += "flush=True); "
+HANG = "sys.stdin.buffer.read(); signal.pause()"
+
+
+class Jumping:
+    """A clock that jumps behind the end of all time limits once something has happened."""
+
+    def __init__(self, happened: Callable[[], object]) -> None:
+        self._happened = happened
+
+    def __call__(self) -> float:
+        return 1e9 if self._happened() else 0.0
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[process._Running]:
+    """What was started."""
+    found: list[process._Running] = []
+    made = process._Running.__init__
+
+    def noting(self: process._Running, *arguments: object) -> None:
+        made(self, *arguments)  # type: ignore[arg-type]
+        found.append(self)
+
+    monkeypatch.setattr(process._Running, "__init__", noting)
+    return found
+
+
+def rows(count: int) -> Iterator[pa.RecordBatch]:
+    for number in range(count):
+        yield pa.RecordBatch.from_pylist(
+            [{"id": f"d{number}", "stream": "S", "t0": number, "t1": number, "xml": b"<a/>"}], DOCUMENTS
+        )
+
+
+def test_a_process_that_takes_too_long_is_killed_and_its_report_counts(started: list[process._Running]):
+    clock = Jumping(lambda: started and started[0]._reported)
+    found = run_process(REQUEST, (), clock=clock, command=python(REPORT + HANG))
+    assert found == replace(REPORTED, cut_short="it took more than 60 s")
+    assert started[0]._process.returncode is not None
+
+
+def test_one_that_takes_too_long_for_any_report_has_no_result(started: list[process._Running]):
+    with pytest.raises(BacktestFailed, match="it took more than 60 s before the first documents were done"):
+        run_process(REQUEST, (), clock=Jumping(lambda: started), command=python(f"import sys, signal; {HANG}"))
+    assert started[0]._process.returncode is not None
+
+
+def test_a_process_that_is_killed_says_so_and_its_report_counts():
+    found = run_process(REQUEST, (), command=python(REPORT + "os.kill(os.getpid(), signal.SIGKILL)"))
+    assert found == replace(REPORTED, cut_short="its process ended (status -9)")
+
+
+def test_a_report_that_was_not_written_to_its_end_does_not_count():
+    half = "sys.stdout.write('{\"result\": {'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)"
+    assert run_process(REQUEST, (), command=python(REPORT + half)).cut_short == "its process ended (status -9)"
+
+
+def test_a_process_that_ends_without_a_word_has_no_result():
+    with pytest.raises(BacktestFailed, match=r"its process ended \(status 3\)"):
+        run_process(REQUEST, (), command=python("raise SystemExit(3)"))
+
+
+def test_a_process_that_fails_says_why():
+    code = REPORT + 'print(\'{"failed": "no room"}\')'
+    assert run_process(REQUEST, (), command=python(code)).cut_short == "it failed (no room)"
+
+
+def test_it_ends_when_nobody_waits(started: list[process._Running]):
+    stop = Event()
+
+    def clock() -> float:
+        if started and started[0]._reported:
+            stop.set()
+        return 0.0
+
+    with pytest.raises(BacktestEnded):
+        run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
+    assert started[0]._process.returncode is not None
+    with pytest.raises(BacktestEnded), process._one_at_a_time:  # so does one that waits for its turn
+        run_process(REQUEST, (), stop=stop)
+    assert len(started) == 1
+
+
+def test_documents_that_cannot_be_read_end_it(started: list[process._Running]):
+    def damaged() -> Iterator[pa.RecordBatch]:
+        yield from rows(1)
+        raise StoreError("the store is damaged")
+
+    with pytest.raises(StoreError, match="damaged"):
+        run_process(REQUEST, damaged(), command=python(REPORT + HANG))
+    assert started[0]._process.returncode is not None
+
+
+def test_an_interrupt_ends_it(started: list[process._Running]):
+    def interrupted() -> float:
+        if started and started[0]._reported:
+            raise KeyboardInterrupt
+        return 0.0
+
+    with pytest.raises(KeyboardInterrupt):
+        run_process(REQUEST, (), clock=interrupted, command=python(REPORT + HANG))
+    assert started[0]._process.returncode is not None
+    assert not process._one_at_a_time.locked()
+
+
+def test_a_script_that_cannot_be_registered_is_refused():
+    with pytest.raises(BacktestRefused, match="cycle of PUBLISHed names"):
+        run_process(replace(REQUEST, text="FROM p//a PUBLISH q", publishers=("FROM q//a PUBLISH p",)), rows(1))
+    assert issubclass(BacktestRefused, InputError)
+
+
+def test_it_gives_way_to_others():
+    with subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        for _ in range(6000):
+            if os.getpriority(os.PRIO_PROCESS, worker.pid) != own:
+                break
+            Event().wait(0.01)
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(own + NICE, 19)
+        worker.kill()
+
+
+def test_all_documents_reach_it_and_it_says_that_it_is_done():
+    found = run_process(REQUEST, rows(100))
+    assert (found.documents, found.outputs, found.cut_short) == (100, 100, None)

@@ -1,0 +1,184 @@
+"""What a back-test finds is what a run finds, however the documents are cut into batches, and it heeds its limits."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from feeds.document import Document
+from mmqjp.backtest.kept import read_batches
+from mmqjp.backtest.result import DAY_US, Backtest, Novelty, QueryResult, day_text
+from mmqjp.backtest.text import summary
+from mmqjp.backtest.trial import LATEST, LONGEST_XML, Request, try_script
+from mmqjp.present.times import IN_UTC
+from mmqjp.session import Session
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.support.cli import mmqjp, write_queries
+from xscl import to_xscl
+
+PAIRS = "S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH pairs"
+
+
+def batches(documents: list[Document], size: int = 3) -> Iterator[pa.RecordBatch]:
+    streams = {document.stream for document in documents}
+    for batch in read_batches(documents, streams, lambda: None):
+        yield from (batch.slice(first, size) for first in range(0, batch.num_rows, size))
+
+
+def tried(text: str, documents: list[Document], size: int = 3, publishers: tuple[str, ...] = ()) -> Backtest:
+    """The last report of a trial without limits."""
+    request = Request(text, publishers, 1e9, 1 << 60)
+    return list(try_script(request, batches(documents, size), lambda: 0.0, lambda: 0))[-1]
+
+
+def numbered(count: int, text: str = "v") -> list[Document]:
+    return [Document(f"d{n}", f"<a>{text}</a>", time=n * DAY_US) for n in range(count)]
+
+
+@pytest.mark.parametrize("seed", seeds(25, 400))
+def test_outputs_are_those_of_an_engine_over_the_same_documents(seed: int):
+    script, generated = random_case(seed, 4, 12)
+    documents = list({(document.stream, document.id): document for document in generated}.values())
+    text = to_xscl(script)
+    rng = Random(seed)
+    result = tried(text, rng.sample(documents, len(documents)), rng.randint(1, 12))
+    with Session("duckdb", plan="views") as engine:
+        engine.subscribe(text)
+        outputs = list(engine.process(documents))
+        paused, known = engine.take_paused(), engine.counters().documents
+    names = Counter(output.query for output in outputs)
+    assert {query.name: query.outputs for query in result.queries if query.outputs} == dict(names)
+    assert {query.name: query.paused for query in result.queries if query.paused} == paused
+    days = Counter(day_text(output.t1 // DAY_US) for output in outputs)
+    assert dict(result.days) == dict(days)
+    last = sorted(outputs, key=lambda output: (-output.t1, output.query, output.id))[:LATEST]
+    found = [match.output.to_dict() | {"seq": 0} for match in result.latest]
+    assert found == [output.to_dict() | {"seq": 0} for output in last]
+    assert (result.documents, result.refused, result.cut_short) == (known, 0, None)
+
+
+def test_outputs_are_those_of_the_command_run(tmp_path: Path):
+    documents = "examples/feeds"
+    ran = mmqjp("run", "--queries", "examples/stories.xscl", "--documents", documents, "--feeds")
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    found = mmqjp("backtest", "examples/stories.xscl", "--documents", documents, "--feeds", "--json")
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.stdout)
+    assert {query["name"]: query["outputs"] for query in result["queries"]} == dict(
+        Counter(line["query"] for line in lines)
+    )
+    ids = sorted(lines, key=lambda line: (-line["t1"], line["query"], line["id"]))
+    assert [output["id"] for output in result["latest"]] == [line["id"] for line in ids[:LATEST]]
+    assert json.loads(json.dumps(Backtest.from_dict(result).to_dict())) == result
+
+
+def test_what_the_script_reads_of_registered_queries_is_run_and_not_counted():
+    result = tried("FROM pairs//a->p PUBLISH seen", numbered(3), publishers=(f"FROM {PAIRS}",))
+    assert result.queries == (QueryResult("seen", 6, None, 0.0),)
+    assert {match.output.query for match in result.latest} == {"seen"}
+
+
+def test_a_query_with_too_many_outputs_says_so_as_it_would_be_paused():
+    documents = [Document(f"d{n}", "<r>" + "<a>v</a>" * 400 + "</r>", time=n) for n in range(3)]
+    result = tried("FROM S//a->x JOIN {x = y, INF} S//a->y PUBLISH many", documents, 1)
+    (query,) = result.queries
+    assert query.paused is not None and "matches" in query.paused
+
+
+def test_a_document_that_cannot_be_read_is_counted():
+    result = tried(f"FROM {PAIRS}", [*numbered(2), Document("bad", "<a", time=9)])
+    assert (result.documents, result.refused, result.outputs) == (2, 1, 1)
+
+
+def test_outputs_a_day_are_those_of_the_last_thirty_days():
+    result = tried("FROM S//a PUBLISH all", numbered(60))
+    assert (result.outputs, result.recent_days, result.outputs_a_day) == (60, 30, 1.0)
+    result = tried("FROM S//a PUBLISH all", [*numbered(2), *numbered(1, "w")])
+    assert (result.outputs, result.recent_days, result.outputs_a_day) == (2, 2, 1.0)
+    assert (tried("FROM S//a", []).outputs_a_day, tried("FROM S//a", []).milliseconds) == (0.0, None)
+
+
+def test_days_before_1970_and_beyond_the_calendar_are_days():
+    result = tried("FROM S//a", [Document("d", "<a/>", time=-DAY_US - 1)])
+    assert result.days == (("1969-12-30", 1),)
+    assert [day_text(day) for day in (-(1 << 40), -1, 0, 1 << 40)] == [
+        "0001-01-01",
+        "1969-12-31",
+        "1970-01-01",
+        "9999-12-31",
+    ]
+
+
+def test_a_long_output_is_shown_without_its_document():
+    result = tried("FROM S//a", numbered(1, "x" * LONGEST_XML))
+    assert [match.output.xml for match in result.latest] == [""]
+
+
+class Ticking:
+    """A clock that goes on by a second each time it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def test_it_reports_again_and_again_and_ends_when_its_time_is_over():
+    request = Request(f"FROM {PAIRS}", (), 10, 1 << 60)
+    reports = list(try_script(request, batches(numbered(100), 10), Ticking(), lambda: 0))
+    assert [report.documents for report in reports] == sorted({report.documents for report in reports})
+    assert len(reports) > 1 and reports[-1].documents < 100
+    assert [report.cut_short for report in reports] == [None] * (len(reports) - 1) + ["it took more than 10 s"]
+
+
+def test_it_ends_when_it_needs_too_much_memory():
+    used = iter((1 << 20, 3 << 20))
+    request = Request(f"FROM {PAIRS}", (), 1e9, 2 << 20)
+    (report,) = try_script(request, batches(numbered(100), 10), lambda: 0.0, lambda: next(used))
+    assert (report.documents, report.cut_short) == (20, "it needed more than 2 MiB of memory")
+
+
+def test_pairs_are_those_of_the_rarest_join(tmp_path: Path):
+    documents = [Document(f"d{n}", f"<a><k>{n % 2}</k><l>same</l></a>", time=n) for n in range(10)]
+    text = "FROM S/a[./k->k][./l->l] JOIN {k = m AND l = n, INF} S/a[./k->m][./l->n] PUBLISH p"
+    (query,) = tried(text, documents).queries
+    assert query.pairs == pytest.approx(2 * 50 / 10)
+
+
+@pytest.mark.parametrize(
+    ("result", "lines"),
+    [
+        (Backtest(), ["tried on 0 documents", "0 outputs", "nothing new: registered queries have the same patterns "
+                      "and joins, and it costs only its outputs"]),
+        (
+            Backtest(2, 9, 1, 0, DAY_US, (QueryResult("q", 3),), (("1970-01-02", 3),), (), 0.01, ("p",),
+                     Novelty(3, 1, 1, 0, 2, 2), "it took more than 60 s"),
+            ["tried on 2 documents of 9, from 1970-01-01 00:00 to 1970-01-02 00:00 UTC; 1 could not be read",
+             "together with the registered queries that it reads: p",
+             "cut short: it took more than 60 s",
+             "3 outputs; 1.5 a day in the last 2 days",
+             "new: 1 of 3 patterns, 0 of 1 template, 2 of 2 rows",
+             "1,000 documents take 5,000 ms"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_result_in_words(result: Backtest, lines: list[str]):
+    assert list(summary(result, IN_UTC)) == lines
+    assert Backtest.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+def test_a_file_with_mistakes_and_no_documents_are_plain_errors(tmp_path: Path):
+    queries = write_queries(tmp_path, "FROM S//a JOIN")
+    result = mmqjp("backtest", queries, "--documents", "examples/feeds", "--feeds")
+    assert result.exit_code == 1 and "queries.xscl:1:" in result.stderr
+    result = mmqjp("backtest", write_queries(tmp_path))
+    assert result.exit_code == 2 and "--state" in result.stderr
