@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 from mmqjp.answers.answer import Body
@@ -23,98 +25,155 @@ from mmqjp.tables.lookup import Select, documents_by_docid, documents_by_id, tex
 KEPT_QUERIES = 2_000
 """The most queries that are kept compiled."""
 
+KEPT_CHARACTERS = 32 << 20
+"""Answers are kept as they are shown until their outputs have so many characters; then the oldest ones go."""
+
 Place = tuple[int, int, int]
 """Where an output stands among those of its name: the first number of its group, its place there, and the qid."""
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest matches of a name, the newest first, and where the next ones begin; None at the end. The places say
-    which group each belongs to."""
+    """The newest matches of a name, the newest first, their places, and where the next ones begin; None at the end."""
 
     matches: tuple[Match, ...]
     places: tuple[Place, ...]
     next: Place | None
 
 
-def newest_matches(select: Select, name: str, before: Place | None, most: int, *, numbered: bool = False) -> Newest:
-    """Returns the newest outputs of a name before a place. Their `seq` is -1 unless they are to be `numbered`, which
-    looks at the outputs of all other queries that came with them. Raises what `select` raises."""
-    told = select(page_sql.newest_outputs(name, before, most + 1)).to_pylist()
-    shown = told[:most]
-    places = tuple((row["first_seq"], row["place"], row["qid"]) for row in shown)
-    outputs = _outputs(select, name, shown)
-    if numbered:
-        outputs = _numbered(select, shown, outputs)
-    return Newest(tuple(matches_of_told(select, outputs)), places, places[-1] if len(told) > most else None)
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer as all queries of its form get it: the match that it is for one of them, the parts of its XML, None if
+    that is too long, and what ids are made of."""
+
+    match: Match
+    body: Body | None
+    choice: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its documents are stored."""
+        return all(item.is_kept for item in self.match.items)
+
+    @property
+    def size(self) -> int:
+        """About how many characters it has."""
+        return 2_000 + 2 * len(self.match.output.xml)
+
+
+class NewestMatches:
+    """Matches of a store. An answer is made once for all queries that get it. Methods may be called in any thread, and
+    raise what `select` raises."""
+
+    def __init__(self, select: Select) -> None:
+        self._select = select
+        self._lock = Lock()
+        self._kept: OrderedDict[int, _Answer] = OrderedDict()
+        self._size = 0
+
+    def newest(self, name: str, before: Place | None, most: int, *, numbered: bool = False) -> Newest:
+        """Returns the newest outputs of a name before a place. Their `seq` may be -1 unless they are to be `numbered`,
+        which looks at the outputs of all other queries that came with them."""
+        told = self._select(page_sql.newest_outputs(name, before, most + 1)).to_pylist()
+        shown = told[:most]
+        later = [row for row in shown if row["answer"] >= 0]
+        queries = {row["qid"]: row for row in self._queries(later)}
+        answers = self._answers(later, queries)
+        earlier = self._earlier(name, [row["first_seq"] for row in shown if row["answer"] < 0])
+        numbers = self._numbers(later) if numbered else {}
+        matches, places = [], []
+        for row in shown:
+            place = row["first_seq"], row["place"], row["qid"]
+            if row["answer"] < 0:
+                match = earlier.get(row["first_seq"])
+            elif (answer := answers.get(row["answer"])) is not None:
+                known = row["first_seq"] if row["first_seq"] == row["last_seq"] else -1
+                seq = numbers.get((row["answer"], row["qid"]), known)
+                match = _of_query(answer, name, Identity(queries[row["qid"]]["identity"]), seq)
+            else:
+                match = None
+            if match is not None:  # else it was dropped between two questions
+                matches.append(match)
+                places.append(place)
+        return Newest(tuple(matches), tuple(places), places[-1] if places and len(told) > most else None)
+
+    def _queries(self, told: Sequence[Row]) -> list[Row]:
+        return self._select(page_sql.identities(row["qid"] for row in told)).to_pylist() if told else []
+
+    def _numbers(self, told: Sequence[Row]) -> dict[tuple[int, int], int]:
+        """The numbers of outputs that share a group with others, by answer and qid."""
+        some = [row for row in told if row["first_seq"] != row["last_seq"]]
+        if not some:
+            return {}
+        sql = page_sql.numbers_of({row["first_seq"] for row in some}, {(row["answer"], row["qid"]) for row in some})
+        return {(row["answer"], row["qid"]): row["seq"] for row in self._select(sql).to_pylist()}
+
+    def _answers(self, told: Sequence[Row], queries: Mapping[int, Row]) -> dict[int, _Answer]:
+        """The answers of outputs by number. Those that are gone are left out."""
+        texts = {row["answer"]: queries[row["qid"]]["text"] for row in told}
+        with self._lock:
+            found = {number: self._kept[number] for number in texts if number in self._kept}
+            for number in found:
+                self._kept.move_to_end(number)
+        missing = texts.keys() - found.keys()
+        if not missing:
+            return found
+        rows = self._select(page_sql.answers(missing)).to_pylist()
+        behind: dict[int, list[tuple[int, ...]]] = {}
+        for row in self._select(page_sql.matches_behind(missing)).to_pylist():
+            behind.setdefault(row["answer"], []).append(_docids(row))
+        untold = [
+            Told(_output(row), tuple(behind.get(row["answer"], ()))[:MOST_MATCHES], (texts[row["answer"]],))
+            for row in rows
+        ]
+        for row, match in zip(rows, matches_of_told(self._select, untold), strict=True):
+            body = None if row["tail"] is None else Body(row["head"], row["tail"])
+            found[row["answer"]] = _Answer(match, body, row["choice"].encode())
+        self._keep({number: found[number] for number in missing if number in found})
+        return found
+
+    def _keep(self, answers: Mapping[int, _Answer]) -> None:
+        with self._lock:
+            for number, answer in answers.items():
+                if number not in self._kept and answer.is_whole:
+                    self._kept[number] = answer
+                    self._size += answer.size
+            while self._size > KEPT_CHARACTERS:
+                self._size -= self._kept.popitem(last=False)[1].size
+
+    def _earlier(self, name: str, numbers: Sequence[int]) -> dict[int, Match]:
+        """Outputs of earlier formats by number."""
+        if not numbers:
+            return {}
+        texts = tuple(texts_of(self._select, name, None, MOST_MATCHES))
+        rows = self._select(page_sql.earlier_outputs(numbers)).to_pylist()
+        told = []
+        for row in rows:
+            output = replace(_output(row), query=name, xml=row["xml"], id=row["id"], seq=row["seq"])
+            pairs = ({"docid1": one, "docid2": two} for one, two in row["matches"] or ())
+            told.append(Told(output, tuple(map(_docids, pairs))[:MOST_MATCHES], texts))
+        return {match.output.seq: match for match in matches_of_told(self._select, told)}
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An output, the documents of the matches behind it, and the texts of the queries that it may be of."""
+    """An output without a reason: with the docids of the matches behind it, and the texts of the queries that it
+    may be of."""
 
     output: Output
     behind: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
 
 
-def _outputs(select: Select, name: str, told: Sequence[Mapping[str, Any]]) -> list[Told]:
-    later = [row for row in told if row["answer"] >= 0]
-    earlier = [row["first_seq"] for row in told if row["answer"] < 0]
-    found: dict[tuple[int, int], Told] = {}
-    if later:
-        answers = {row["answer"]: row for row in select(page_sql.answers(row["answer"] for row in later)).to_pylist()}
-        queries = {row["qid"]: row for row in select(page_sql.identities(row["qid"] for row in later)).to_pylist()}
-        for row in later:
-            answer, query = answers.get(row["answer"]), queries[row["qid"]]
-            if answer is None:  # it was dropped between two questions
-                continue
-            id = Identity(query["identity"]).id(answer["choice"].encode())
-            xml = "" if answer["tail"] is None else Body(answer["head"], answer["tail"]).xml(name)
-            seq = row["first_seq"] if row["first_seq"] == row["last_seq"] else -1
-            output = _output(name, answer, xml, id, seq)
-            found[row["answer"], row["qid"]] = Told(output, _behind(answer), (query["text"],))
-    if earlier:
-        texts = tuple(texts_of(select, name, None, MOST_MATCHES))
-        for row in select(page_sql.earlier_outputs(earlier)).to_pylist():
-            output = _output(name, row, row["xml"], row["id"], row["seq"])
-            found[-1, row["seq"]] = Told(output, _behind(row), texts)
-    keys = [(row["answer"], row["qid"] if row["answer"] >= 0 else row["first_seq"]) for row in told]
-    return [found[key] for key in keys if key in found]
-
-
-def _output(name: str, row: Mapping[str, Any], xml: str, id: str, seq: int) -> Output:
-    documents, streams = tuple(row["documents"]), tuple(row["streams"])
-    return Output(name, row["t0"], row["t1"], documents, streams, read_nodes(row["nodes"]), xml, id, seq)
-
-
-def _behind(row: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-    pairs = (row["matches"] or ())[:MOST_MATCHES]
-    return tuple((first,) if second is None else (first, second) for first, second in pairs)
-
-
-def _numbered(select: Select, told: Sequence[Mapping[str, Any]], outputs: list[Told]) -> list[Told]:
-    """Outputs with their numbers."""
-    groups = {row["first_seq"] for row in told if row["answer"] >= 0 and row["first_seq"] != row["last_seq"]}
-    if not groups or len(told) != len(outputs):
-        return outputs
-    wanted = {(row["answer"], row["qid"]) for row in told}
-    numbers = {
-        (row["answer"], row["qid"]): row["seq"] for row in select(page_sql.numbers_of(groups, wanted)).to_pylist()
-    }
-    return [
-        replace(one, output=replace(one.output, seq=numbers.get((row["answer"], row["qid"]), one.output.seq)))
-        for row, one in zip(told, outputs, strict=True)
-    ]
-
-
-def matches_of_told(select: Select, told: Sequence[Told]) -> Iterable[Match]:
-    """Yields outputs as matches: with the items and reasons of all of them looked up together."""
+def matches_of_told(select: Select, told: Sequence[Told]) -> Iterator[Match]:
+    """Yields outputs as matches, with their items and reasons."""
     docids = {docid for one in told for docids in one.behind for docid in docids}
     records = {record.docid: record for record in map(record_of, documents_by_docid(select, docids))}
     parts = {part for record in records.values() for part in record.parts} - records.keys()
     if parts:
-        records |= {record.docid: record for record in map(record_of, documents_by_docid(select, parts))}
+        records |= {one.docid: one for one in map(record_of, documents_by_docid(select, parts))}
     items = _items(select, [one.output for one in told], records)
     for one in told:
         queries = {text: query for text in one.texts if (query := _query(text)) is not None}
@@ -129,11 +188,9 @@ def matches_of_told(select: Select, told: Sequence[Told]) -> Iterable[Match]:
 def _items(select: Select, outputs: Iterable[Output], records: Mapping[int, Record]) -> dict[tuple[str, str], Item]:
     """The items of the documents behind outputs, by id and stream."""
     wanted = {source for one in outputs for source in zip(one.documents, one.streams, strict=True)}
-    external = (record for record in records.values() if record.kind == "external")
+    external = ((one.id, one.stream, one) for one in records.values() if one.kind == "external")
     found = {
-        (one.id, one.stream): item_of(one.id, one.stream, one.t0, one.xml)
-        for one in external
-        if (one.id, one.stream) in wanted
+        (id, stream): item_of(id, stream, one.t0, one.xml) for id, stream, one in external if (id, stream) in wanted
     }
     if missing := wanted - found.keys():
         for row in documents_by_id(select, {id for id, _ in missing}):
@@ -141,6 +198,23 @@ def _items(select: Select, outputs: Iterable[Output], records: Mapping[int, Reco
             if row["kind"] == "external" and key in missing:
                 found[key] = item_of(*key, row["t0"], row["xml"])
     return {key: found.get(key) or missing_item(*key) for key in wanted}
+
+
+def _of_query(answer: _Answer, name: str, identity: Identity, seq: int) -> Match:
+    """An answer as the output of one query."""
+    xml = "" if answer.body is None else answer.body.xml(name)
+    output = replace(answer.match.output, query=name, xml=xml, id=identity.id(answer.choice), seq=seq)
+    return replace(answer.match, output=output)
+
+
+def _output(row: Row) -> Output:
+    documents, streams = tuple(row["documents"]), tuple(row["streams"])
+    xml = "" if row.get("tail") is None else Body(row["head"], row["tail"]).xml("")
+    return Output("", row["t0"], row["t1"], documents, streams, read_nodes(row["nodes"]), xml)
+
+
+def _docids(row: Row) -> tuple[int, ...]:
+    return (row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"])
 
 
 @lru_cache(KEPT_QUERIES)

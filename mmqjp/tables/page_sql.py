@@ -59,27 +59,19 @@ UNION ALL SELECT NULL, -2, -1, (SELECT count(*) FROM memberships) + (SELECT coun
 + (SELECT count(*) FROM pauses), (SELECT max(qid) FROM added_queries)"""
 
 
-def texts(name: str, most: int) -> str:
-    """Returns SQL for the registered queries of a name: `qid`, `text`, `added_at`, and `paused`, the reason or null."""
-    return f"""SELECT q.qid, q.text, q.added_at, (
-  SELECT arg_max(coalesce(p.reason, ''), p.batch) FROM pauses p WHERE p.qid = q.qid
-) AS paused FROM added_queries q WHERE q.name = {quoted(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
-ORDER BY q.qid LIMIT {most}"""
+def texts(name: str, most: int, *, paused: bool) -> str:
+    """Returns SQL for the registered queries of a name: `qid`, `form`, `text`, `added_at`, and `paused`: the reason, ""
+    or null, which is looked for if some of them are."""
+    reason = "SELECT arg_max(coalesce(p.reason, ''), p.batch) FROM pauses p WHERE p.qid = q.qid" if paused else "NULL"
+    return f"""SELECT q.qid, q.form, q.text, q.added_at, ({reason}) AS paused FROM added_queries q
+WHERE q.name = {quoted(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries) ORDER BY q.qid LIMIT {most}"""
 
 
-def sharers(name: str, most: int) -> str:
-    """Returns SQL for the templates of the queries of a name: `template`, how many `queries` use it, how many of these
-    share a row with a query of the name, `same_row`, and some `names` of them."""
-    return f"""WITH own AS (
-  SELECT DISTINCT p.template, p.variables FROM placements p JOIN added_queries q ON q.qid = p.qid
-  WHERE q.name = {quoted(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
-)
-SELECT p.template, count(DISTINCT p.qid) AS queries,
-count(DISTINCT CASE WHEN p.variables IN (SELECT variables FROM own) THEN p.qid END) AS same_row,
-list_slice(list_sort(list(DISTINCT q.name)), 1, {most}) AS names
+PLACEMENTS = """SELECT p.template, p.variables, q.name, count(DISTINCT p.qid) AS queries
 FROM placements p JOIN added_queries q ON q.qid = p.qid
-WHERE p.template IN (SELECT template FROM own) AND p.qid NOT IN (SELECT qid FROM removed_queries)
-GROUP BY p.template ORDER BY p.template"""
+WHERE p.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY p.template, p.variables, q.name
+ORDER BY q.name"""
+"""Which names use which rows of which templates, and how many queries of each."""
 
 
 def newest_outputs(name: str, before: tuple[int, int, int] | None, most: int) -> str:
@@ -114,14 +106,17 @@ def numbers_of(groups: Iterable[int], wanted: Iterable[tuple[int, int]]) -> str:
 
 
 def answers(numbers: Iterable[int]) -> str:
-    """Returns SQL for some answers, with the docids of the matches behind them as `matches`."""
-    some = listed(numbers)
-    return f"""SELECT a.answer, a.form, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice,
+    """Returns SQL for some answers."""
+    return f"""SELECT a.answer, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice,
 CASE WHEN length(a.tail) <= {LONGEST_XML} THEN a.head END AS head,
-CASE WHEN length(a.tail) <= {LONGEST_XML} THEN a.tail END AS tail, (
-  SELECT list([m.docid1, m.docid2] ORDER BY m.match) FROM match_rows m
-  WHERE m.match IN (SELECT l.match FROM answer_matches l WHERE l.answer = a.answer)
-) AS matches FROM answers a WHERE a.answer IN ({some})"""
+CASE WHEN length(a.tail) <= {LONGEST_XML} THEN a.tail END AS tail
+FROM answers a WHERE a.answer IN ({listed(numbers)})"""
+
+
+def matches_behind(numbers: Iterable[int]) -> str:
+    """Returns SQL for the matches behind some answers: `answer`, `docid1`, `docid2`."""
+    return f"""SELECT l.answer, m.docid1, m.docid2 FROM match_rows m JOIN answer_matches l ON m.match = l.match
+WHERE l.answer IN ({listed(numbers)}) ORDER BY m.match"""
 
 
 def earlier_outputs(numbers: Iterable[int]) -> str:

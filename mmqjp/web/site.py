@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from feeds.times import Now, now_us
+from mmqjp.present.newest import NewestMatches
 from mmqjp.present.times import Clock
 from mmqjp.web.access import Access
 from mmqjp.web.assets import Assets
@@ -21,6 +22,9 @@ from mmqjp.web.readers import Ask, StoreReader
 from mmqjp.web.stored_outputs import StoredOutputs
 from mmqjp.web.templating import environment
 from mmqjp.web.views.tallies import Tallies
+
+MOST_ROWS, SECONDS = 100_000, 10.0
+"""The bounds of a question for a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,11 @@ class Site:
     def tallies(self) -> Tallies:
         """The counts of outputs."""
         return Tallies(self.reader, self.now)
+
+    @cached_property
+    def matches(self) -> NewestMatches:
+        """Matches as they are shown."""
+        return NewestMatches(lambda sql: self.reader.select(sql, MOST_ROWS, SECONDS))
 
     @cached_property
     def kept(self) -> Kept:

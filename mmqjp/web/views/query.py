@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache, partial
-from typing import Any
 
 import pyarrow as pa
 
 from common.errors import MmqjpError
 from mmqjp.explain.join_graph import join_graph
 from mmqjp.present.match import Match
-from mmqjp.present.newest import Newest, newest_matches
+from mmqjp.present.newest import Newest
 from mmqjp.queries.changes import UnknownQuery
 from mmqjp.tables import page_sql
 from mmqjp.web.cursors import places_of, places_text
@@ -30,6 +30,9 @@ MOST_TEXTS, MOST_SHARERS = 20, 10
 
 MOST_ROWS, SECONDS = 100_000, 10.0
 """The bounds of the questions."""
+
+MOST_PLACEMENTS = 2_000_000
+"""The most rows of templates that are looked through for sharers."""
 
 KEPT_GRAPHS = 500
 """The most join graphs that are kept."""
@@ -98,10 +101,12 @@ def query_part(site: Site, name: str) -> QueryPart:
     """Returns what is known of a name. Raises UnknownQuery."""
     tally = site.tallies.current()
     place = place_in(tally, name)
-    texts, shared = site.kept.get(("texts", name), id(tally.registered), partial(_texts, site, name))
+    paused = bool(tally.paused[place])
+    texts = site.kept.get(("texts", name), id(tally.registered), partial(_texts, site, name, paused=paused))
+    sharing = site.kept.get("sharing", id(tally.registered), partial(_sharing, site))
     first = EPOCH + timedelta(days=tally.today - len(tally.days) + 1)
     days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
-    return QueryPart(query_row(tally, place), texts, shared, tuple(days))
+    return QueryPart(query_row(tally, place), texts, sharing.of(name), tuple(days))
 
 
 def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> MatchPage:
@@ -109,7 +114,7 @@ def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *,
     tally = site.tallies.current()
     version = id(tally.registered), int(tally.total[place_in(tally, name)])
     before = places_of(after)
-    make = partial(newest_matches, partial(select, site), name, before, most, numbered=numbered)
+    make = partial(site.matches.newest, name, before, most, numbered=numbered)
     found: Newest = site.kept.get(("matches", name, before, most, numbered), version, make)
     groups = tuple(first for first, _, _ in found.places)
     return MatchPage(found.matches, groups, None if found.next is None else places_text(found.next))
@@ -133,10 +138,42 @@ def select(site: Site, sql: str) -> pa.Table:
     return site.reader.select(sql, MOST_ROWS, SECONDS)
 
 
-def _texts(site: Site, name: str) -> tuple[tuple[QueryText, ...], tuple[Shared, ...]]:
-    texts: Sequence[dict[str, Any]] = select(site, page_sql.texts(name, MOST_TEXTS)).to_pylist()
-    shared = select(site, page_sql.sharers(name, MOST_SHARERS)).to_pylist()
-    return (
-        tuple(QueryText(row["qid"], row["text"], row["added_at"], row["paused"] or None) for row in texts),
-        tuple(Shared(row["template"], row["queries"], row["same_row"], tuple(row["names"])) for row in shared),
-    )
+def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryText, ...]:
+    rows = select(site, page_sql.texts(name, MOST_TEXTS, paused=paused)).to_pylist()
+    return tuple(QueryText(row["qid"], row["text"], row["added_at"], row["paused"] or None) for row in rows)
+
+
+class _Sharing:
+    """Which names use which rows of which templates."""
+
+    def __init__(self, rows: Sequence[tuple[int, tuple[int, ...], str, int]]) -> None:
+        self._queries = Counter[int]()
+        self._of_row = Counter[tuple[int, tuple[int, ...]]]()
+        self._names: dict[int, list[str]] = {}
+        self._rows: dict[str, set[tuple[int, tuple[int, ...]]]] = {}
+        for template, variables, name, queries in rows:
+            self._queries[template] += queries
+            self._of_row[template, variables] += queries
+            some = self._names.setdefault(template, [])
+            if len(some) < MOST_SHARERS and name not in some:
+                some.append(name)
+            self._rows.setdefault(name, set()).add((template, variables))
+
+    def of(self, name: str) -> tuple[Shared, ...]:
+        """Returns the templates of a name."""
+        rows = self._rows.get(name, set())
+        return tuple(
+            Shared(
+                template,
+                self._queries[template],
+                sum(self._of_row[row] for row in rows if row[0] == template),
+                tuple(self._names[template]),
+            )
+            for template in sorted({template for template, _ in rows})
+        )
+
+
+def _sharing(site: Site) -> _Sharing:
+    found = site.reader.select(page_sql.PLACEMENTS, MOST_PLACEMENTS, SECONDS)
+    columns = (found[name].to_pylist() for name in ("template", "variables", "name", "queries"))
+    return _Sharing([(t, tuple(v), n, q) for t, v, n, q in zip(*columns, strict=True)])

@@ -101,7 +101,8 @@ def test_a_cursor_sees_whole_batches_and_tells_of_new_ones(engine):
 
 
 def test_another_process_is_asked_once_a_second(engine):
-    now, asked = [0.0], []
+    now = [0.0]
+    asked: list[str] = []
     reader = spool_reader(engine, asked, lambda: now[0])
     sql = "SELECT id, t0, [t0, t1] AS times, NULL AS nothing, 1.5 AS x, true AS yes FROM documents ORDER BY id"
     rows = reader.select(sql, 10, 5).to_pylist()
@@ -136,7 +137,7 @@ def test_a_page_is_the_same_beside_a_service(engine):
 
 
 @pytest.fixture
-def spark_state(spark, tmp_path) -> Path:
+def spark_state(spark, tmp_path: Path) -> Path:
     state = tmp_path / "state"
     with Session(spark, state=state) as engine:
         engine.subscribe(QUERIES)
