@@ -92,17 +92,18 @@ def _print_funnel(funnel: QueryFunnel, out: Console) -> None:
     failed = funnel.failed
     for stage in funnel.stages:
         style = "bold" if stage is failed else ""
-        cells = (_name(stage), printable_line(stage.part), f"{_count(stage)}{' ◀' if stage is failed else ''}")
+        cells = (stage_name(stage), printable_line(stage.part), f"{count_text(stage)}{' ◀' if stage is failed else ''}")
         table.add_row(*(Text(cell, style=style) for cell in cells))
     table.add_row(Text("matches"), Text("choices of documents"), Text(f"{funnel.found:,}"))
     out.print(table)
     if failed is not None:
         print_facts("because", _said(failed.part, failed.message), out)
         print_facts("hint", _plain(failed.hint), out)
-    print_facts("note", [(Word("plain", note),) for note in _notes(funnel)], out)
+    print_facts("note", [(Word("plain", note),) for note in notes(funnel)], out)
 
 
-def _notes(funnel: QueryFunnel) -> Iterable[str]:
+def notes(funnel: QueryFunnel) -> Iterable[str]:
+    """Yields what else is to be said of a funnel."""
     if funnel.paused:
         yield f"it is paused: {printable_line(funnel.paused)}"
     if funnel.unseen:
@@ -116,7 +117,8 @@ def _notes(funnel: QueryFunnel) -> Iterable[str]:
         yield "there was too much to look at all: the counts are of a part"
 
 
-def _name(stage: Stage) -> str:
+def stage_name(stage: Stage) -> str:
+    """Returns a word for a stage."""
     return (
         f"block {stage.block}"
         if stage.block
@@ -124,7 +126,8 @@ def _name(stage: Stage) -> str:
     )
 
 
-def _count(stage: Stage) -> str:
+def count_text(stage: Stage) -> str:
+    """Returns what gets past a stage, in words."""
     if stage.unit == "values":
         return f"{stage.left:,} and {stage.right:,} values, {stage.found:,} common"
     more = " or more" if stage.at_least else ""

@@ -14,6 +14,8 @@ from starlette.responses import HTMLResponse
 from feeds.times import Now, now_us
 from mmqjp.present.newest import NewestMatches
 from mmqjp.present.times import Clock
+from mmqjp.syndication.links import Links, links_of
+from mmqjp.syndication.store_feeds import StoreFeeds
 from mmqjp.web.access import Access
 from mmqjp.web.assets import Assets
 from mmqjp.web.hub import Hub
@@ -66,6 +68,16 @@ class Site:
     def matches(self) -> NewestMatches:
         """Matches as they are shown."""
         return NewestMatches(lambda sql: self.reader.select(sql, MOST_ROWS, SECONDS))
+
+    @cached_property
+    def feeds(self) -> StoreFeeds:
+        """The Atom feeds of queries."""
+        return StoreFeeds(self.reader)
+
+    @cached_property
+    def feed_links(self) -> Links:
+        """The keys in the addresses of these feeds."""
+        return links_of(self.state)
 
     @cached_property
     def kept(self) -> Kept:

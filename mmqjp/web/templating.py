@@ -11,6 +11,7 @@ from mmqjp.present.facts import values, why
 from mmqjp.present.marks import marked_title
 from mmqjp.present.report import counted, source
 from mmqjp.present.times import Clock
+from mmqjp.present.why_not_text import TITLES, count_text, notes, stage_name
 from mmqjp.present.why_text import sections
 
 
@@ -28,9 +29,10 @@ def environment(clock: Clock) -> Environment:
     functions: dict[str, Callable[..., object]] = {
         "why": why, "values": values, "marked_title": marked_title, "source": source, "counted": counted,
         "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
-        "sections": sections,
+        "sections": sections, "stage_name": stage_name, "count_text": count_text, "notes": notes,
     }  # fmt: skip
     made.globals.update(functions)
+    made.globals["verdict_titles"] = TITLES
     made.filters["number"] = number
     made.filters["segment"] = segment
     return made

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from starlette.testclient import TestClient
@@ -24,7 +25,11 @@ FROM_HERE = {"Sec-Fetch-Site": "same-origin"}
 """What a browser sends with a form of the page."""
 
 
-def site_of(engine: Session, state: Path = Path("/nowhere"), **options: Any) -> Site:
+_STATE = TemporaryDirectory()
+"""The directory of the secrets of sites whose engine has none."""
+
+
+def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
     """A site over an engine of this thread."""
     numbers = iter(range(10**9))
 
@@ -37,7 +42,7 @@ def site_of(engine: Session, state: Path = Path("/nowhere"), **options: Any) -> 
         return found.result
 
     given: dict[str, Any] = {"access": Access(TOKEN), "clock": IN_UTC} | options
-    return Site(CursorReader(engine), ask, given.pop("access"), URL, state, **given)
+    return Site(CursorReader(engine), ask, given.pop("access"), URL, state or Path(_STATE.name), **given)
 
 
 def stranger(site: Site) -> TestClient:

@@ -9,9 +9,16 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
-from mmqjp.web.areas.queries import DONE
 from mmqjp.web.site import Site
-from mmqjp.web.views.query import MOST_OUTPUTS, OUTPUTS, QueryPart, graph, match_page, query_part
+from mmqjp.web.views.query import MOST_OUTPUTS, OUTPUTS, QueryPart, feed_address, graph, match_page, query_part
+
+MESSAGES = {
+    "pause": "It is paused.",
+    "resume": "It goes on.",
+    "subscribe": "It is subscribed.",
+    "revoke": "The feed has another address.",
+}
+"""What has happened."""
 
 After = Annotated[str | None, Query(description="The `next` of the page before.")]
 
@@ -38,9 +45,10 @@ def router(site: Site) -> APIRouter:
             found=found,
             graphs=[Markup(graph(one.text, name)) for one in found.texts],  # escaped by what draws it
             page=match_page(site, name, after),
+            feed=feed_address(site, name),
             days=[(one.day, one.matches) for one in found.days],
             after=after,
-            message=f"It is {DONE[done]}." if done in DONE else "",
+            message=MESSAGES.get(done, ""),
         )
 
     @routes.get("/api/v1/queries/{name}", tags=["queries"], summary="Show the queries of a name")

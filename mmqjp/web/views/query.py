@@ -16,6 +16,7 @@ from mmqjp.explain.join_graph import join_graph
 from mmqjp.present.match import Match
 from mmqjp.present.newest import Newest
 from mmqjp.queries.changes import UnknownQuery
+from mmqjp.syndication.links import feed_path
 from mmqjp.tables import page_sql
 from mmqjp.web.cursors import places_of, places_text
 from mmqjp.web.site import Site
@@ -118,6 +119,12 @@ def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *,
     found: Newest = site.kept.get(("matches", name, before, most, numbered), version, make)
     groups = tuple(first for first, _, _ in found.places)
     return MatchPage(found.matches, groups, None if found.next is None else places_text(found.next))
+
+
+def feed_address(site: Site, name: str) -> str:
+    """Returns the address of a query's Atom feed."""
+    key = site.feed_links.key("query", name, site.feeds.revoked("query", name))
+    return site.public_url + feed_path(key, name)
 
 
 def graph(text: str, name: str) -> str:

@@ -127,7 +127,7 @@ def shown(site: Site, ids: list[str]) -> list[str]:
 
 def over(engine: Session, reader: object) -> Site:
     inner = site_of(engine, now=lambda: NOW)
-    return Site(reader, inner.ask, inner.access, URL, Path("/nowhere"), now=lambda: NOW, clock=inner.clock)  # type: ignore[arg-type]
+    return Site(reader, inner.ask, inner.access, URL, inner.state, now=lambda: NOW, clock=inner.clock)  # type: ignore[arg-type]
 
 
 def test_a_page_is_the_same_beside_a_service(engine):
