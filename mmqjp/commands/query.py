@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -30,18 +27,11 @@ from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.present.data_formats import write_csv_rows, write_json_array
 from mmqjp.present.markdown import write_markdown_rows
 from mmqjp.present.page import write_page_rows
-from mmqjp.present.times import Clock
+from mmqjp.present.rows import cell, distinct, readable, text
 from mmqjp.service.question_runner import QUERY
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS
 from mmqjp.state.choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
-from mmqjp.tables.store_schema import TIMES
 from mmqjp.text import json_line, printable_line
-
-NODES = "nodes"
-"""The column that holds a JSON object as text."""
-
-_EXTREME = re.compile(r"(?:min|max)\((?:\w+\.)?(\w+)\)")
-"""What DuckDB and Spark call the earliest and latest value of a column."""
 
 
 @click.command()
@@ -99,24 +89,6 @@ def query(
         write_rows(columns, rows, chosen, sql, output, file)
 
 
-def readable(columns: Sequence[str], rows: Sequence[Sequence[object]], clock: Clock) -> Iterator[list[object]]:
-    """Rows whose times and nodes can be read."""
-    names = [found[1] if (found := _EXTREME.fullmatch(name)) else name for name in columns]
-    for row in rows:
-        yield [_readable(name, value, clock) for name, value in zip(names, row, strict=True)]
-
-
-def _readable(name: str, value: object, clock: Clock) -> object:
-    if name in TIMES and isinstance(value, int):
-        return clock.iso(value)
-    if name == NODES and isinstance(value, str):
-        try:
-            return json.loads(value)
-        except ValueError:  # another column of that name
-            return value
-    return value
-
-
 def write_rows(
     columns: Sequence[str],
     rows: Sequence[Sequence[object]] | Iterator[list[object]],
@@ -135,11 +107,11 @@ def write_rows(
             keys = distinct(columns)
             write_json_array((dict(zip(keys, row, strict=True)) for row in rows), file)
         case "csv":
-            write_csv_rows(columns, (map(_cell, row) for row in rows), file)
+            write_csv_rows(columns, (map(cell, row) for row in rows), file)
         case "html":
-            write_page_rows(columns, (map(_text, row) for row in rows), title, file)
+            write_page_rows(columns, (map(text, row) for row in rows), title, file)
         case "markdown":
-            write_markdown_rows(columns, (map(_text, row) for row in rows), file)
+            write_markdown_rows(columns, (map(text, row) for row in rows), file)
         case _:
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
             kept = list(rows)
@@ -147,37 +119,6 @@ def write_rows(
                 numbers = bool(kept) and all(isinstance(row[place], int | float | None) for row in kept)
                 table.add_column(Text(printable_line(name)), overflow="fold", justify="right" if numbers else "left")
             for row in kept:
-                table.add_row(*(Text(printable_line(_text(value))) for value in row))
+                table.add_row(*(Text(printable_line(text(value))) for value in row))
             with table_console(output, file) as out:
                 out.print(table)
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """Returns names for the keys of an object: one that was there before gets the next number that is free.
-
-    >>> distinct(["x", "x", "x_2", "x"])
-    ['x', 'x_3', 'x_2', 'x_4']
-    """
-    taken, last, found = set(names), Counter[str](), list[str]()
-    for name in names:
-        last[name] += 1
-        key = name
-        while last[name] > 1 and (key := f"{name}_{last[name]}") in taken:
-            last[name] += 1
-        taken.add(key)
-        found.append(key)
-    return found
-
-
-def _cell(value: object) -> object:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else _text(value)
-
-
-def _text(value: object) -> str:
-    """A value as text: "" for null, JSON for lists, objects and booleans."""
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-    return json.dumps(value, ensure_ascii=False)

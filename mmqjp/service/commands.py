@@ -185,11 +185,18 @@ def _revoked(engine: Session, name: str) -> int:
     return int(engine.setting(setting_of("query", name)) or 0)
 
 
+def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:
+    costs = engine.costs()
+    counted = {"stage1": engine.stage1_counters(), "stage2": engine.stage2_counters()}
+    return counted | {"plan": None if costs is None else costs[0]}
+
+
 LOOKUPS: Mapping[str, Lookup] = {
     "list": _list,
     "show": _show,
     "status": _status,
     "feed-link": _feed_link,
+    "counters": _counters,
     MATCHES: page_of_matches,
 }
 """Commands that only read, apart from those that run beside the batches. They run between two batches."""

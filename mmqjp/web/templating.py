@@ -35,12 +35,50 @@ def environment(clock: Clock) -> Environment:
     made.globals["verdict_titles"] = TITLES
     made.filters["number"] = number
     made.filters["segment"] = segment
+    made.filters["bytes"] = size
+    made.filters["duration"] = duration
     return made
 
 
 def number(value: int) -> str:
     """Returns a number with commas: `2,314`."""
     return f"{value:,}"
+
+
+def size(count: int | None) -> str:
+    """Returns a number of bytes in words.
+
+    >>> size(None), size(900), size(48_100_000)
+    ('–', '900 B', '45.9 MiB')
+    """
+    if count is None:
+        return "–"
+    number, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if number < 1024 or unit == "TiB":
+            break
+        number /= 1024
+    return f"{count:,} B" if unit == "B" else f"{number:,.1f} {unit}"
+
+
+def duration(microseconds: int | None) -> str:
+    """Returns a duration in its two largest units.
+
+    >>> duration(None), duration(1_500_000), duration(90_000_000), duration(200_000_000_000)
+    ('–', '1.5 s', '1 min 30 s', '2 d 7 h')
+    """
+    if microseconds is None:
+        return "–"
+    seconds = max(microseconds, 0) / 1_000_000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    left = int(seconds)
+    parts: list[str] = []
+    for name, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if left >= length or parts:
+            parts.append(f"{left // length} {name}")
+            left %= length
+    return " ".join(part for part in parts[:2] if not part.startswith("0 "))
 
 
 def segment(text: str) -> str:

@@ -1,0 +1,84 @@
+"""How the engine does: what it keeps, how far its streams have come, its work by the hour, and its caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmqjp.service.status import Status, StreamStatus
+from mmqjp.web.site import Site
+
+HOURS = 48
+"""So many hours of work are shown."""
+
+HOUR, SECOND = 3_600_000_000, 1_000_000
+
+RECENT = 20
+"""The throughput is that of so many of the last batches."""
+
+MOST_ROWS, SECONDS = 1_000, 10.0
+"""The bounds of the questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """The work of an hour: when it began, in microseconds, and how many documents and outputs it had."""
+
+    begin: int
+    documents: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """The status of the store, and what it has done.
+
+    `documents_a_second` is that of the last batches while they were worked on, None if there was none; `lag_us` the age
+    of the newest document when the status was taken. `counters` has those of stage 1 and of stage 2, with the `plan`
+    that was used last, if the process that holds the store tells them.
+    """
+
+    status: Status
+    documents_a_second: float | None
+    lag_us: int | None
+    last_batch: int | None
+    hours: Sequence[Hour]
+    counters: Mapping[str, Mapping[str, int]]
+    plan: str | None
+
+
+def engine_view(site: Site) -> EngineView:
+    """Returns how the engine does. Raises what asking and reading raise."""
+    found = site.ask("status", {})
+    streams = tuple(StreamStatus(**one) for one in found["streams"])
+    status = Status(**found | {"streams": streams, "ties_at_least": tuple(found["ties_at_least"])})
+    counters = site.ask("counters", {})
+    latest = [stream.latest for stream in streams if stream.latest is not None]
+    recent = site.reader.select(
+        f"SELECT taken_at, committed_at, documents FROM batches ORDER BY batch DESC LIMIT {RECENT}", RECENT, SECONDS
+    ).to_pylist()
+    spent = sum(row["committed_at"] - row["taken_at"] for row in recent) / SECOND
+    documents = sum(row["documents"] for row in recent)
+    return EngineView(
+        status,
+        documents / spent if spent > 0 and documents else None,
+        site.now() - max(latest) if latest else None,
+        max((row["committed_at"] for row in recent), default=None),
+        _hours(site),
+        {key: counters[key] for key in ("stage1", "stage2")},
+        counters["plan"],
+    )
+
+
+def _hours(site: Site) -> list[Hour]:
+    now = site.now() // HOUR
+    since = now - HOURS + 1
+    rows: list[dict[str, Any]] = site.reader.select(
+        f"SELECT committed_at // {HOUR} AS hour, sum(documents) AS documents, sum(outputs) AS outputs FROM batches "
+        f"WHERE committed_at >= {since * HOUR} GROUP BY hour", MOST_ROWS, SECONDS,
+    ).to_pylist()  # fmt: skip
+    worked = {row["hour"]: row for row in rows}
+    nothing = {"documents": 0, "outputs": 0}
+    found = ((hour, worked.get(hour, nothing)) for hour in range(since, now + 1))
+    return [Hour(hour * HOUR, int(row["documents"]), int(row["outputs"])) for hour, row in found]
