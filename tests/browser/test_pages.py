@@ -7,11 +7,15 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.site import Site
 from tests.support.browser import DESK, PHONE, ZOOMED, overflow, violations
+from tests.support.hostile import TITLES
 
 PAGES = {
     "queries": "/",
     "no query found": "/?search=nothing-is-called-so",
+    "a query": "/q/incident",
+    "a query with hostile matches": "/q/hostile",
     "remove": "/q/same_story/remove",
+    "new": "/new",
     "feeds": "/feeds",
 }
 """Pages by what they show."""
@@ -33,6 +37,29 @@ def serves_everybody(page: Page) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_each_page_serves_everybody(visit, site: Site, name):
     serves_everybody(site.enter(visit, PAGES[name]))
+
+
+@pytest.mark.parametrize("query", ["incident", "mended", "hostile", "all_of_them"])
+def test_each_match_serves_everybody(visit, site: Site, query):
+    page = site.enter(visit, f"/q/{query}")
+    page.get_by_role("link", name="Why").first.click()
+    expect(page.locator("h1")).to_contain_text("Match of")
+    serves_everybody(page)
+
+
+def test_hostile_titles_are_text(visit, site: Site):
+    page = site.enter(visit, "/q/hostile")
+    shown, targets = set[str](), set[tuple[str, str]]()
+    while True:
+        assert page.locator("main script, main img, [onclick], main [style]").count() == 0
+        shown.update(page.locator(".title").all_inner_texts())
+        found = page.locator(".title a").evaluate_all("links => links.map(link => [link.protocol, link.rel])")
+        targets.update(map(tuple, found))
+        if not (following := page.get_by_role("link", name="Next")).count():
+            break
+        following.click()
+    assert shown >= {TITLES[name] for name in ("markup", "template", "hebrew", "arabic")}
+    assert targets == {("https:", "noopener noreferrer nofollow")}
 
 
 def test_logging_in_serves_everybody(visit, site: Site):

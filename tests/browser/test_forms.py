@@ -1,0 +1,115 @@
+"""Every form works without script, by keyboard too, and says what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import Visit
+from tests.browser.site import Site, served_site, write_story_state
+from tests.support.browser import violations
+
+QUERY = "FROM S//item->a[./title->t][contains(./title, 'Seagrass')] PUBLISH seagrass"
+
+
+@pytest.fixture(scope="module")
+def own_site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site that tests change."""
+    directory = tmp_path_factory.mktemp("forms")
+    options = write_story_state(directory)
+    with served_site(browser, directory / "state", *options) as site:
+        yield site
+
+
+@pytest.fixture(params=[True, False], ids=["script", "no script"])
+def page(request: pytest.FixtureRequest, visit: Visit, own_site: Site) -> Page:
+    """The page of queries, with script and without."""
+    return own_site.enter(visit, "/", java_script_enabled=request.param, allowed=("400 (Bad Request)",))
+
+
+def state_of(page: Page, name: str) -> str:
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True)).inner_text()
+
+
+def test_a_query_is_paused_and_resumed(page):
+    page.get_by_role("button", name="Pause retitled").click()
+    expect(page.get_by_role("status")).to_have_text("retitled: paused")
+    assert "paused" in state_of(page, "retitled")
+    page.get_by_role("button", name="Resume retitled").click()
+    expect(page.get_by_role("status")).to_have_text("retitled: resumed")
+    assert "active" in state_of(page, "retitled")
+
+
+def test_queries_are_searched_and_sorted(page):
+    page.get_by_label("Search by name").fill("Men")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("rowheader")).to_have_text(["mended"])
+    page.goto(page.url.partition("?")[0])
+    page.get_by_role("link", name="In all").click()
+    totals = page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.children[4].textContent)")
+    assert totals == sorted(totals, key=int, reverse=True)
+
+
+def test_a_query_is_written_checked_subscribed_and_removed(page):
+    page.get_by_role("link", name="New query").first.click()
+    text = page.get_by_label("Text in XSCL")
+    text.fill("FROM S//item->a[./title->t] FOLLOWED BY {t = tt, 1 d} S//item->b[./title->u] PUBLISH wrong")
+    page.get_by_role("button", name="Check").click()
+    expect(page.get_by_text("variable tt is not bound")).to_be_visible()
+    text.fill(QUERY)
+    page.get_by_label("Answer it over the documents that are kept, too").check()
+    page.get_by_role("button", name="Subscribe").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("seagrass")
+    expect(page.locator(".match").first).to_be_visible()
+    page.get_by_role("link", name="Remove").click()
+    page.get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("status")).to_have_text("seagrass: removed")
+    expect(page.get_by_role("link", name="seagrass", exact=True)).to_have_count(0)
+
+
+def test_feeds_are_added_and_removed(page, tmp_path: Path):
+    page.get_by_role("link", name="Feeds").click()
+    page.get_by_label("Add a feed").fill("http://127.0.0.1:9/feed.xml")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("rowheader", name="127.0.0.1:9/feed.xml")).to_be_visible()
+    listed = tmp_path / "feeds.txt"
+    listed.write_text("http://127.0.0.1:9/other.xml\nhttp://127.0.0.1:9/third.xml\n")
+    page.get_by_label("Add the feeds of a list").set_input_files(listed)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("rowheader")).to_have_count(3)
+    for remaining in (2, 1, 0):
+        page.get_by_role("button", name="Remove").first.click()
+        expect(page.get_by_role("rowheader")).to_have_count(remaining)
+
+
+def test_what_is_no_list_of_feeds_is_refused(page, tmp_path: Path):
+    wrong = tmp_path / "picture.png"
+    wrong.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
+    page.get_by_role("link", name="Feeds").click()
+    page.get_by_label("Add the feeds of a list").set_input_files(wrong)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator("#opml-error")).to_be_visible()
+    expect(page.locator("#opml")).to_have_attribute("aria-invalid", "true")
+
+
+def test_logging_out_and_in_with_the_token(visit, own_site: Site):
+    page = own_site.enter(visit, "/", java_script_enabled=False, allowed=("401 (Unauthorized)",))
+    page.get_by_role("button", name="Log out").click()
+    page.goto(f"{own_site.url}/feeds")
+    page.get_by_label("Token").fill("not the token, though long enough")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("That is not the token.")).to_be_visible()
+    page.get_by_label("Token").fill((own_site.served.state / "secrets" / "token").read_text().strip())
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{own_site.url}/feeds")
+
+
+def test_errors_serve_everybody(visit, own_site: Site):
+    page = own_site.enter(visit, "/new", allowed=("400",))
+    page.get_by_label("Text in XSCL").fill("FROM")
+    page.get_by_role("button", name="Subscribe").click()
+    expect(page.get_by_role("alert").or_(page.locator(".problems")).first).to_be_visible()
+    assert violations(page) == []
