@@ -11,6 +11,7 @@ import pytest
 import mmqjp.sinks.atom as atom
 from common import whole_file
 from feeds import read_documents
+from feeds.document import Document
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.present.match import Match
@@ -176,7 +177,8 @@ def test_our_own_reader_reads_it_back(store):
     store.commit(3)
     store.deliver()
     found = list(read_documents([store.path / "feed.atom"], feeds="item"))
-    assert len(found) == 3 and all(b"<title>title " in document.xml for document in found)
+    assert len(found) == 3
+    assert all(isinstance(document, Document) and b"<title>title " in document.xml for document in found)
 
 
 def test_without_items_entries_have_the_ids_of_documents(tmp_path):
