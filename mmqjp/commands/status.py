@@ -46,6 +46,9 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
         more = "at least " if name in found.get("ties_at_least", ()) else ""
         click.echo(f"equal times    {printable_line(name)}: {more}{count:,} pairs that FOLLOWED BY left out")
+    for sink in found.get("sinks", ()):
+        reason = f": {printable_line(sink['reason'])}" if sink["reason"] else ""
+        click.echo(f"sink           {sink['name']}: {sink['state']}, {sink['behind']:,} behind{reason}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("stream", "documents", "bytes", "latest", "watermark"):
         table.add_column(column, overflow="fold", justify="right" if column in ("documents", "bytes") else "left")

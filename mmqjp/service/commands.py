@@ -26,6 +26,9 @@ from mmqjp.tables.commit_metadata import CommitMetadata
 RESULT_RETENTION = 24 * 3600 * 1_000_000
 """Microseconds that a result waits to be fetched."""
 
+STATUS = "status"
+"""The command that asks for the status."""
+
 Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
 Lookup = Callable[[Session, Mapping[str, Any]], object]
 RunSinks = Callable[[Session, str, Mapping[str, Any]], object]
@@ -70,7 +73,8 @@ def run_command(engine: Session, command: Command, run_sinks: RunSinks = no_sink
         if command.do in RUN_BESIDE:
             return answered(*question_of(engine, command))
         if (lookup := LOOKUPS.get(command.do)) is not None:
-            return CommandResult(lookup(engine, command.arguments))
+            found = lookup(engine, command.arguments)
+            return CommandResult(_with_sinks(engine, found, run_sinks) if command.do == STATUS else found)
         if (change := CHANGES.get(command.do)) is None:
             raise BadCommand(f"unknown command {command.do!r}")
         if (known := engine.answer_to(command.id)) is not None:
@@ -84,6 +88,13 @@ def run_command(engine: Session, command: Command, run_sinks: RunSinks = no_sink
             raise
         text = str(error)
         return CommandResult(error=text.strip() or type(error).__name__)
+
+
+def _with_sinks(engine: Session, found: object, run_sinks: RunSinks) -> object:
+    """Adds the states of sinks to a status."""
+    if run_sinks is no_sinks or not isinstance(found, dict):
+        return found
+    return found | {"sinks": run_sinks(engine, SINKS, {})}
 
 
 def _result_notes(command: Command, changed: list[str], names: list[str]) -> CommitMetadata:
@@ -194,7 +205,7 @@ def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:
 LOOKUPS: Mapping[str, Lookup] = {
     "list": _list,
     "show": _show,
-    "status": _status,
+    STATUS: _status,
     "feed-link": _feed_link,
     "counters": _counters,
     MATCHES: page_of_matches,

@@ -109,10 +109,10 @@ class Deliverer:
                 _close_quietly(receiver)
         if self._loop is not None:
             pushed = [receiver for receiver in receivers if not isinstance(receiver, Sink)]
-            ending = asyncio.run_coroutine_threadsafe(_end_loop(pushed), self._loop)
+            loop, self._loop = self._loop, None
+            ending = asyncio.run_coroutine_threadsafe(_end_loop(pushed), loop)
+            ending.add_done_callback(lambda ended: loop.call_soon_threadsafe(loop.stop))
             wait([ending], max(until - monotonic(), 0))
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
 
     # ------------------------------------------------------------ in other threads
 

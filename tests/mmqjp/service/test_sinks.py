@@ -1,0 +1,280 @@
+"""Sinks of a service over a store: what it commits reaches them, wherever it is killed; nothing that they are owed is
+dropped; status and metrics tell how they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from feeds.document import Document
+from mmqjp.service.metrics import Metrics
+from mmqjp.service.status import status
+from mmqjp.session import Session
+from mmqjp.sinks.definition import SinkDefinition, read_sink
+from mmqjp.sinks.deliverer import Deliverer
+from mmqjp.sinks.jobs import Jobs
+from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.manager import SinkManager
+from mmqjp.sinks.message import Verdict, acknowledged, down, refused
+from mmqjp.sinks.secrets import Secrets
+from mmqjp.tables.commit_metadata import CommitMetadata
+from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, Endpoints, FakeJobs, Killed, definition
+from tests.support.service import PAIRS, Directory, Events, streaming
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVERY = "FROM S//a->x PUBLISH every"
+TIME = 1_795_000_000 * SECOND
+
+
+def documents(*numbers: int) -> list[Document]:
+    return [Document(f"d{number}", f"<a><k>{number % 3}</k></a>", time=TIME + number * SECOND) for number in numbers]
+
+
+def opened_sinks(
+    engine: Session,
+    clock: Clock,
+    endpoints: dict[str, Endpoint | Disk],
+    definitions: Iterable[SinkDefinition],
+    kill: Callable[[str], None] = lambda place: None,
+) -> SinkManager:
+    opener, jobs = Endpoints(endpoints, kill), FakeJobs(kill)
+    return SinkManager(engine, definitions, opener, jobs, Events(), read_live, now=clock, random=lambda: 0.0)
+
+
+def read_live(name: str, table: Any) -> SinkDefinition:
+    return read_sink(name, table, Path("/nowhere"))
+
+
+def process(engine: Session, sinks: SinkManager, found: list[Document]) -> None:
+    """A batch of a service."""
+    notes = sinks.notes()
+    metadata = CommitMetadata(settings=notes.values(), gaps=notes.gaps, undelivered=notes.undelivered)
+    outputs = engine.process(found, metadata)
+    sinks.noted(notes)
+    sinks.committed(outputs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_and_its_sinks_are_killed_anywhere(seed: int, tmp_path: Path):
+    random, clock, killed = Random(seed), Clock(), 0
+
+    def kill(place: str) -> None:
+        if random.random() < 0.015:
+            raise Killed(place)
+
+    def answer(message: object) -> Verdict:
+        return random.choice([acknowledged(), acknowledged(), acknowledged(), refused("400"), down("500")])
+
+    endpoints: dict[str, Endpoint | Disk] = {"each": Endpoint(answer), "group": Endpoint(answer), "file": Disk()}
+    definitions = [
+        definition("each", backlog="INF"),
+        definition("group", wait="30s", most=4, backlog="INF"),
+        definition("file", kind="jsonl", path="x", backlog="INF"),
+    ]
+    given = iter(range(0, 200, 8))
+    left: list[Document] | None = documents(*range(8))
+    next(given)
+    while left is not None:
+        try:
+            with Session("duckdb", state=tmp_path, now=clock) as engine:
+                if not engine.registry.subscriptions:
+                    engine.subscribe(EVERY)
+                sinks = opened_sinks(engine, clock, endpoints, definitions, kill)
+                while left is not None:
+                    kill("before a batch")
+                    process(engine, sinks, left)
+                    clock.time += random.choice([1, 10, 100]) * SECOND
+                    left = None if (start := next(given, None)) is None else documents(*range(start, start + 8))
+                    for _ in range(3):
+                        sinks.turn()
+                    if random.random() < 0.1:
+                        engine.prune(SECOND, SECOND, owed=sinks.owed())
+        except Killed:
+            killed += 1
+    kill = lambda place: None  # noqa: E731  # the process lives on
+    for endpoint in endpoints.values():
+        if isinstance(endpoint, Endpoint):
+            endpoint.answer = lambda message: acknowledged()
+    with Session("duckdb", state=tmp_path, now=clock) as engine:
+        sinks = opened_sinks(engine, clock, endpoints, definitions)
+        for _ in range(150):
+            sinks.turn()
+            clock.time += 100 * SECOND
+        sinks.close()
+        assert not any(state.behind for state in sinks.list())
+        lost = {
+            name: set(engine.sql(f"SELECT seq FROM undelivered WHERE sink = '{name}'")["seq"].to_pylist())
+            for name in endpoints
+        }
+        gaps = engine.sql("SELECT sink, first, last FROM gaps").to_pylist()
+        numbers = range(engine.last_seq + 1)
+    assert len(numbers) == 200 and killed
+    for row in gaps:
+        lost[row["sink"]] |= set(range(row["first"], row["last"] + 1))
+    disk = endpoints["file"]
+    assert isinstance(disk, Disk) and len(disk.lines) == len(set(disk.lines)) == 200
+    for name in ("each", "group"):
+        endpoint = endpoints[name]
+        assert isinstance(endpoint, Endpoint)
+        got = {
+            seq
+            for message, verdict in endpoint.got
+            if verdict.kind == "acknowledged"
+            for seq in range(message.first, message.last + 1)
+        }
+        assert got | lost[name] == set(numbers)
+        alike: dict[int, object] = {}
+        for message, _ in endpoint.got:
+            assert alike.setdefault(message.first, message) == message
+            assert all(item.is_kept for match in message.matches for item in match.items)
+
+
+def test_nothing_that_a_sink_is_owed_is_dropped(tmp_path: Path):
+    clock, endpoint = Clock(), Endpoint()
+    with Session("duckdb", state=tmp_path, now=clock, lateness=0) as engine:
+        engine.subscribe(PAIRS.replace("INF", "10"))
+        engine.subscribe(EVERY)
+        sinks = opened_sinks(engine, clock, {"s": endpoint}, [definition("s", queries=["every"])])
+        sinks.pause("s")
+        for number in range(0, 300, 100):
+            process(engine, sinks, documents(*range(number, number + 100)))
+            clock.time += 100 * SECOND
+        engine.prune(SECOND, owed=sinks.owed())
+        kept = "SELECT seq FROM outputs WHERE query = 'every' ORDER BY seq"
+        numbers = engine.sql(kept)["seq"].to_pylist()
+        assert len(numbers) == 300
+        sinks.resume("s")
+        for _ in range(10):
+            sinks.turn()
+        assert [match.output.seq for message, _ in endpoint.got for match in message.matches] == numbers
+        assert sinks.owed() is None
+        engine.prune(SECOND, owed=None)
+        assert len(engine.sql(kept)) < 10
+
+
+def test_a_sink_that_was_not_defined_meanwhile_is_told_what_was_dropped(tmp_path: Path):
+    clock, endpoint = Clock(), Endpoint()
+    with Session("duckdb", state=tmp_path, now=clock, lateness=0) as engine:
+        engine.subscribe(EVERY)
+        of_file = [replace(definition("s"), file="mmqjp.toml")]
+        sinks = opened_sinks(engine, clock, {"s": endpoint}, of_file)
+        process(engine, sinks, documents(*range(10)))
+        for _ in range(3):
+            sinks.turn()
+        sinks.reload([])
+        process(engine, sinks, documents(*range(10, 200)))
+        engine.prune(SECOND, owed=sinks.owed())
+        sinks.reload(of_file)
+        for _ in range(5):
+            sinks.turn()
+        (gap,) = engine.sql("SELECT first, last, count FROM gaps").to_pylist()
+        got = [match.output.seq for message, _ in endpoint.got for match in message.matches]
+        assert got == [*range(10), *range(gap["last"] + 1, 200)] and gap["first"] == 10
+
+
+def test_gaps_that_follow_each_other_become_one_row(tmp_path: Path):
+    clock = Clock()
+    with Session("duckdb", state=tmp_path, now=clock) as engine:
+        engine.subscribe(EVERY)
+        sinks = opened_sinks(engine, clock, {"s": Endpoint()}, [definition("s", backlog="1h")])
+        sinks.pause("s")
+        for number in range(210):
+            process(engine, sinks, documents(number))
+            clock.time += 2 * 3600 * SECOND
+            sinks.turn()
+        assert len(engine.sql("SELECT * FROM gaps")) > 200
+        engine.prune(None, owed=sinks.owed())
+        rows = engine.sql("SELECT first, last, count FROM gaps").to_pylist()
+        assert rows == [{"first": 0, "last": rows[0]["last"], "count": rows[0]["last"] + 1}]
+        clock.time += 9 * DAY
+        process(engine, sinks, documents(1_000))
+        engine.prune(DAY, owed=sinks.owed())
+        assert not engine.sql("SELECT * FROM gaps WHERE last < 200").to_pylist()
+
+
+def kinds_of(place: Directory, engine: Session, jobs: Jobs) -> SinkManager:
+    """Real sinks of files."""
+    given = [
+        read_sink("lines", {"kind": "jsonl", "path": "lines.jsonl"}, place.output.parent, file="mmqjp.toml"),
+        read_sink("some", {"kind": "jsonl", "path": "s.jsonl", "queries": ["x*"]}, place.output.parent, file="m.toml"),
+    ]
+    return SinkManager(engine, given, Kinds(Secrets()), jobs, Events(), read_live)
+
+
+def lines_of(path: Path) -> list[int]:
+    return [json.loads(line)["seq"] for line in path.read_text().splitlines()]
+
+
+def test_a_service_delivers_what_is_there_before_it_ends(tmp_path: Path):
+    place = Directory(tmp_path)
+    place.drop("1.jsonl", range(30))
+    for _ in range(2):
+        with Session("duckdb", state=place.state) as engine:
+            if not engine.registry.subscriptions:
+                engine.subscribe(PAIRS)
+            place.service(engine, sinks=kinds_of(place, engine, Deliverer()), batch_size=7).run(None, Never())
+        place.drop("2.jsonl", range(30, 40))
+    assert lines_of(tmp_path / "lines.jsonl") == lines_of(place.output) != []
+    assert not (tmp_path / "s.jsonl").exists() or not lines_of(tmp_path / "s.jsonl")
+
+
+def test_on_spark_a_service_delivers_what_is_there_before_it_ends(spark: SparkSession, tmp_path: Path):
+    from threading import Event
+
+    place = Directory(tmp_path)
+    place.drop("1.jsonl", range(30))
+    for _ in range(2):
+        with Session(spark, state=place.state) as engine:
+            if not engine.registry.subscriptions:
+                engine.subscribe(PAIRS)
+            sinks = kinds_of(place, engine, Deliverer())
+            streaming(place, engine, spark, Events(), sinks=sinks, batch_size=7).run(None, Event())
+        place.drop("2.jsonl", range(30, 40))
+    assert lines_of(tmp_path / "lines.jsonl") == lines_of(place.output) != []
+
+
+class Never:
+    """A service that nobody stops."""
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
+
+
+def test_status_and_metrics_tell_how_sinks_are(tmp_path: Path):
+    clock = Clock()
+    with Session("duckdb", state=tmp_path, now=clock) as engine:
+        engine.subscribe(EVERY)
+        endpoints: dict[str, Endpoint | Disk] = {"good": Endpoint(), "bad": Endpoint(lambda message: down("HTTP 503"))}
+        sinks = opened_sinks(engine, clock, endpoints, [definition("good"), definition("bad")])
+        process(engine, sinks, documents(1, 2, 3))
+        clock.time += 10 * SECOND
+        for _ in range(3):
+            sinks.turn()
+        metrics = Metrics(Events(), now=clock)
+        found = status(engine, sinks.list())
+        metrics.update(found)
+        metrics.update(found)
+        shown = {sink["name"]: (sink["state"], sink["behind"], sink["reason"]) for sink in found.to_dict()["sinks"]}  # type: ignore[attr-defined]  # a list
+        assert shown == {"good": ("running", 0, ""), "bad": ("waiting", 3, "HTTP 503")}
+        text = generate_latest(metrics.registry).decode()
+        for line in (
+            'mmqjp_sink_behind{sink="bad"} 3.0', 'mmqjp_sink_behind{sink="good"} 0.0',
+            'mmqjp_sink_behind_seconds{sink="bad"} 10.0', 'mmqjp_sink_behind_seconds{sink="good"} 0.0',
+            'mmqjp_sink_delivered_total{sink="good"} 3.0', 'mmqjp_sink_failed_total{sink="bad"} 1.0',
+            'mmqjp_sink_given_up_total{sink="bad"} 0.0',
+        ):  # fmt: skip
+            assert f"\n{line}\n" in text
+        metrics.update(status(engine))
+        assert 'sink="' not in generate_latest(metrics.registry).decode()
