@@ -26,7 +26,7 @@ MOST_ROWS, STEPS_FOR_A_ROW = 5_000, 50
 steps, because it is kept in memory."""
 
 FOR_HINTS = 100
-"""In so many documents it is looked up what may be meant by a stage that matches none."""
+"""In so many of the documents that come furthest it is looked up what may be meant by a stage that matches none."""
 
 CHARACTERS_PER_STEP = 256
 
@@ -89,13 +89,16 @@ class BlockTrial:
             return
         try:
             found = list(self._found(record, take))
-            self._reached[len(self._parts) if found else reached_of(self._parts, record.tree)] += 1
+            reached = len(self._parts) if found else reached_of(self._parts, record.tree)
         except TooLong:
             self.left_out += 1
             return
         self.rows += found
-        if not found and len(self._sample) < FOR_HINTS:
+        if reached > max(self._reached, default=0):
+            self._sample.clear()
+        if not found and reached >= max(self._reached, default=0) and len(self._sample) < FOR_HINTS:
             self._sample.append(record.tree)
+        self._reached[reached] += 1
 
     def _found(self, record: Record, take: Take) -> Iterator[Row]:
         texts: dict[Node, str] = {}

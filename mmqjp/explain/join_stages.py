@@ -256,10 +256,10 @@ class JoinTester:
             return True
 
     def _ties(self, pairs: Iterable[Pair]) -> int:
-        """How many pairs of documents would match but for their equal times."""
+        """How many pairs of documents would match but for their equal times, in whichever order."""
         residual = self._conjunct.residual
-        passed = [p for p in pairs if self._within(p) and all(self._holds(expr, p) for expr in residual)]
-        return _documents(passed)
+        passed = (p for p in pairs if self._within(p) and all(self._holds(expr, p) for expr in residual))
+        return len({tuple(sorted((left.docids, right.docids))) for left, right in passed})
 
 
 def clipped(text: str) -> str:

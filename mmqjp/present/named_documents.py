@@ -29,7 +29,7 @@ class NamedDocument:
 
 def named_document(select: Select, asked: str, streams: Collection[str]) -> NamedDocument:
     """Returns the document that a text names. If several streams have its id, it is that of the one in `streams`."""
-    rows = documents_by_id(select, [asked])
+    rows = documents_by_id(select, [asked]) or documents_by_id(select, [asked := asked.strip()])
     if len(rows) > 1:
         rows = [row for row in rows if row["stream"] in streams] or rows
     if not rows:

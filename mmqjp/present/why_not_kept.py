@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from mmqjp.documents.record import Record
@@ -12,13 +12,13 @@ from mmqjp.explain.verdict import MOST_LISTED, Verdict, of_result, orders, verdi
 from mmqjp.present.kept_documents import Kept
 from mmqjp.present.known_queries import Known
 from mmqjp.present.why_not_result import Near, WhyNot, items_of
-from mmqjp.present.why_not_whole import shown_verdict, stored_ids
-from mmqjp.tables.lookup import Select
+from mmqjp.present.why_not_whole import shown_verdict
+from mmqjp.tables.lookup import Select, ids_with
 
 MOST_NEAREST, MOST_TRIED = 3, 20
 """So many choices of documents are shown that came nearest; of those that match so many are looked at one by one."""
 
-MOST_KEPT, MOST_QUERIES_TRIED = 2_000, 10
+MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
 """So many of the newest kept documents are tried, with so many of the queries of a name."""
 
 
@@ -40,6 +40,13 @@ class _Try:
 
 def with_kept(select: Select, name: str, known: Sequence[Known], records: Sequence[Record]) -> WhyNot:
     """Returns what is said of documents together with those that are kept, of queries with more blocks."""
+    stored = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1)
+    if stored:
+        more = "more than " if len(stored) > MOST_LISTED else ""
+        many = min(len(stored), MOST_LISTED)
+        what = f"{more}{many} output{'' if many == 1 else 's'} with other documents"
+        text = known[0].query.text
+        return WhyNot(name, "output", what, text=text, items=items_of(records), outputs=tuple(stored[:MOST_LISTED]))
     found: list[tuple[Verdict, Known]] = []
     tries: list[_Try] = []
     for one in known[:MOST_QUERIES_TRIED]:
@@ -48,7 +55,8 @@ def with_kept(select: Select, name: str, known: Sequence[Known], records: Sequen
         else:
             found.append((verdict(one.query, one.readable, records), one))
     streams = {block.stream for one in tries for block in one.known.readable.blocks}
-    for record in Kept(select, streams, MOST_KEPT).records() if tries else ():
+    kept = Kept(select, streams, MOST_KEPT)
+    for record in kept.records() if tries else ():
         for one_try in tries:
             one_try.look(record)
     for one_try in tries:
@@ -58,12 +66,7 @@ def with_kept(select: Select, name: str, known: Sequence[Known], records: Sequen
             continue
         choices = {row.docids: row.documents for row in result.rows}
         verdicts = [verdict(query, one_try.known.readable, some) for some in islice(choices.values(), MOST_TRIED)]
-        said = shown_verdict(select, name, verdicts)
-        if said.kind != "output":
-            return said
-        ids = list(dict.fromkeys(id for one in verdicts for id in stored_ids(select, name, one.given)))
-        what = f"with kept documents, {len(ids)} output{'s' if len(ids) > 1 else ''}"
-        return WhyNot(name, "output", what, text=query.text, items=items_of(records), outputs=tuple(ids[:MOST_LISTED]))
+        return replace(shown_verdict(select, name, verdicts), tried=kept.read)
     best, of = max(found, key=lambda pair: pair[0].rank)
     return WhyNot(
         name,
@@ -76,6 +79,7 @@ def with_kept(select: Select, name: str, known: Sequence[Known], records: Sequen
         (),
         best.stages,
         _nearest(best, of),
+        kept.read,
     )
 
 

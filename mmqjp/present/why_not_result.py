@@ -31,8 +31,8 @@ class WhyNot:
     document), a stage as `mmqjp.explain.funnel_stage.Kind` has them, "told" (once, before), "dropped" (the outputs
     were, or a document before the other came), "too large"; or "output": then `outputs` has the ids of what they give.
     `part` is the part of the query that is in the way, `message` and `hint` say it in words. `items` are the documents,
-    in the order of the query that came furthest, whose text is `text`; `stages` what was evaluated of it. `nearest` are
-    those that came nearest if there are fewer documents than blocks.
+    in the order of the query that came furthest, whose text is `text`; `stages` what was evaluated of it. If there are
+    fewer documents than blocks, so many kept ones were `tried` with them, and `nearest` are those that came nearest.
     """
 
     query: str
@@ -45,6 +45,7 @@ class WhyNot:
     outputs: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
     nearest: tuple[Near, ...] = ()
+    tried: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON object."""

@@ -52,7 +52,10 @@ def print_why_not(found: WhyNot, clock: Clock, out: Console) -> None:
     print_facts("" if found.kind == "output" else "because", _said(found.part, found.message), out)
     print_facts("hint", _plain(found.hint), out)
     print_facts("outputs", [(Word("name", id),) for id in found.outputs], out)
-    passed = [stage for stage in found.stages if stage.found]
+    tried = f"with the newest {found.tried:,} kept documents of its streams" if found.tried else ""
+    print_facts("tried", _plain(tried), out)
+    last = found.stages[-1].block if found.tried and found.stages else 0  # what kept documents pass says little
+    passed = [stage for stage in found.stages if stage.found and (not last or stage.block == last)]
     print_facts("passed", _passed(passed), out)
     for number, near in enumerate(found.nearest):
         if not number:

@@ -240,6 +240,17 @@ def ids_at(select: Select, name: str, t1: int, most: int) -> list[str]:
     return found
 
 
+def ids_with(select: Select, name: str, documents: Collection[str], most: int) -> list[str]:
+    """Returns the ids of outputs of a query that are made of all of some external documents, given by their ids."""
+    made = " AND ".join(f"array_contains({{}}.documents, {quoted(id)})" for id in sorted(set(documents)))
+    found: list[str] = select(
+        f"""SELECT {_ID} AS id {_RECIPIENTS} AND m.name = {quoted(name)} AND {made.replace("{}", "a")}
+UNION ALL SELECT e.id FROM earlier_outputs e WHERE e.query = {quoted(name)} AND {made.replace("{}", "e")}
+ORDER BY id LIMIT {most}"""
+    )["id"].to_pylist()
+    return found
+
+
 def times_told(select: Select, qid: int, key: tuple[int, int]) -> list[int]:
     """Returns when the outputs ended in which a query told a key, of which the halves of the digest are given."""
     high, low = key
