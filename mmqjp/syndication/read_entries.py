@@ -64,7 +64,8 @@ class EntryReader:
         self._has_select: dict[int, bool] = {}
 
     def of(self, told: Sequence[Told]) -> tuple[tuple[Entry, ...], bool]:
-        """Returns the entries of outputs in their order, and whether they show all: a document may be dropped."""
+        """Returns the entries of outputs in their order, and whether they show all: documents, and when
+        outputs were committed, may be dropped."""
         found = {key: kept for key in map(_key, told) if (kept := self._known(key)) is not None}
         if wanted := [one for one in told if _key(one) not in found]:
             matches = list(self._matches(wanted))
@@ -73,8 +74,8 @@ class EntryReader:
                 output = match.output
                 keys = zip(output.streams, output.documents, strict=True)
                 shown = tuple(items.get(key) or missing_item(key[1], key[0]) for key in keys)
-                entry = entry_of(replace(match, items=shown), committed_at)
-                found[_key(one)] = entry, all(item.is_kept for item in shown)
+                entry = entry_of(replace(match, items=shown), output.t1 if committed_at is None else committed_at)
+                found[_key(one)] = entry, committed_at is not None and all(item.is_kept for item in shown)
                 self._keep(_key(one), *found[_key(one)])
         # An output may be dropped between two questions.
         there = [found[key] for key in map(_key, told) if key in found]
@@ -82,8 +83,8 @@ class EntryReader:
 
     # ------------------------------------------------------------ outputs
 
-    def _matches(self, told: Sequence[Told]) -> Iterator[tuple[Told, Match, int]]:
-        """Yields outputs without their items, and when they were committed."""
+    def _matches(self, told: Sequence[Told]) -> Iterator[tuple[Told, Match, int | None]]:
+        """Yields outputs without their items, and when they were committed; None if that is not stored any more."""
         later = {(one.answer, one.qid): one for one in told if one.answer >= 0}
         earlier = {one.first: one for one in told if one.answer < 0}
         if later:
@@ -92,10 +93,10 @@ class EntryReader:
                 one = later[row["answer"], row["qid"]]
                 xml = "" if row["tail"] is None else Body(row["head"], row["tail"]).xml(row["query"])
                 id = Identity(row["identity"]).id(row["choice"].encode())
-                yield one, Match(_output(row, id, xml), (), None, selected(xml) if xml else ()), _time(row)
+                yield one, Match(_output(row, id, xml), (), None, selected(xml) if xml else ()), row["committed_at"]
         if earlier:
             for row in self._select(feed_sql.earlier_outputs_of(earlier)).to_pylist():
-                yield earlier[row["seq"]], Match(_output(row, row["id"], ""), ()), _time(row)
+                yield earlier[row["seq"]], Match(_output(row, row["id"], ""), ()), row["committed_at"]
 
     def _selecting(self, qids: set[int]) -> list[int]:
         """Returns the queries that select values, instead of whole documents."""
@@ -143,11 +144,6 @@ def _key(one: Told) -> _Output:
 def _output(row: dict[str, Any], id: str, xml: str) -> Output:
     documents, streams = tuple(row["documents"]), tuple(row["streams"])
     return Output(row["query"], row["t0"], row["t1"], documents, streams, {}, xml, id)
-
-
-def _time(row: dict[str, Any]) -> int:
-    """When an output was committed. Very old stores did not note that."""
-    return int(row["t1"] if row["committed_at"] is None else row["committed_at"])
 
 
 def _item(stream: str, id: str, t0: int, xml: str | None) -> Item:
