@@ -1,0 +1,183 @@
+"""The sinks: where outputs are delivered, how that goes, and how they are added, tested, paused and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from common.errors import InputError
+from mmqjp.web.site import Link, Site
+from mmqjp.web.templating import segment, with_query
+from mmqjp.web.views.sinks import SinkRow, SinkView, sink_rows, sink_view, try_sink
+
+LINKS = (Link("/sinks", "Sinks", 40),)
+
+FRESH = {"Cache-Control": "no-store"}
+"""What is shown changes without a commit."""
+
+DONE = {
+    "added": "It was added, and delivers what comes from now on.",
+    "paused": "It is paused. It keeps its place, as far back as its backlog allows.",
+    "resumed": "It tries again now.",
+    "replayed": "It delivers again.",
+    "tested": "The test was acknowledged.",
+    "sent": "The test is under way: load this page again for its result.",
+    "removed": "The sink was removed.",
+}
+"""What has happened to a sink."""
+
+Text = Annotated[str, Form(max_length=4_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSink:
+    """A sink to add: its name, and its keys as in the configuration file."""
+
+    name: str
+    table: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Where to begin: "start", the number of an output, or the time of a commit."""
+
+    start: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What came of a test: whether it was acknowledged, None if that is not known yet, and the reason if it was not."""
+
+    acknowledged: bool | None
+    reason: str = ""
+
+
+def router(site: Site) -> APIRouter:
+    """Returns the routes."""
+    routes = APIRouter()
+
+    def listed(request: Request, status: int = 200, message: str = "", **form: str) -> Response:
+        empty = {"name": "", "url": "", "queries": "", "wait": "", "secret": "", "error": ""}
+        response = site.render(
+            request, "sinks.html", status, sinks=sink_rows(site), message=message,
+            secrets=site.ask("sinks-secrets", {}), **empty | form,
+        )  # fmt: skip
+        response.headers.update(FRESH)
+        return response
+
+    def shown(request: Request, name: str, status: int = 200, message: str = "", error: str = "") -> Response:
+        found = sink_view(site, name)
+        response = site.render(request, "sink.html", status, found=found, sink=found.sink, message=message, error=error)
+        response.headers.update(FRESH)
+        return response
+
+    def back(name: str, done: str) -> Response:
+        return RedirectResponse(with_query(f"/sinks/{segment(name)}", done=done), 303)
+
+    @routes.get("/sinks", response_class=HTMLResponse)
+    def page(request: Request, done: str = "") -> Response:
+        return listed(request, message=DONE.get(done, ""))
+
+    @routes.post("/sinks", response_class=HTMLResponse)
+    def add_form(
+        request: Request, name: Text = "", url: Text = "", queries: Text = "", wait: Text = "", secret: Text = ""
+    ) -> Response:
+        table: dict[str, Any] = {"kind": "webhook", "url": url.strip()}
+        table |= {"queries": queries.replace(",", " ").split()} if queries.strip() else {}
+        table |= {"wait": wait.strip()} if wait.strip() else {}
+        table |= {"secret": [secret]} if secret else {}
+        try:
+            site.ask("sinks-add", {"name": name.strip(), "table": table})
+        except InputError as error:
+            return listed(request, 400, name=name, url=url, queries=queries, wait=wait, secret=secret, error=str(error))
+        return back(name.strip(), "added")
+
+    @routes.get("/sinks/{name}", response_class=HTMLResponse)
+    def sink_page(request: Request, name: str, done: str = "") -> Response:
+        return shown(request, name, message=DONE.get(done, ""))
+
+    @routes.post("/sinks/{name}/pause")
+    def pause_form(name: str) -> Response:
+        site.ask("sinks-pause", {"name": name})
+        return back(name, "paused")
+
+    @routes.post("/sinks/{name}/resume")
+    def resume_form(name: str) -> Response:
+        site.ask("sinks-resume", {"name": name})
+        return back(name, "resumed")
+
+    @routes.post("/sinks/{name}/test", response_class=HTMLResponse)
+    def test_form(request: Request, name: str) -> Response:
+        problem = try_sink(site, name)
+        if problem:
+            return shown(request, name, error=f"The test failed: {problem}")
+        return back(name, "sent" if problem is None else "tested")
+
+    @routes.post("/sinks/{name}/replay", response_class=HTMLResponse)
+    def replay_form(request: Request, name: str, start: Text = "") -> Response:
+        try:
+            site.ask("sinks-replay", {"name": name, "from": start.strip() or "start"})
+        except InputError as error:
+            return shown(request, name, 400, error=str(error))
+        return back(name, "replayed")
+
+    @routes.post("/sinks/{name}/remove", response_class=HTMLResponse)
+    def remove_form(request: Request, name: str) -> Response:
+        try:
+            site.ask("sinks-remove", {"name": name})
+        except InputError as error:
+            return shown(request, name, 400, error=str(error))
+        return RedirectResponse(with_query("/sinks", done="removed"), 303)
+
+    _add_api(routes, site)
+    return routes
+
+
+def _add_api(routes: APIRouter, site: Site) -> None:
+    def change(do: str, arguments: Mapping[str, Any]) -> SinkRow:
+        site.ask(do, arguments)
+        return sink_view(site, arguments["name"]).sink
+
+    @routes.get("/api/v1/sinks", tags=["sinks"], summary="List the sinks")
+    def sinks(response: Response) -> list[SinkRow]:
+        response.headers.update(FRESH)
+        return sink_rows(site)
+
+    @routes.post("/api/v1/sinks", tags=["sinks"], summary="Add a sink")
+    def add(new: NewSink) -> SinkRow:
+        return change("sinks-add", {"name": new.name, "table": new.table})
+
+    @routes.get("/api/v1/sinks/{name}", tags=["sinks"], summary="Show a sink, and what it did not get")
+    def sink(name: str, response: Response) -> SinkView:
+        response.headers.update(FRESH)
+        return sink_view(site, name)
+
+    @routes.patch("/api/v1/sinks/{name}", tags=["sinks"], summary="Change keys of a sink; null is the default")
+    def set_keys(name: str, table: dict[str, Any]) -> SinkRow:
+        return change("sinks-set", {"name": name, "table": table})
+
+    @routes.post("/api/v1/sinks/{name}/pause", tags=["sinks"], summary="Pause a sink")
+    def pause(name: str) -> SinkRow:
+        return change("sinks-pause", {"name": name})
+
+    @routes.post("/api/v1/sinks/{name}/resume", tags=["sinks"], summary="Let a sink try again at once")
+    def resume(name: str) -> SinkRow:
+        return change("sinks-resume", {"name": name})
+
+    @routes.post("/api/v1/sinks/{name}/test", tags=["sinks"], summary="Send a test message")
+    def test(name: str) -> Tested:
+        problem = try_sink(site, name)
+        return Tested(None if problem is None else not problem, problem or "")
+
+    @routes.post("/api/v1/sinks/{name}/replay", tags=["sinks"], summary="Deliver again from a place on")
+    def replay(name: str, place: Replay) -> SinkRow:
+        return change("sinks-replay", {"name": name, "from": place.start})
+
+    @routes.delete("/api/v1/sinks/{name}", tags=["sinks"], summary="Remove a sink")
+    def remove(name: str) -> str:
+        site.ask("sinks-remove", {"name": name})
+        return name

@@ -1,0 +1,103 @@
+"""The sinks of a store: what they are, how far they are behind, what they did not get, and changes to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmqjp.service.sink_commands import SINKS
+from mmqjp.web.site import Site
+
+TEST_SECONDS, POLL = 5.0, 0.1
+"""The longest wait for the result of a test, and the time between two looks, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRow:
+    """A sink as `mmqjp sinks list` tells it: `SinkState` with the `queries` that it wants, as patterns, and where it
+    delivers `to`, without secrets. Times are microseconds since 1970."""
+
+    name: str
+    kind: str
+    state: str
+    reason: str
+    acked: int
+    behind: int
+    behind_since: int | None
+    tries: int
+    next: int | None
+    delivered: int
+    failed: int
+    given_up: int
+    in_file: bool
+    queries: Sequence[str]
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """An output that a receiver refused, after so many tries."""
+
+    seq: int
+    id: str
+    tries: int
+    reason: str
+    noted_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissedOutputs:
+    """Outputs that were given up, by their numbers."""
+
+    first: int
+    last: int
+    count: int
+    reason: str
+    noted_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkView:
+    """A sink with its definition, in which secrets have their names only, the configuration `file` that has it, and
+    what it did not get, the newest first."""
+
+    sink: SinkRow
+    file: str | None
+    definition: Mapping[str, Any]
+    undelivered: Sequence[Undelivered]
+    gaps: Sequence[MissedOutputs]
+
+
+def sink_rows(site: Site) -> list[SinkRow]:
+    """Returns all sinks. Raises what asking raises."""
+    return [_row(one) for one in site.ask(SINKS, {})]
+
+
+def sink_view(site: Site, name: str) -> SinkView:
+    """Returns a sink. Raises CommandError if there is none of the name."""
+    found = site.ask(SINKS, {"name": name})
+    missed = site.ask("sinks-failed", {"name": name})
+    return SinkView(
+        _row(found),
+        found["file"],
+        found["definition"],
+        [Undelivered(**one) for one in missed["undelivered"]],
+        [MissedOutputs(**one) for one in missed["gaps"]],
+    )
+
+
+def try_sink(site: Site, name: str, sleep: Callable[[float], object] = time.sleep) -> str | None:
+    """Sends a test message. Returns "" if it was acknowledged, else the reason; None if that is not known yet."""
+    site.ask("sinks-test", {"name": name})
+    for _ in range(int(TEST_SECONDS / POLL)):
+        found: str | None = site.ask("sinks-tested", {"name": name})
+        if found is not None:
+            return found
+        sleep(POLL)
+    return None
+
+
+def _row(found: Mapping[str, Any]) -> SinkRow:
+    return SinkRow(**{name: found[name] for name in SinkRow.__dataclass_fields__})

@@ -1,0 +1,163 @@
+"""The pages of sinks and their API: what is shown of them, and what can be done."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+import pytest
+
+from mmqjp.service.client import CommandError
+from mmqjp.service.commands import run_command
+from mmqjp.service.offline_sinks import run_offline
+from mmqjp.service.spool import Command
+from mmqjp.sinks.tables import SinkTables, read_tables
+from mmqjp.web.views import sinks as views
+from tests.support.web import browser, script, site_of, stranger
+
+HOOK = {"kind": "webhook", "url": "https://hooks.example/in", "queries": ["same_*"]}
+KEYS = "SECRET-TOKEN-IN-ADDRESS"
+
+
+@pytest.fixture
+def tables():
+    """What the configuration file says; tests change it."""
+    return {"now": SinkTables()}
+
+
+@pytest.fixture
+def site(engine, tmp_path, tables):
+    numbers = count()
+    run_sinks = partial(run_offline, tmp_path, lambda: tables["now"])
+
+    def ask(do, arguments):
+        found = run_command(engine, Command(f"{next(numbers)}", do, arguments), run_sinks)
+        if found.error is not None:
+            raise CommandError(found.error)
+        return found.result
+
+    return replace(site_of(engine, tmp_path), ask=ask)
+
+
+def added(site, name="alerts", **table):
+    return script(site).post("/api/v1/sinks", json={"name": name, "table": HOOK | table})
+
+
+def test_without_sinks_the_page_says_what_they_are_for(site):
+    text = browser(site).get("/sinks").text
+    assert "No sink yet" in text and "Add a webhook" in text
+    assert script(site).get("/api/v1/sinks").json() == []
+
+
+def test_a_form_adds_a_webhook(site):
+    client = browser(site)
+    form = {"name": "alerts", "url": "https://hooks.example/in", "queries": "same_story, other_*", "wait": "30s"}
+    done = client.post("/sinks", data=form)
+    assert done.status_code == 303 and "It was added" in client.get(done.headers["location"]).text
+    (sink,) = script(site).get("/api/v1/sinks").json()
+    assert (sink["name"], sink["kind"], sink["queries"]) == ("alerts", "webhook", ["same_story", "other_*"])
+    assert "alerts" in client.get("/sinks").text
+
+
+@pytest.mark.parametrize(
+    "form", [{"name": "../x", "url": "https://a.example/"}, {"name": "a", "url": "file:///etc/passwd"}, {"name": "a"}]
+)
+def test_a_form_says_what_is_wrong_and_keeps_what_was_written(site, form):
+    found = browser(site).post("/sinks", data=form)
+    assert found.status_code == 400 and 'role="alert"' in found.text and f'value="{form["name"]}"' in found.text
+    assert script(site).get("/api/v1/sinks").json() == []
+
+
+def test_a_sink_is_shown_with_its_definition(site):
+    assert added(site).json()["state"] == "running"
+    found = script(site).get("/api/v1/sinks/alerts").json()
+    assert found["definition"]["url"] == "https://hooks.example/in" and found["undelivered"] == found["gaps"] == []
+    text = browser(site).get("/sinks/alerts").text
+    assert "hooks.example" in text and "same_*" in text and "It has got all" in text
+
+
+def test_a_sink_is_paused_resumed_replayed_and_removed(site):
+    added(site)
+    client = browser(site)
+    for do, state in (("pause", "paused"), ("resume", "running")):
+        assert client.post(f"/sinks/alerts/{do}").status_code == 303
+        assert script(site).get("/api/v1/sinks/alerts").json()["sink"]["state"] == state
+    assert client.post("/sinks/alerts/replay", data={"start": "0"}).status_code == 303
+    refused = client.post("/sinks/alerts/replay", data={"start": "yesterday"})
+    assert refused.status_code == 400 and 'role="alert"' in refused.text
+    gone = client.post("/sinks/alerts/remove")
+    assert gone.status_code == 303 and "The sink was removed" in client.get(gone.headers["location"]).text
+
+
+def test_programs_can_do_the_same(site):
+    added(site)
+    client = script(site)
+    assert client.post("/api/v1/sinks/alerts/pause").json()["state"] == "paused"
+    assert client.post("/api/v1/sinks/alerts/resume").json()["state"] == "running"
+    assert client.post("/api/v1/sinks/alerts/replay", json={"start": "start"}).json()["name"] == "alerts"
+    changed = client.patch("/api/v1/sinks/alerts", json={"wait": "5min", "queries": None})
+    assert changed.json()["queries"] == ["*"]
+    assert client.delete("/api/v1/sinks/alerts").json() == "alerts"
+    assert client.get("/api/v1/sinks/alerts").status_code == 400
+
+
+def test_a_test_is_sent_and_its_result_told(site, monkeypatch):
+    added(site)
+    asked = site.ask
+    results = iter([None, "", "the endpoint answered 500", "the endpoint answered 500"])
+
+    def ask(do, arguments):
+        return next(results) if do == "sinks-tested" else asked(do, arguments) if do != "sinks-test" else "alerts"
+
+    monkeypatch.setattr(views, "POLL", 0.01)
+    client = browser(replace(site, ask=ask))
+    assert client.post("/sinks/alerts/test").headers["location"].endswith("done=tested")
+    assert "The test failed: the endpoint answered 500" in client.post("/sinks/alerts/test").text
+    found = script(replace(site, ask=ask)).post("/api/v1/sinks/alerts/test").json()
+    assert found == {"acknowledged": False, "reason": "the endpoint answered 500"}
+
+
+def test_the_result_of_a_test_is_not_waited_for_for_ever(site, monkeypatch):
+    site = replace(site, ask=lambda do, arguments: None)
+    monkeypatch.setattr(views, "TEST_SECONDS", 0.0)
+    assert browser(site).post("/sinks/alerts/test").headers["location"].endswith("done=sent")
+    assert script(site).post("/api/v1/sinks/alerts/test").json()["acknowledged"] is None
+
+
+def test_what_a_sink_did_not_get_is_listed(site):
+    added(site)
+    asked = site.ask
+    missed = {
+        "undelivered": [{"seq": 7, "id": "a" * 32, "tries": 5, "reason": "<b>no</b>", "noted_at": 1}],
+        "gaps": [{"first": 8, "last": 1007, "count": 900, "reason": "too old", "noted_at": 1}],
+    }
+    shown = replace(site, ask=lambda do, arguments: missed if do == "sinks-failed" else asked(do, arguments))
+    text = browser(shown).get("/sinks/alerts").text
+    assert "8 to 1,007" in text and "900" in text and "&lt;b&gt;no" in text and f"/o/{'a' * 32}" in text
+
+
+def test_sinks_of_the_file_are_changed_there(site, tables, tmp_path):
+    (tmp_path / "hook.key").write_text(KEYS)
+    (tmp_path / "hook.key").chmod(0o600)
+    settings = {
+        "secrets": {"chat": {"file": "hook.key"}},
+        "sinks": {"chat": {"kind": "webhook", "url": {"secret": "chat"}}},
+    }
+    tables["now"] = read_tables(settings, tmp_path / "mmqjp.toml")
+    text = browser(site).get("/sinks/chat").text
+    assert "mmqjp sinks reload" in text and "Remove chat" not in text
+    assert browser(site).post("/sinks/chat/remove").status_code == 400
+    everything = text + browser(site).get("/sinks").text + script(site).get("/api/v1/sinks/chat").text
+    assert KEYS not in everything
+
+
+def test_an_unknown_sink_is_an_error(site):
+    assert browser(site).get("/sinks/none").status_code == 400
+    assert script(site).post("/api/v1/sinks/none/pause").json()["error"] == "no sink is named none"
+
+
+def test_getting_a_page_changes_nothing(site):
+    added(site)
+    for path in ("pause", "resume", "test", "replay", "remove"):
+        assert browser(site).get(f"/sinks/alerts/{path}").status_code in (404, 405)
+    assert stranger(site).post("/sinks/alerts/pause").status_code in (303, 401, 403)
+    assert script(site).get("/api/v1/sinks/alerts").json()["sink"]["state"] == "running"
