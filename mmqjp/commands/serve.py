@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import socket
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
+from mmqjp.backtest.process import SECONDS
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.interrupts import stopping
 from mmqjp.commands.manage_queries import client
 from mmqjp.commands.service import FreeMemory, run_service, service_log
 from mmqjp.commands.stream_options import StreamOptions, stream_options
+from mmqjp.service.backtest_question import BACKTEST
 from mmqjp.service.client import Client
 from mmqjp.service.log import Log, SharedLog
 from mmqjp.session import Session
@@ -120,6 +122,16 @@ def _for_a_service(given: StreamOptions) -> list[str]:
     return [*given.named_sources, *(name for name, value in others.items() if value is not None)]
 
 
+def _asking(client_that_waits: Callable[[float], Client]) -> Ask:
+    """Asks a service. It waits longer for a back-test, which takes its time."""
+    soon, later = client_that_waits(WAIT), client_that_waits(WAIT + SECONDS)
+
+    def ask(do: str, arguments: Mapping[str, Any]) -> Any:
+        return (later if do == BACKTEST else soon).ask(do, arguments)
+
+    return ask
+
+
 @dataclass(frozen=True)
 class Page:
     """Where and how the page is served."""
@@ -139,7 +151,7 @@ class Page:
         def nobody() -> Session:
             raise Failure(f"the store in {self.state} is not held any more; start mmqjp serve again")
 
-        asks = Client(self.state, nobody, WAIT).ask
+        asks = _asking(lambda wait: Client(self.state, nobody, wait))
         if stored_engine(self.state) == SPARK:
             with self._served(FilesReader(self.state), asks, log, stop, holds=True):
                 yield lambda: False
@@ -152,7 +164,7 @@ class Page:
         """Serves the page beside a service of another process, until Ctrl-C or SIGTERM."""
         from mmqjp.web.readers import FilesReader, SpoolReader
 
-        asks = client(self.state, WAIT).ask
+        asks = _asking(lambda wait: client(self.state, wait))
         log = SharedLog(service_log(log_form))
         reader: StoreReader = FilesReader(self.state) if stored_engine(self.state) == SPARK else SpoolReader(asks)
         with stopping() as stop, self._served(reader, asks, log, stop, holds=False):

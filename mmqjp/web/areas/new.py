@@ -10,10 +10,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import Field
 
 from common.errors import InputError
+from mmqjp.backtest.result import Backtest
+from mmqjp.backtest.text import a_day, novelty
+from mmqjp.service.backtest_question import BACKTEST
 from mmqjp.web.site import Site
 from mmqjp.web.templating import segment, with_query
 from mmqjp.web.views.check import LONGEST, Checked, check
 from mmqjp.web.views.starters import starters
+from mmqjp.web.views.trial import days_of
 from xscl import parse_script
 
 Do = Literal["check", "try", "subscribe"]
@@ -84,7 +88,9 @@ def router(site: Site) -> APIRouter:
             return page(request, **given)
         try:
             if do == "try":
-                return page(request, **given, trial=site.ask("backtest", {"text": text}))
+                trial = Backtest.from_dict(site.ask(BACKTEST, {"text": text}))
+                told = {"cost": novelty(trial.novelty), "a_day": a_day(trial), "days": days_of(trial)}
+                return page(request, **given, trial=trial, told=told)
             names = subscribed(text, add=add, backfill=backfill)
         except InputError as error:
             return page(request, 400, **given, error=str(error))
@@ -103,7 +109,7 @@ def router(site: Site) -> APIRouter:
     @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
     def backtest(given: QueryText) -> dict[str, Any]:
         parse_script(given.text)
-        found: dict[str, Any] = site.ask("backtest", {"text": given.text})
+        found: dict[str, Any] = site.ask(BACKTEST, {"text": given.text})
         return found
 
     return routes

@@ -123,3 +123,22 @@ def test_strangers_subscribe_to_nothing(site):
     elsewhere.headers["Sec-Fetch-Site"] = "cross-site"
     assert elsewhere.post("/new", data={"text": GOOD, "do": "subscribe"}).status_code == 403
     assert "fresh" not in names(site)
+
+
+@pytest.fixture
+def tried(site):
+    """What a back-test of GOOD over the documents of the engine gives, on the page and as JSON."""
+    page = browser(site).post("/new", data={"text": GOOD, "do": "try"})
+    return page, script(site).post("/api/v1/backtest", json={"text": GOOD}).json()
+
+
+def test_a_query_is_tried_on_what_is_kept(site, engine, tried):
+    page, found = tried
+    assert page.status_code == 200 and "Tried on what is kept" in page.text and "The latest" in page.text
+    assert (found["documents"], found["outputs"]) == (2, 1)
+    assert len(list(engine.outputs())) == 1 and "fresh" not in names(site)
+
+
+def test_a_query_that_finds_nothing_says_what_may_help(site):
+    page = browser(site).post("/new", data={"text": "FROM S//blog->b[./author = 'X'] PUBLISH x", "do": "try"})
+    assert "It finds nothing in them" in page.text and "lower-case" in page.text
