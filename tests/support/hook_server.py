@@ -1,0 +1,211 @@
+"""A real endpoint of webhooks on loopback, which misbehaves as told: it may even kill who sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import socketserver
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request that came whole. The names of headers are in lower case."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return self.headers["webhook-id"]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The ids of the outputs of the message."""
+        content: dict[str, Any] = json.loads(self.body)
+        return [output["id"] for output in content["outputs"]]
+
+
+@dataclass
+class Exchange:
+    """A request, and the connection to answer on."""
+
+    server: HookServer
+    request: Received
+    connection: socket.socket
+
+    def write(self, data: bytes) -> None:
+        self.connection.sendall(data)
+
+
+Behaviour = Callable[[Exchange], object]
+
+
+def answer(status: int, body: bytes = b"", **headers: str | int) -> Behaviour:
+    """Answers as HTTP wants it. Names of headers have `_` for `-`. What is answered with 2xx counts as taken."""
+
+    def behave(exchange: Exchange) -> None:
+        fields = {"Content_Length": len(body)} | headers
+        lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
+        if 200 <= status < 300:
+            exchange.server.note_taken(exchange.request)
+        exchange.write("\r\n".join([f"HTTP/1.1 {status} Status", *lines, "", ""]).encode() + body)
+
+    return behave
+
+
+def redirect(address: str, status: int = 307) -> Behaviour:
+    """Sends the client elsewhere."""
+    return answer(status, Location=address)
+
+
+def reset(exchange: Exchange) -> None:
+    """Breaks the connection off."""
+    exchange.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    exchange.connection.close()
+
+
+def hang(exchange: Exchange) -> None:
+    """Says nothing until the client has gone."""
+    exchange.connection.recv(1)
+
+
+def drip(exchange: Exchange) -> None:
+    """Sends a header byte by byte, without an end, until the client has gone."""
+    exchange.write(b"HTTP/1.1 200 OK\r\nX: ")
+    while not exchange.server.released.wait(0.02):
+        exchange.write(b"x")
+
+
+def flood(exchange: Exchange) -> None:
+    """Answers 200 with a body without an end, until the client has gone or has taken it (which it should not read)."""
+    exchange.server.note_taken(exchange.request)
+    exchange.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
+    while not exchange.server.released.is_set():
+        exchange.server.flooded += len(chunk)
+        exchange.write(chunk)
+
+
+def babble(exchange: Exchange) -> None:
+    """Answers something else than HTTP."""
+    exchange.write(b"220 mail.example ESMTP\r\n\r\n")
+
+
+def kill(exchange: Exchange) -> None:
+    """Kills who sends, which has sent all and gets no answer."""
+    exchange.server.kill()
+
+
+def taken_and_kill(exchange: Exchange) -> None:
+    """Takes the message, answers, and kills who sends at once: it may have read the answer or not."""
+    answer(200)(exchange)
+    exchange.server.kill()
+
+
+@dataclass
+class HookServer:
+    """Each request gets the next of the `script`, and once that is over, 200. `received` has all requests in order,
+    `taken` those that were answered with 2xx."""
+
+    port: int
+    script: list[Behaviour] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
+    taken: list[Received] = field(default_factory=list)
+    pid: int = 0
+    """The process that `kill` ends."""
+    kills_on_connection: bool = False
+    """Whether that is done as soon as it connects, before it has sent anything."""
+    flooded: int = 0
+    released: threading.Event = field(default_factory=threading.Event)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    def kill(self) -> None:
+        """Ends the process with SIGKILL."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def note_taken(self, request: Received) -> None:
+        with self._changed:
+            self.taken.append(request)
+            self._changed.notify_all()
+
+    def note_received(self, request: Received) -> Behaviour:
+        """Notes a request and returns what to do with it."""
+        with self._changed:
+            self.received.append(request)
+            self._changed.notify_all()
+            return self.script.pop(0) if self.script else answer(200)
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Waits until what came is as wanted."""
+        with self._changed:
+            assert self._changed.wait_for(done, PATIENCE), [len(self.received), len(self.taken), len(self.script)]
+
+    def taken_ids(self) -> list[str]:
+        """The ids of the outputs of all messages taken, in order."""
+        return [id for request in self.taken for id in request.outputs]
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    """Reads requests from a connection, one after the other."""
+
+    owner: HookServer
+
+    def handle(self) -> None:
+        with suppress(OSError, ValueError):  # the client has gone, as it may
+            if self.owner.kills_on_connection:
+                self.owner.kill()
+                return
+            while (request := self._read()) is not None:
+                self.owner.note_received(request)(Exchange(self.owner, request, self.connection))
+
+    def _read(self) -> Received | None:
+        start = self.rfile.readline().split()
+        if len(start) != 3:
+            return None
+        headers: dict[str, str] = {}
+        while line := self.rfile.readline().strip():
+            name, _, value = line.decode().partition(":")
+            headers[name.lower()] = value.strip()
+        length = int(headers.get("content-length", 0))
+        body = self.rfile.read(length)
+        return Received(start[1].decode(), headers, body) if len(body) == length else None
+
+
+@contextmanager
+def hook_server(*script: Behaviour, port: int = 0) -> Iterator[HookServer]:
+    """An endpoint until the end of the block."""
+    server = HookServer(port, list(script))
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", port), type("Handler", (_Handler,), {"owner": server})) as listener:
+        server.port = listener.server_address[1]
+        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.released.set()
+            listener.shutdown()
+            thread.join()

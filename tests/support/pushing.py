@@ -1,0 +1,134 @@
+"""A service that delivers to sinks, as a process that is killed and started again, with its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmqjp.session import Session
+from tests.support.places import ROOT
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up waiting."""
+
+SECRET = "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWU="
+"""What signs messages, in the form that Standard Webhooks give it."""
+
+QUERIES = "FROM S//a->x PUBLISH every; FROM S//a->x[. = '1'] PUBLISH odd"
+
+
+@dataclass
+class Pushing:
+    """A directory with the configuration, the documents and the state of a service. `speed` is that of its clock."""
+
+    path: Path
+    speed: int = 1
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    dropped: int = 0
+
+    def __post_init__(self) -> None:
+        (self.path / "drops").mkdir()
+        (self.path / "queries.xscl").write_text(QUERIES)
+        key = self.path / "hook.key"
+        key.write_text(SECRET)
+        key.chmod(0o600)
+        self.configure("")
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "sinks.toml"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    @property
+    def lines(self) -> Path:
+        return self.path / "lines.jsonl"
+
+    def configure(self, sinks: str) -> None:
+        """Writes the configuration: sinks that may use the secret `hook`."""
+        self.config.write_text(f'[secrets]\nhook = {{ file = "hook.key" }}\n{sinks}')
+
+    def drop(self, count: int) -> None:
+        """Lets documents come, of which each second one is for both queries."""
+        numbers = range(self.dropped, self.dropped + count)
+        self.dropped += count
+        rows = ({"id": f"d{n}", "time": 1_780_000_000_000_000 + n, "xml": f"<a>{n % 2}</a>"} for n in numbers)
+        file = self.path / "drops" / f"{numbers.start:06}.jsonl"
+        file.with_suffix(".tmp").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file.with_suffix(".tmp").rename(file)
+
+    def start(self, *options: object) -> subprocess.Popen[bytes]:
+        """Starts the service."""
+        command = [sys.executable, "-m", "tests.processes.hurried", self.speed, "--config", self.config, "stream"]
+        command += ["--engine", "duckdb", "--source", self.path / "drops", "--state", self.state]
+        command += ["--queries", self.path / "queries.xscl", "--output", self.lines, "--log", "json"]
+        command += ["--lateness", "INF", "--idle-after", "INF", "--max-ahead", "INF", "--batch-size", "5", *options]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen([*map(str, command)], stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT)
+        self.processes.append(process)
+        return process
+
+    def stop(self) -> None:
+        """Asks the service to end, which it must do well."""
+        process = self.processes[-1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0, self.log.read_text()
+
+    def wait_for_kill(self) -> None:
+        """Waits until the service has been killed."""
+        assert self.processes[-1].wait(PATIENCE) == -signal.SIGKILL, self.log.read_text()
+
+    def end(self) -> None:
+        """Kills what still runs."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def command(self, *arguments: object) -> str:
+        """What a command of mmqjp prints, which must succeed."""
+        command = [sys.executable, "-m", "mmqjp", "--config", self.config, *arguments, "--state", self.state]
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The events of a name in the log. A line that is being written is left out."""
+        text = self.log.read_text() if self.log.exists() else ""
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return [event for line in whole if line.startswith("{") and (event := json.loads(line))["event"] == name]
+
+    def committed(self, query: str = "%") -> list[str]:
+        """The ids of the outputs in the store, in order. The service must have ended."""
+        with Session("duckdb", state=self.state) as engine:
+            sql = f"SELECT id FROM outputs WHERE query LIKE '{query}' ORDER BY seq"
+            found: list[str] = engine.sql(sql, trusted=True)["id"].to_pylist()
+            return found
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """The rows of a question to the store. The service must have ended."""
+        with Session("duckdb", state=self.state) as engine:
+            found: list[dict[str, Any]] = engine.sql(sql, trusted=True).to_pylist()
+            return found
+
+    def files_with(self, secret: str) -> list[str]:
+        """The files of the state and the log that have a text, also encoded in some ways."""
+        forms = {secret.encode(), secret.encode().hex().encode(), secret.encode("utf-16-le")}
+        paths = [self.log, *(Path(found) / name for found, _, names in os.walk(self.state) for name in names)]
+        return [str(path) for path in paths if any(form in path.read_bytes() for form in forms)]
+
+
+def first_times(ids: list[str]) -> list[str]:
+    """The ids in the order in which they first came."""
+    return list(dict.fromkeys(ids))
