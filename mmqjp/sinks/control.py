@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from common.errors import InputError
 from mmqjp.sinks.definition import SinkDefinition, Start
 
-State = Literal["running", "waiting", "paused", "stopped", "broken"]
+State = Literal["running", "waiting", "paused", "stopped"]
 
 
 class UnknownSink(InputError, KeyError):
@@ -32,10 +32,10 @@ class SinkState:
     """The state of a sink. Times are microseconds since 1970.
 
     `state` is "running"; "waiting" for the next attempt at `next`, as the receiver is down or refuses a message, after
-    `tries` attempts; "paused" or "stopped", both until somebody resumes it; or "broken" if it cannot be opened.
-    `reason` is the last failure. `acked` is the number up to which it has all outputs, `behind` how many wanted ones
-    are left, and `behind_since` when the oldest of them was committed. `delivered` and `given_up` count outputs, and
-    `failed` attempts, since the service began. `in_file` says that it is defined in the configuration file.
+    `tries` attempts; or "paused" or "stopped", both until somebody resumes it. `reason` is the last failure. `acked` is
+    the number up to which it has all outputs, `behind` how many wanted ones are left, and `behind_since` when the
+    oldest of them was committed. `delivered` and `given_up` count outputs, and `failed` attempts, since the service
+    began. `in_file` says that it is defined in the configuration file.
     """
 
     name: str

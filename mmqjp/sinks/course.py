@@ -263,10 +263,6 @@ class Course:
         """Delivers again, at once."""
         self.state, self.next, self.reason, self._tries = "running", None, "", Tries()
 
-    def broken(self, reason: str) -> None:
-        """Notes that the sink cannot be opened."""
-        self.state, self.reason = "broken", reason
-
     def begin(self, acked: int, now: int) -> None:
         """Begins after another output. All that follows must be counted anew."""
         self.begun = now

@@ -64,13 +64,12 @@ class SinkManager:
         """Begins new sinks, and stores where. `random` gives numbers from 0 to 1."""
         self._engine, self._jobs, self._log, self._now = engine, jobs, log, now
         self._work = Work(engine, opener, jobs, self._tell, now, random)
-        self._stored = {name: value for name, value in engine.settings(SINK_PREFIX).items() if value != REMOVED}
+        kept = {key: value for key, value in engine.settings("sink").items() if value != REMOVED}
+        self._stored, tables = _with_prefix(SINK_PREFIX, kept), _with_prefix(DEFINITION_PREFIX, kept)
         self._noted_at = now()
         for definition in definitions:
             self._open(definition)
-        for name, value in engine.settings(DEFINITION_PREFIX).items():
-            if value == REMOVED:
-                continue
+        for name, value in tables.items():
             if name in self._work.courses:
                 self._tell(name, what="a live sink of this name gives way to that of the configuration file")
                 continue
@@ -301,3 +300,10 @@ class SinkManager:
             return newest
         found = self._engine.first_committed_from(start.time)
         return newest if found is None else found - 1
+
+
+def _with_prefix(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings whose keys have a prefix that begins with "sink", by the rest. The keys lack these
+    letters."""
+    rest = prefix.removeprefix("sink")
+    return {key.removeprefix(rest): value for key, value in settings.items() if key.startswith(rest)}

@@ -9,7 +9,7 @@ from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from mmqjp.sinks.backlog import Entry
 
-WANTED_AT_A_TIME, READ_AT_A_TIME = 500, 5_000
+WANTED_AT_A_TIME, READ_AT_A_TIME = 500, 2_500
 """So many wanted outputs are read between two batches, among so many."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol, cast
 
@@ -11,7 +11,6 @@ from feeds.times import Now
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.present.match import Match
-from mmqjp.present.read import MatchReader
 from mmqjp.session import Session
 from mmqjp.sinks.course import Course
 from mmqjp.sinks.definition import SinkDefinition
@@ -19,10 +18,11 @@ from mmqjp.sinks.group import Group
 from mmqjp.sinks.jobs import Event, Jobs
 from mmqjp.sinks.message import Message, Receiver, Verdict, down
 from mmqjp.sinks.refill import READ_AT_A_TIME, WANTED_AT_A_TIME, Cursor, with_times
+from mmqjp.sinks.showing import Showing
 from mmqjp.sinks.sink import MatchSink, Sink, TimedSink, Warn
 
-REFILLED_AT_A_TIME = 4
-"""So many sinks are refilled from the store between two batches."""
+REFILLED_AT_A_TIME, MOST_CURSORS = 2, 8
+"""So many sinks are refilled from the store between two batches, and so many readings are not begun anew each time."""
 
 MOST_NAMES = 10_000
 """It is remembered which sinks want the outputs of so many queries."""
@@ -48,7 +48,7 @@ class Work:
         self.courses: dict[str, Course] = {}
         self._engine, self._opener, self._jobs, self._tell = engine, opener, jobs, tell
         self._now, self._random = now, random
-        self._reader = MatchReader(engine, reasons=False)
+        self._showing = Showing(engine)
         self._open: dict[str, Receiver | Sink] = {}
         self._closing: dict[int, tuple[str, Receiver | Sink | None]] = {}
         self._running: dict[int, str] = {}
@@ -208,7 +208,7 @@ class Work:
             backlog.pass_over(self._end - 1)
             if course.job is None:
                 course.pass_on()
-        while len(self._cursors) > REFILLED_AT_A_TIME:
+        while len(self._cursors) > MOST_CURSORS:
             del self._cursors[next(iter(self._cursors))]
 
     def _read(self, job: int, after: int) -> list[Output] | None:
@@ -233,12 +233,12 @@ class Work:
         course.job = self._next_job
         self._running[course.job] = name
         if definition.is_push:
-            self._jobs.send(course.job, cast(Receiver, receiver), list(self._messages(name, groups)))
+            self._jobs.send(course.job, cast(Receiver, receiver), list(self._showing.messages(name, groups)))
             return
         outputs = [output for group in groups for output in group.outputs]
         shows = isinstance(receiver, MatchSink)
-        matches = self._reader.matches(outputs) if shows else (Match(output, ()) for output in outputs)
-        self._jobs.write(course.job, cast(Sink, receiver), list(matches))
+        matches = self._showing.matches(outputs) if shows else [Match(output, ()) for output in outputs]
+        self._jobs.write(course.job, cast(Sink, receiver), matches)
 
     def _receiver(self, course: Course) -> Receiver | Sink:
         name, definition = course.definition.name, course.definition
@@ -253,13 +253,6 @@ class Work:
 
                 self._open[name] = self._opener.file_sink(definition, position, warn)
         return self._open[name]
-
-    def _messages(self, name: str, groups: Iterable[Group]) -> Iterator[Message]:
-        groups = list(groups)
-        matches = self._reader.matches(output for group in groups for output in group.outputs)
-        for group in groups:
-            shown = tuple(islice(matches, len(group.outputs)))
-            yield Message(group.id, name, group.first, group.last, shown, group.more, group.opened)
 
     def test(self, name: str) -> None:
         """Begins to send a test message."""
