@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from json.encoder import encode_basestring as json_text
@@ -67,7 +67,7 @@ class FanOut:
         form = np.array([of_form[form] for form in of_answers], np.int64)
         starts: Ints = ends - np.array([len(one) for one in known], np.int64)
         self._low, self._high = (starts[form], ends[form]) if known else (form, form)
-        names = ("width", "appeared", "first_qid", "batch", "arrival", "first_seq", "t1", "answer")
+        names = ("width", "appeared", "first_qid", "batch", "arrival", "first_seq", "t0", "t1", "answer")
         self._column = {name: answers[name].to_numpy() for name in names}
         self._group = self._column["t1"] if by_time else self._column["first_seq"]
         self._order = self._places(by_time=by_time)
@@ -185,6 +185,11 @@ class FanOut:
             given[group] = count
         return seq
 
+    def t0(self, places: Ints) -> Ints:
+        """Returns the t0 of answers."""
+        found: Ints = self._column["t0"][places]
+        return found
+
     @property
     def members(self) -> Members:
         """The members of all forms."""
@@ -255,6 +260,25 @@ class OutputChunk:
         """Returns those with a lesser number."""
         earlier = self._seq < seq
         return OutputChunk(self._fan_out, self._answer[earlier], self._member[earlier], self._seq[earlier])
+
+    def by_query(self) -> dict[str, tuple[int, int]]:
+        """Returns, by query, how many outputs there are and the least of their t0."""
+        members, place = np.unique(self._member, return_inverse=True)
+        counts = np.bincount(place, minlength=len(members)).tolist()
+        least = np.full(len(members), np.iinfo(np.int64).max)
+        np.minimum.at(least, place, self._fan_out.t0(self._answer))
+        found: dict[str, tuple[int, int]] = {}
+        for member, count, t0 in zip(members.tolist(), counts, least.tolist(), strict=True):
+            name = self._fan_out.members.names[member]
+            before, earliest = found.get(name, (0, t0))
+            found[name] = before + count, min(t0, earliest)
+        return found
+
+    def of_queries(self, names: Container[str]) -> OutputChunk:
+        """Returns those of some queries."""
+        members, place = np.unique(self._member, return_inverse=True)
+        wanted = np.array([self._fan_out.members.names[member] in names for member in members.tolist()], bool)[place]
+        return OutputChunk(self._fan_out, self._answer[wanted], self._member[wanted], self._seq[wanted])
 
     def _rows(self) -> Iterator[tuple[int, int, int]]:
         return zip(self._answer.tolist(), self._member.tolist(), self._seq.tolist(), strict=True)

@@ -17,6 +17,7 @@ from mmqjp.sinks.definition import SinkDefinition
 from mmqjp.sinks.group import Group
 from mmqjp.sinks.jobs import Event, Jobs
 from mmqjp.sinks.message import Message, Receiver, Verdict, down
+from mmqjp.sinks.offering import offer
 from mmqjp.sinks.refill import READ_AT_A_TIME, WANTED_AT_A_TIME, Cursor, with_times
 from mmqjp.sinks.showing import Showing
 from mmqjp.sinks.sink import MatchSink, Sink, TimedSink, Warn
@@ -126,10 +127,7 @@ class Work:
 
     def _offer(self, outputs: Sequence[Output], end: int) -> None:
         if len(outputs) == end - self._end:
-            committed_at = self._engine.committed_at
-            for output in outputs:
-                for course in self._courses_wanting(output.query):
-                    course.backlog.offer(output, committed_at)
+            offer(self.courses.values(), outputs, self._engine.committed_at)
             return
         for output, committed_at in self._since(self._end - 1):
             for course in self._courses_wanting(output.query):
