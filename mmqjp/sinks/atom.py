@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
-from common.whole_file import whole_file
+from common.whole_file import drafts, whole_file
 from feeds.times import Now, now_us
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
@@ -45,12 +45,16 @@ class AtomSink:
         self._archives: set[int] = set()
 
     def prepare(self, pending: Pending) -> bool:
-        """Reads the files that are there, and makes an empty feed if there is none. Raises OSError."""
+        """Reads the files that are there, removes those that a killed process left, and makes an empty feed if there is
+        none. Raises OSError."""
         path = self._options.path / FEED
         if self._entries is not None and path.exists():
             return False
         if not self._options.path.is_dir():
             self._options.path.mkdir()
+        for draft in drafts(self._options.path):
+            if draft.name.startswith((f".{FEED}.", ".archive-")):
+                draft.unlink(missing_ok=True)
         found = (_ARCHIVE.fullmatch(one.name) for one in self._options.path.iterdir())
         self._archives = {int(one[1]) for one in found if one is not None}
         if path.exists():

@@ -19,8 +19,9 @@ MOST_KNOWN, MOST_CHARACTERS = 2_000, 8 << 20
 class Showing:
     """Looks up the documents of outputs, some together, and remembers the last ones."""
 
-    def __init__(self, engine: Session) -> None:
-        self._reader = MatchReader(engine, reasons=False)
+    def __init__(self, engine: Session, *, reasons: bool = False) -> None:
+        """With `reasons`, also finds out why."""
+        self._reader = MatchReader(engine, reasons=reasons)
         self._known: dict[int, Match] = {}
         self._size = 0
 

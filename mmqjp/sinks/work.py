@@ -49,7 +49,7 @@ class Work:
         self.courses: dict[str, Course] = {}
         self._engine, self._opener, self._jobs, self._tell = engine, opener, jobs, tell
         self._now, self._random = now, random
-        self._showing = Showing(engine)
+        self._showing, self._explaining = Showing(engine), Showing(engine, reasons=True)
         self._open: dict[str, Receiver | Sink] = {}
         self._closing: dict[int, tuple[str, Receiver | Sink | None]] = {}
         self._running: dict[int, str] = {}
@@ -231,7 +231,9 @@ class Work:
         course.job = self._next_job
         self._running[course.job] = name
         if definition.is_push:
-            self._jobs.send(course.job, cast(Receiver, receiver), list(self._showing.messages(name, groups)))
+            # Mails are for people, who want to know why.
+            showing = self._explaining if definition.kind == "mail" else self._showing
+            self._jobs.send(course.job, cast(Receiver, receiver), list(showing.messages(name, groups)))
             return
         outputs = [output for group in groups for output in group.outputs]
         shows = isinstance(receiver, MatchSink)

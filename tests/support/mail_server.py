@@ -22,6 +22,8 @@ class MailServer:
     encrypted: list[bool] = field(default_factory=list)
     answers: dict[str, str] = field(default_factory=dict)
     """What is answered to a recipient, or to `DATA`."""
+    directory: Path | None = None
+    """Where mails are written to, if anywhere."""
 
     async def handle_RCPT(  # noqa: N802  # as aiosmtpd calls it
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
@@ -38,6 +40,8 @@ class MailServer:
             self.mails.append((str(envelope.mail_from), list(envelope.rcpt_tos), envelope.content))
             at_once = server.transport is not None and server.transport.get_extra_info("sslcontext") is not None
             self.encrypted.append(at_once or session.ssl is not None)
+            if self.directory is not None:
+                (self.directory / f"{len(self.mails)}.eml").write_bytes(envelope.content)
         return answer or "250 OK"
 
     def authenticate(
@@ -63,10 +67,10 @@ class _Controller(Controller):
 
 @contextmanager
 def mail_server(
-    certificate: Path | None = None, *, at_once: bool = False, auth: bool = False, port: int = 0
+    certificate: Path | None = None, *, at_once: bool = False, auth: bool = False, directory: Path | None = None
 ) -> Iterator[MailServer]:
     """A server that runs until the end of the block. With a certificate it speaks TLS, `at_once` or after STARTTLS."""
-    found = MailServer()
+    found = MailServer(directory=directory)
     tls = None
     if certificate is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,7 +78,7 @@ def mail_server(
     controller = _Controller(
         found,
         hostname="127.0.0.1",
-        port=port,
+        port=0,
         ssl_context=tls if at_once else None,
         tls_context=None if at_once else tls,
         require_starttls=tls is not None and not at_once,
