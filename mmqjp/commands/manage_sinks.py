@@ -20,12 +20,11 @@ from mmqjp.commands.sinks_listing import print_failed, print_sink, print_sinks
 from mmqjp.commands.toml_values import table_of
 from mmqjp.service.client import POLL, Client
 from mmqjp.service.offline_sinks import run_offline
-from mmqjp.service.sink_commands import SINKS, changed, read_live
-from mmqjp.sinks.definition import SinkDefinition, read_start
-from mmqjp.sinks.keys import BadSink
+from mmqjp.service.sink_changes import add_sink, set_sink
+from mmqjp.service.sink_commands import SINKS, read_live
+from mmqjp.sinks.definition import read_start
 from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.message import Message, Verdict
-from mmqjp.sinks.options import named_secrets
 from mmqjp.sinks.secrets import Secrets, make_secret
 from mmqjp.state.ownership import is_held
 
@@ -102,9 +101,7 @@ def add(name: str, keys: tuple[str, ...], start: str | None, state: Path, wait: 
     table = table_of(keys)
     if start is not None:
         table["from"] = start
-    asks = _client(state, wait)
-    _check(asks, read_live(state, name, table))
-    asks.ask("sinks-add", {"name": name, "table": table})
+    add_sink(_client(state, wait).ask, state, name, table)
     click.echo(f"{name}: added")
 
 
@@ -119,12 +116,7 @@ def set_keys(name: str, keys: tuple[str, ...], state: Path, wait: float) -> None
     Example:
       mmqjp sinks set alerts wait=5min queries= --state state/
     """
-    table = table_of(keys, empty=True)
-    asks = _client(state, wait)
-    known = asks.ask(SINKS, {"name": name})
-    if known["file"] is None:
-        _check(asks, read_live(state, name, changed(known["definition"], table)))
-    asks.ask("sinks-set", {"name": name, "table": table})
+    set_sink(_client(state, wait).ask, state, name, table_of(keys, empty=True))
     click.echo(f"{name}: changed")
 
 
@@ -265,16 +257,6 @@ def reload(state: Path, wait: float) -> None:
 def _client(state: Path, wait: float) -> Client:
     tables = tables_of(click.get_current_context())
     return client(state, wait, run_sinks=partial(run_offline, state, tables))
-
-
-def _check(asks: Client, definition: SinkDefinition) -> None:
-    """Raises BadSink if a definition names secrets that are not known. Then nothing of it is written anywhere, should
-    somebody have given the secret itself."""
-    if names := named_secrets(definition.options):
-        known = asks.ask("sinks-secrets", {})
-        if any(secret.name not in known for secret in names):
-            told = ", ".join(known) or "none"
-            raise BadSink(f"a secret is named that is not known (known: {told}); mmqjp sinks secret makes one")
 
 
 def _tested_by_service(asks: Client, name: str, wait: float) -> str:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from common.errors import InputError
+from mmqjp.service.sink_changes import add_sink, set_sink
 from mmqjp.web.site import Link, Site
 from mmqjp.web.templating import segment, with_query
 from mmqjp.web.views.sinks import SinkRow, SinkView, sink_rows, sink_view, try_sink
@@ -91,7 +92,7 @@ def router(site: Site) -> APIRouter:
         table |= {"wait": wait.strip()} if wait.strip() else {}
         table |= {"secret": [secret]} if secret else {}
         try:
-            site.ask("sinks-add", {"name": name.strip(), "table": table})
+            add_sink(site.ask, site.state, name.strip(), table)
         except InputError as error:
             return listed(request, 400, name=name, url=url, queries=queries, wait=wait, secret=secret, error=str(error))
         return back(name.strip(), "added")
@@ -149,7 +150,8 @@ def _add_api(routes: APIRouter, site: Site) -> None:
 
     @routes.post("/api/v1/sinks", tags=["sinks"], summary="Add a sink")
     def add(new: NewSink) -> SinkRow:
-        return change("sinks-add", {"name": new.name, "table": new.table})
+        add_sink(site.ask, site.state, new.name, new.table)
+        return sink_view(site, new.name).sink
 
     @routes.get("/api/v1/sinks/{name}", tags=["sinks"], summary="Show a sink, and what it did not get")
     def sink(name: str, response: Response) -> SinkView:
@@ -158,7 +160,8 @@ def _add_api(routes: APIRouter, site: Site) -> None:
 
     @routes.patch("/api/v1/sinks/{name}", tags=["sinks"], summary="Change keys of a sink; null is the default")
     def set_keys(name: str, table: dict[str, Any]) -> SinkRow:
-        return change("sinks-set", {"name": name, "table": table})
+        set_sink(site.ask, site.state, name, table)
+        return sink_view(site, name).sink
 
     @routes.post("/api/v1/sinks/{name}/pause", tags=["sinks"], summary="Pause a sink")
     def pause(name: str) -> SinkRow:
