@@ -25,8 +25,9 @@ MOST_ROWS, STEPS_FOR_A_ROW = 5_000, 50
 """At most so many bindings of a document are looked at in a join: one with more is left out. Each counts as so many
 steps, because it is kept in memory."""
 
-FOR_HINTS = 100
-"""In so many of the documents that come furthest it is looked up what may be meant by a stage that matches none."""
+FOR_HINTS, MOST_BYTES_FOR_HINTS = 100, 256 << 10
+"""In so many of the documents that come furthest it is looked up what may be meant by a stage that matches none. Larger
+ones are looked into alone."""
 
 CHARACTERS_PER_STEP = 256
 
@@ -89,14 +90,15 @@ class BlockTrial:
             return
         try:
             found = list(self._found(record, take))
-            reached = len(self._parts) if found else reached_of(self._parts, record.tree)
+            reached = len(self._parts) if found else reached_of(self._parts, record.tree, take)
         except TooLong:
             self.left_out += 1
             return
         self.rows += found
         if reached > max(self._reached, default=0):
             self._sample.clear()
-        if not found and reached >= max(self._reached, default=0) and len(self._sample) < FOR_HINTS:
+        is_fit = not self._sample or (record.tree.size <= MOST_BYTES_FOR_HINTS and len(self._sample) < FOR_HINTS)
+        if not found and reached >= max(self._reached, default=0) and is_fit:
             self._sample.append(record.tree)
         self._reached[reached] += 1
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from mmqjp.explain.block_stages import Stage, stages
 from mmqjp.explain.sample import TooLong, applied, elements, matches, texts
 from mmqjp.text import printable_line, printable_text
-from xpath_stage.binder import Part
+from xpath_stage.binder import Part, Take
 from xpath_stage.names import split_name
 from xpath_stage.parse import ParsedDocument
 from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Or, Rel, Step
@@ -78,14 +78,14 @@ def hint_of(stage: Stage, builder: PatternBuilder, trees: Sequence[ParsedDocumen
     return _Hints(builder, trees).of(stage)
 
 
-def reached_of(parts: Sequence[Part], tree: ParsedDocument) -> int:
-    """How many of the stages a document matches: they get stricter."""
-    if matches(parts[-1], tree):
+def reached_of(parts: Sequence[Part], tree: ParsedDocument, take: Take | None = None) -> int:
+    """How many of the stages a document matches: they get stricter. `take` is that of `matches`."""
+    if matches(parts[-1], tree, take):
         return len(parts)
     low, high = 0, len(parts) - 1
     while low < high:
         middle = (low + high) // 2
-        if matches(parts[middle], tree):
+        if matches(parts[middle], tree, take):
             low = middle + 1
         else:
             high = middle

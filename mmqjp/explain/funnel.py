@@ -19,11 +19,17 @@ from xscl.algebra.mirror import Mirror, mirror_of, needed
 from xscl.algebra.normal import Conjunct, JoinOp, Side, Term, variables_of
 from xscl.algebra.pattern import PatternNode, naming
 
-STEPS, STEPS_FOR_A_DOCUMENT = 20_000_000, 300_000
-"""How many steps a funnel takes, about as many microseconds, and how many in one document."""
+STEPS, LEAST_STEPS, STEPS_FOR_A_DOCUMENT = 6_000_000, 300_000, 300_000
+"""How many steps all funnels of a question take, about as many microseconds; how many one takes at least; and how many
+are taken in one document."""
 
 Rank = tuple[int, ...]
 """How far documents come: into which input of a join or the join itself, and there to which stage."""
+
+
+def steps_for(funnels: int) -> int:
+    """Returns how many steps each of so many funnels takes."""
+    return max(STEPS // max(funnels, 1), LEAST_STEPS)
 
 
 class Exhausted(Exception):
@@ -93,7 +99,7 @@ class Funnel:
     """Looks at documents for a query. With `selects`, what it SELECTs and tells once is bound, too."""
 
     def __init__(self, query: ReadableQuery, *, selects: bool = False, steps: int = STEPS) -> None:
-        self._query, self._work = query, _Work(steps)
+        self._query, self._steps, self._work = query, steps, _Work(steps)
         self._trials: dict[tuple[int, PatternNode], BlockTrial] = {}
         self._incomplete = False
         normal = query.normal
@@ -122,7 +128,7 @@ class Funnel:
 
     def result(self) -> FunnelResult:
         """Returns what it found. The steps for the joins are counted anew."""
-        self._work.left, self._work.here = max(self._work.left, STEPS), STEPS
+        self._work.left, self._work.here = self._steps, self._steps
         try:
             found = self._best(self._top)
         except (Exhausted, TooLong):

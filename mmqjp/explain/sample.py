@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from feeds.document import Document, Reject
-from xpath_stage.binder import Part, each_binding
+from xpath_stage.binder import Part, Take, each_binding
 from xpath_stage.parse import DocumentError, ParsedDocument, parse_document
 from xscl.algebra.functions import derive
 from xscl.algebra.pattern import PatternNode
@@ -83,9 +83,9 @@ def in_turns(sources: Iterable[Iterable[T]]) -> Iterator[T]:
         left = going
 
 
-def matches(part: Part, tree: ParsedDocument) -> bool:
-    """Whether a pattern that binds nothing matches a document. Raises TooLong."""
-    return any(True for _ in each_binding(part, tree, {}, _counter()))
+def matches(part: Part, tree: ParsedDocument, take: Take | None = None) -> bool:
+    """Whether a pattern that binds nothing matches a document. Raises TooLong, unless it is `take` that counts."""
+    return any(True for _ in each_binding(part, tree, {}, take or _counter()))
 
 
 def texts(pattern: PatternNode, tree: ParsedDocument) -> Iterator[str]:

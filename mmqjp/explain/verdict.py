@@ -13,7 +13,7 @@ from mmqjp.answers.residual import text_of_operand
 from mmqjp.answers.telling import Key, key_of
 from mmqjp.documents.record import Record
 from mmqjp.explain.block_rows import Row
-from mmqjp.explain.funnel import Funnel, FunnelResult
+from mmqjp.explain.funnel import STEPS, Funnel, FunnelResult
 from mmqjp.explain.funnel_stage import Kind, Stage
 from mmqjp.explain.readable import ReadableQuery
 from mmqjp.queries.identity import choice_of
@@ -76,12 +76,12 @@ def orders(documents: Sequence[Record], blocks: int) -> Iterator[tuple[Record | 
                 yield found
 
 
-def verdict(query: Subscription, readable: ReadableQuery, documents: Sequence[Record]) -> Verdict:
-    """Returns what a query makes of documents, one for each block."""
+def verdict(query: Subscription, readable: ReadableQuery, documents: Sequence[Record], steps: int = STEPS) -> Verdict:
+    """Returns what a query makes of documents, one for each block. To find that takes about so many steps at most."""
     placed = tuple(documents)
     if (unseen := _unseen(query, documents)) is not None:
         return Verdict(query, placed, *unseen, rank=(-1,))
-    funnel = Funnel(readable, selects=True)
+    funnel = Funnel(readable, selects=True, steps=steps)
     for block, record in enumerate(documents):
         funnel.look(record, (block,))
     result = funnel.result()
@@ -93,9 +93,11 @@ def verdict(query: Subscription, readable: ReadableQuery, documents: Sequence[Re
 
 def of_result(query: Subscription, documents: tuple[Record | None, ...], result: FunnelResult) -> Verdict:
     """Returns the verdict of what a funnel found that has no rows."""
-    failed = result.failed
-    if result.left_out or result.incomplete or failed is None:
+    failed, is_alone = result.failed, None not in documents
+    if result.incomplete or failed is None or (is_alone and result.left_out):
         what = "a document is too large to search, or has too many bindings"
+        if not is_alone:
+            what = "there is too much to look at in the kept documents: name the other one, too"
         return Verdict(query, documents, "too large", "", what, "", result.stages, (), result.rank, result)
     stages = result.stages[: result.stages.index(failed) + 1]
     return Verdict(

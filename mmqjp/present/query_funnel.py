@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mmqjp.documents.record import Record
-from mmqjp.explain.funnel import Funnel
+from mmqjp.explain.funnel import Funnel, steps_for
 from mmqjp.explain.funnel_stage import Stage
 from mmqjp.present.kept_documents import Kept
 from mmqjp.present.known_queries import Known, known_queries
@@ -74,7 +74,7 @@ def query_funnel(select: Select, name: str, most: int = MOST_DOCUMENTS) -> Query
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)
     kept = Kept(select, {block.stream for one in known for block in one.readable.blocks}, most)
-    looking = [_Looking(one, Funnel(one.readable)) for one in known]
+    looking = [_Looking(one, Funnel(one.readable, steps=steps_for(len(known)))) for one in known]
     for record in kept.records():
         for one in looking:
             one.look(record)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from feeds.dates import iso_utc
+from mmqjp.explain.funnel import steps_for
 from mmqjp.explain.verdict import orders, verdict
 from mmqjp.present.known_queries import MOST_NAMES, known_queries
 from mmqjp.present.named_documents import named_document
@@ -37,10 +38,10 @@ def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
     whole = [one for one in known if len(one.readable.blocks) == len(records)]
     if not whole:
         return with_kept(select, name, [one for one in known if len(one.readable.blocks) > len(records)], records)
+    tries = [(one, order) for one in whole for order in orders(records, len(records))]
     found = [
-        verdict(one.query, one.readable, [record for record in order if record is not None])
-        for one in whole
-        for order in orders(records, len(records))
+        verdict(one.query, one.readable, [record for record in order if record is not None], steps_for(len(tries)))
+        for one, order in tries
     ]
     return shown_verdict(select, name, found)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mmqjp.documents.record import Record
-from mmqjp.explain.funnel import Funnel
+from mmqjp.explain.funnel import Funnel, steps_for
 from mmqjp.explain.verdict import MOST_LISTED, Verdict, of_result, orders, verdict
 from mmqjp.present.kept_documents import Kept
 from mmqjp.present.known_queries import Known
@@ -48,12 +48,14 @@ def with_kept(select: Select, name: str, known: Sequence[Known], records: Sequen
         text = known[0].query.text
         return WhyNot(name, "output", what, text=text, items=items_of(records), outputs=tuple(stored[:MOST_LISTED]))
     found: list[tuple[Verdict, Known]] = []
-    tries: list[_Try] = []
+    placed: list[tuple[Known, tuple[Record | None, ...]]] = []
     for one in known[:MOST_QUERIES_TRIED]:
         if one.query.sees([at for record in records for at in record.appeared]):
-            tries += (_begun(one, placed) for placed in orders(records, len(one.readable.blocks)))
+            placed += ((one, places) for places in orders(records, len(one.readable.blocks)))
         else:
             found.append((verdict(one.query, one.readable, records), one))
+    steps = steps_for(len(placed))
+    tries = [_begun(one, places, steps) for one, places in placed]
     streams = {block.stream for one in tries for block in one.known.readable.blocks}
     kept = Kept(select, streams, MOST_KEPT)
     for record in kept.records() if tries else ():
@@ -65,7 +67,8 @@ def with_kept(select: Select, name: str, known: Sequence[Known], records: Sequen
             found.append((of_result(query, one_try.placed, result), one_try.known))
             continue
         choices = {row.docids: row.documents for row in result.rows}
-        verdicts = [verdict(query, one_try.known.readable, some) for some in islice(choices.values(), MOST_TRIED)]
+        some = islice(choices.values(), MOST_TRIED)
+        verdicts = [verdict(query, one_try.known.readable, one, steps_for(MOST_TRIED)) for one in some]
         return replace(shown_verdict(select, name, verdicts), tried=kept.read)
     best, of = max(found, key=lambda pair: pair[0].rank)
     return WhyNot(
@@ -83,8 +86,8 @@ def with_kept(select: Select, name: str, known: Sequence[Known], records: Sequen
     )
 
 
-def _begun(known: Known, placed: tuple[Record | None, ...]) -> _Try:
-    funnel = Funnel(known.readable)
+def _begun(known: Known, placed: tuple[Record | None, ...], steps: int) -> _Try:
+    funnel = Funnel(known.readable, steps=steps)
     for block, record in enumerate(placed):
         if record is not None:
             funnel.look(record, (block,))
@@ -103,6 +106,6 @@ def _nearest(best: Verdict, one: Known) -> tuple[Near, ...]:
     for documents in islice(chosen.values(), MOST_NEAREST):
         said = best
         if len(documents) == len(one.readable.blocks):
-            said = verdict(one.query, one.readable, documents)
+            said = verdict(one.query, one.readable, documents, steps_for(MOST_NEAREST))
         found.append(Near(items_of(documents), said.kind, said.part, said.message, said.hint))
     return tuple(found)

@@ -27,6 +27,9 @@ LOGGED = ("sql", "id", "query", "documents")
 MOST_ROWS, MOST_BYTES = 100_000, 256 << 20
 """A question asks for no more at once, so that it cannot exhaust the memory of the service."""
 
+MOST_DOCUMENTS = 20
+"""So many documents may be named in a question."""
+
 Look = Callable[[Select, Mapping[str, Any]], object]
 
 
@@ -78,6 +81,8 @@ def _why_not(select: Select, arguments: Mapping[str, Any]) -> object:
     documents = arguments.get("documents") or []
     if not isinstance(documents, list) or not all(isinstance(one, str) for one in documents):
         raise BadQuestion("the documents of the question are no list of texts")
+    if len(documents) > MOST_DOCUMENTS:
+        raise BadQuestion(f"{len(documents)} documents are named, and {MOST_DOCUMENTS} are looked at")
     name = text_of(arguments, "query")
     return (why_not(select, name, documents) if documents else query_funnel(select, name)).to_dict()
 

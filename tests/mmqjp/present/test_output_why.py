@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 
 from feeds.document import Document
+from join_stage.joiner import PLANS
+from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.explain.operands import Operand
 from mmqjp.explain.reasons import Reason, Timing
 from mmqjp.present import output_why
@@ -17,6 +20,7 @@ from mmqjp.present.facts import UNKNOWN, filters, plain, timings, why
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
 from mmqjp.session import Session
 from mmqjp.tables.lookup import Select, quoted
+from tests.support.places import DATA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,6 +150,25 @@ def test_a_filter_without_conditions_has_an_empty_reason():
 def test_texts_are_quoted_as_they_are(text: str):
     with Session("duckdb") as engine:
         assert engine.sql(f"SELECT {quoted(text)} AS t")["t"].to_pylist() == [text]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_all_plans_say_the_same(plan: str, duckdb_whys: Callable[[], list[object]]):
+    with Session("duckdb", plan=plan) as engine:
+        chain(engine)
+        assert [why_output(select_of(engine), output.id).to_dict() for output in engine.outputs()] == duckdb_whys()
+
+
+@pytest.mark.parametrize("version", [1, 3, 4, 5, 6])
+def test_outputs_of_earlier_stores_are_told(tmp_path: Path, version: int):
+    with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
+        connection.execute((DATA / f"store_v{version}.sql").read_text("utf-8"))
+    with Session("duckdb", state=tmp_path) as engine:
+        outputs = list(engine.outputs())
+        assert outputs
+        for output in outputs:
+            for asked in (output.id, str(output.seq)):
+                assert why_output(select_of(engine), asked).match.output == output
 
 
 def test_spark_says_the_same(spark: SparkSession, tmp_path: Path, duckdb_whys: Callable[[], list[object]]):
