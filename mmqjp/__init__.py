@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from join_stage.store.reading import QuestionInterrupted, QuestionRefused
     from join_stage.store.spark.java import JavaNotFound
     from mmqjp.answers.output import Output
-    from mmqjp.engine import Engine
+    from mmqjp.present.output_why import NoOutput
     from mmqjp.queries.changes import NameTaken, PublishCycle, UnknownQuery
+    from mmqjp.shown_engine import Engine
     from mmqjp.state.ownership import InUse
     from templates.catalog import TooManyChains
     from xpath_stage.limits import Limits
@@ -31,6 +32,7 @@ __all__ = [
     "Limits",
     "MmqjpError",
     "NameTaken",
+    "NoOutput",
     "OperationalError",
     "OtherSession",
     "OutOfMemory",
@@ -50,7 +52,7 @@ __all__ = [
 
 _MODULES = {
     "Document": "feeds.document",
-    "Engine": "mmqjp.engine",
+    "Engine": "mmqjp.shown_engine",
     "InUse": "mmqjp.state.ownership",
     "InputError": "common.errors",
     "InvalidValue": "common.errors",
@@ -58,6 +60,7 @@ _MODULES = {
     "Limits": "xpath_stage.limits",
     "MmqjpError": "common.errors",
     "NameTaken": "mmqjp.queries.changes",
+    "NoOutput": "mmqjp.present.output_why",
     "OperationalError": "common.errors",
     "OtherSession": "join_stage.store.protocol",
     "OutOfMemory": "join_stage.store.protocol",

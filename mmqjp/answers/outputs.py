@@ -31,6 +31,15 @@ class OutputStream(Iterable[Output]):
     def __init__(self, chunks: Callable[[], Iterator[Chunk]]) -> None:
         self.chunks = chunks
         """Makes the outputs, some at a time."""
+        self.html: Callable[[], str | None] = lambda: None
+        """Makes what a notebook shows; None for the text of `repr`."""
+
+    def __repr__(self) -> str:
+        found = [repr(output) for output in islice(self, SHOWN + 1)]
+        return f"[{', '.join([*found[:SHOWN], *(['more'] if len(found) > SHOWN else [])])}]"
+
+    def _repr_html_(self) -> str | None:
+        return self.html()
 
     def __iter__(self) -> Iterator[Output]:
         for chunk in self.chunks():

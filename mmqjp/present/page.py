@@ -9,7 +9,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any, BinaryIO
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from mmqjp.present.facts import values, why
@@ -34,13 +34,18 @@ def write_page_rows(header: Iterable[str], rows: Iterable[Iterable[str]], title:
     _write("rows.html", {"header": list(header), "rows": rows, "title": title}, out)
 
 
-def _write(template: str, context: Mapping[str, Any], out: BinaryIO) -> None:
+def _write(name: str, context: Mapping[str, Any], out: BinaryIO) -> None:
     style = files("mmqjp.present").joinpath("templates/page.css").read_text("utf-8")
     # The policy lets the browser use this style and nothing else, whatever a title might smuggle in.
     digest = b64encode(sha256(style.encode()).digest()).decode()
     styled = {"style": Markup(style), "style_digest": digest}  # our own file
-    for part in _environment().get_template(template).generate(**context, **styled):
+    for part in template(name).generate(**context, **styled):
         out.write(part.encode())
+
+
+def template(name: str) -> Template:
+    """Returns one of the templates of this package, in which all texts are escaped."""
+    return _environment().get_template(name)
 
 
 @cache

@@ -7,7 +7,7 @@ import json
 import sys
 
 from feeds.document import Document
-from mmqjp import Engine
+from mmqjp.engine import Engine
 
 START = 1_767_225_600_000_000
 

@@ -1,0 +1,112 @@
+"""The engine that users import: what it returns shows itself in notebooks, and it explains queries and outputs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from feeds.document import Document, Reject
+from mmqjp import engine
+from mmqjp.answers.outputs import SHOWN, Outputs, OutputStream
+from mmqjp.session import Session
+
+WIDTH = 100
+"""The characters of a line of text that explains."""
+
+_Stream = TypeVar("_Stream", bound=OutputStream)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A text, and how a notebook shows it. Printed, it is the text."""
+
+    text: str
+    html: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+class Engine(engine.Engine):
+    __doc__ = engine.Engine.__doc__
+
+    def process(self, documents: Iterable[Document | Reject]) -> Outputs:
+        """Processes a batch of documents and returns the outputs that it completes, in the order of output lines. A
+        notebook shows them with their documents.
+
+        A document that is refused becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger
+        "mmqjp" gets a warning. The batch is committed whole or not at all. Raises StoreError, OutOfMemory if the batch
+        is too large, and whatever iterating `documents` raises.
+        """
+        return self._shown(super().process(documents), lambda outputs: len(outputs))
+
+    def outputs(self, after: int = -1) -> OutputStream:
+        """Returns an iterable of the stored outputs whose `seq` is greater than `after`, in the order of `seq`. A
+        notebook shows them with their documents.
+
+        A consumer that remembers the last `seq` can resume from it, also after a restart. Raises StoreError.
+        """
+        return self._shown(super().outputs(after), lambda _: self.last_seq - after)
+
+    def explain(self, name: str) -> Explanation:
+        """Returns how the queries of a name are run and what they share: a text, which a notebook shows with a picture
+        of their join graphs. Raises UnknownQuery if there is none, and StoreError."""
+        from mmqjp.explain.estimates import estimates
+        from mmqjp.explain.explanation import CostInfo, explanation
+        from mmqjp.explain.join_graph import join_graphs
+        from mmqjp.present.notebook import explanation_html
+        from mmqjp.queries.changes import UnknownQuery
+
+        session = self._session()
+        queries = session.registry.named(name)
+        if not queries:
+            raise UnknownQuery(name)
+        lines = list(explanation(session.registry, [name], self._plan, CostInfo(estimates(session), session.costs())))
+        picture = join_graphs([(name, query.text) for query in queries])
+        return Explanation("\n".join(lines).rstrip(), explanation_html(lines, picture))
+
+    def why(self, id: str | int) -> Explanation:
+        """Returns why an output came about, given its id, a beginning of it that no other has, or its number (`seq`).
+        Raises NoOutput if there is no such output, and StoreError."""
+        from rich.console import Console
+
+        from mmqjp.present.notebook import why_html
+        from mmqjp.present.output_why import why_output
+        from mmqjp.present.times import Clock
+        from mmqjp.present.why_text import print_why
+
+        found = why_output(lambda sql: self._store.question(sql).answer(), str(id))
+        text = Console(file=io.StringIO(), width=WIDTH, color_system=None)
+        print_why(found, Clock(), text)
+        assert isinstance(text.file, io.StringIO)
+        return Explanation(text.file.getvalue().rstrip(), why_html(found, Clock()))
+
+    def _shown(self, outputs: _Stream, count: Callable[[_Stream], int]) -> _Stream:
+        """Has a notebook show the first of some outputs with their documents."""
+
+        def html() -> str | None:
+            if self._is_closed:
+                return None  # documents cannot be read any more
+
+            from mmqjp.present.notebook import matches_html
+            from mmqjp.present.read import MatchReader
+            from mmqjp.present.times import Clock
+
+            matches = list(MatchReader(self._session()).matches(islice(outputs, SHOWN)))
+            more = count(outputs) - len(matches)
+            return matches_html(matches, f"{more:,} more." if more > 0 and len(matches) == SHOWN else "", Clock())
+
+        outputs.html = html
+        return outputs
+
+    def _session(self) -> Session:
+        """The same engine, with what a session adds: it has no state of its own."""
+        session = Session.__new__(Session)
+        session.__dict__ = self.__dict__
+        return session
