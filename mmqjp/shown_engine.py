@@ -82,7 +82,7 @@ class Engine(engine.Engine):
         from mmqjp.present.why_text import print_why
 
         found = why_output(lambda sql: self._store.question(sql).answer(), str(id))
-        text = Console(file=io.StringIO(), width=WIDTH, color_system=None)
+        text = Console(file=io.StringIO(), width=WIDTH, color_system=None, force_jupyter=False)
         print_why(found, Clock(), text)
         assert isinstance(text.file, io.StringIO)
         return Explanation(text.file.getvalue().rstrip(), why_html(found, Clock()))
