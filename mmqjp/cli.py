@@ -32,6 +32,7 @@ COMMANDS = LazyCommands(
         "sinks": LazyCommand("mmqjp.commands.manage_sinks:sinks", "Show and change where outputs are delivered."),
         "show": LazyCommand("mmqjp.commands.show:show", "Show documents as queries see them."),
         "check": LazyCommand("mmqjp.commands.check:check", "Check query files for mistakes."),
+        "sharing": LazyCommand("mmqjp.commands.sharing:sharing", "Show what registered queries share and cost."),
         "backtest": LazyCommand("mmqjp.commands.backtest:backtest", "Try queries on documents that are there."),
         "explain": LazyCommand("mmqjp.commands.explain:explain", "Explain how queries are run and what they share."),
         "demo": LazyCommand("mmqjp.commands.demo:demo", "Run the packaged example."),

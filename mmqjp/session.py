@@ -274,6 +274,11 @@ class Session(Engine):
         return None if self._directory is None else directory_bytes(self._directory)
 
     @property
+    def plan(self) -> str:
+        """The join plan."""
+        return self._plan
+
+    @property
     def batch(self) -> int:
         """The number of the next batch."""
         return self._components.ledger.batch

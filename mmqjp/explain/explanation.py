@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from join_stage.costs import Cost
 from mmqjp.explain.estimates import Estimates
-from mmqjp.explain.terms import definition_text, names_of_others, term_text, window_text
+from mmqjp.explain.terms import definition_text, names_of_others, structure_text, term_text, window_text
 from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
@@ -33,11 +33,16 @@ class CostInfo:
 
     estimates: Estimates | None
     measured: tuple[str, Mapping[int, Cost]] | None
+    why_no_estimates: str = "no documents are kept (--state DIR names a store with some)"
 
 
 def explanation(registry: Registry, names: Container[str], plan: str, known: CostInfo) -> Iterator[str]:
-    """Yields the lines that explain the queries of some names under a plan."""
-    chosen = [s for s in registry.subscriptions.values() if s.name in names]
+    """Returns the lines that explain the queries of some names under a plan."""
+    return explanation_of(registry, [s for s in registry.subscriptions.values() if s.name in names], plan, known)
+
+
+def explanation_of(registry: Registry, chosen: Iterable[Subscription], plan: str, known: CostInfo) -> Iterator[str]:
+    """Yields the lines that explain some queries under a plan."""
     writer = _Explanation(registry, plan, known)
     for subscription in chosen:
         yield from writer.query(subscription)
@@ -58,10 +63,6 @@ class _Explanation:
         self._registry, self._plan, self._costs_known = registry, plan, known
         self._spelt: dict[int, str] = {}
         self.explained: list[Target] = []
-        self._users: dict[int, list[Target]] = {}
-        for owner in registry.owners():
-            for target in owner.targets:
-                self._users.setdefault(target.template, []).append(target)
 
     def query(self, subscription: Subscription) -> Iterator[str]:
         yield from _heading(f"query {subscription.name}")
@@ -117,7 +118,7 @@ class _Explanation:
         for line, (*_, definition) in zip(aligned([node[:-1] for node in nodes]), nodes, strict=True):
             yield f"  {line}"
             yield from wrapped(definition, 6)
-        yield from wrapped(f"structure {_structure(shape)}", 2)
+        yield from wrapped(f"structure {structure_text(shape)}", 2)
         yield ""
         yield f"row of R_T{placement.template}"
         sharers = list(self._registry.of_row(placement.row))
@@ -132,7 +133,7 @@ class _Explanation:
         number = target.template
         yield ""
         yield f"template {number}"
-        others = names_of_others(self._users[number], [target.owner])
+        others = names_of_others(self._users(number), [target.owner])
         yield from wrapped(f"shared with {others or 'no other query'}", 2)
         yield from self._costs(target, shape)
         if number in self._spelt:
@@ -146,6 +147,15 @@ class _Explanation:
         yield "  SQL, as DuckDB gets it"
         yield from chain.from_iterable(wrapped_sql(line, 4) for line in sql.splitlines())
 
+    def _rows(self, template: int) -> list[int]:
+        """The rows of a template."""
+        return [row for row, targets in self._registry.rows.items() if targets.template == template]
+
+    def _users(self, template: int) -> Iterator[Target]:
+        """Yields the targets of a template, in the order of their owners."""
+        targets = chain.from_iterable(owner.targets for owner in self._registry.owners())
+        return (target for target in targets if target.template == template)
+
     def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
         """Explains the estimated and measured costs of a row and its template."""
         number, variables_of = target.template, self._registry.catalog.variables_of
@@ -154,10 +164,10 @@ class _Explanation:
         if not shape.joins:
             text = "one look at each match of the pattern"
         elif guess is None:
-            text = "no documents are kept (--state DIR names a store with some)"
+            text = self._costs_known.why_no_estimates
         else:
             row = guess.of_row(shape, variables_of(target.row))
-            rows = {other.row for other in self._users[number]}
+            rows = self._rows(number)
             total = guess.of_rows(shape, map(variables_of, rows))
             text = (
                 f"for a document like the {guess.documents:,} kept, {row[0] if row else 0:,.1f} pairs of equal nodes "
@@ -240,20 +250,6 @@ def _node_name(side: Side, minor: Minor, index: int) -> str:
     for child in minor.nodes[index].path:
         pattern = pattern.children[child]
     return pattern.var or f"({pattern.test})"
-
-
-def _structure(shape: Shape) -> str:
-    """Returns the template's trees, with children in parentheses, and its value joins."""
-    children: dict[int | None, list[int]] = {}
-    for node, parent in enumerate(shape.parents):
-        children.setdefault(parent, []).append(node)
-
-    def text(node: int) -> str:
-        below = ", ".join(map(text, children.get(node, [])))
-        return f"var{node + 1}({below})" if below else f"var{node + 1}"
-
-    joins = ", ".join(f"var{left + 1} = var{right + 1}" for left, right in shape.joins)
-    return "; ".join([*map(text, children[None]), *([joins] if joins else [])])
 
 
 def _microseconds(window: int) -> str:

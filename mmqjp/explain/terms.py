@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from mmqjp.queries.model import Owner, Target
 from templates.catalog import INFINITE
+from templates.template import Shape
 from xscl import to_xscl
 from xscl.algebra.normal import Conjunct, Side, Term
 from xscl.algebra.pattern import PatternNode
@@ -83,3 +84,17 @@ def definition_text(definition: tuple[PatternNode, ...]) -> str:
         else:
             text += "/."
     return text
+
+
+def structure_text(shape: Shape) -> str:
+    """Returns the template's trees, with children in parentheses, and its value joins."""
+    children: dict[int | None, list[int]] = {}
+    for node, parent in enumerate(shape.parents):
+        children.setdefault(parent, []).append(node)
+
+    def text(node: int) -> str:
+        below = ", ".join(map(text, children.get(node, [])))
+        return f"var{node + 1}({below})" if below else f"var{node + 1}"
+
+    joins = ", ".join(f"var{left + 1} = var{right + 1}" for left, right in shape.joins)
+    return "; ".join([*map(text, children[None]), *([joins] if joins else [])])

@@ -29,7 +29,7 @@ class Registry:
         self.subscriptions: dict[int, Subscription] = {}
         self.version = 0  # changes with every change of the queries
         self._by_name, self._by_text = ByKey(), ByKey()
-        self._by_row, self._forms = dict[int, RowTargets](), Forms()
+        self.rows, self._forms = dict[int, RowTargets](), Forms()  # `rows` has the targets of each row of R_T
         self._active_targets: Counter[int] = Counter()
         self._hidden, self._hidden_readers = dict[str, HiddenStream](), dict[str, Counter[Owner]]()
         self._windows: Counter[int] = Counter()
@@ -144,11 +144,11 @@ class Registry:
 
     def of_row(self, row: int) -> Iterator[Target]:
         """Yields the targets of a row of R_T."""
-        yield from self._by_row.get(row, ())
+        yield from self.rows.get(row, ())
 
     def parts_of_row(self, row: int) -> Collection[RowPart]:
         """Returns the targets of a row of R_T in groups, and groups of groups, that are answered together."""
-        return self._by_row[row].parts if row in self._by_row else ()
+        return self.rows[row].parts if row in self.rows else ()
 
     def form(self, id: str) -> Form | None:
         """Returns the form of an id, if a registered query has it."""
@@ -156,7 +156,7 @@ class Registry:
 
     def template_of(self, row: int) -> int:
         """Returns the template of a row that has targets."""
-        return self._by_row[row].template
+        return self.rows[row].template
 
     def add(self, subscription: Subscription) -> None:
         """Registers a query. If that fails, nothing of it remains."""
@@ -241,9 +241,9 @@ class Registry:
         row = target.row
         self._active_targets[row] = self._active_targets.get(row, 0) + 1  # `+=` is slow for the first
         target.owner.targets.append(target)
-        of_row = self._by_row.get(row)
+        of_row = self.rows.get(row)
         if of_row is None:
-            of_row = self._by_row[row] = RowTargets()
+            of_row = self.rows[row] = RowTargets()
         of_row.add(target, self._forms)
         self._windows[target.window] += 1
         for stream in target.streams:
@@ -302,9 +302,9 @@ class Registry:
             gone, changed = self.catalog.remove(target.row, target.window, target.op == "FOLLOWED BY")
             self.stage1.remove(gone)
             self._queue_rows(changed.rows)
-            self._by_row[target.row].remove(target, self._forms)
-            if not self._by_row[target.row]:
-                del self._by_row[target.row]
+            self.rows[target.row].remove(target, self._forms)
+            if not self.rows[target.row]:
+                del self.rows[target.row]
             _decrease(self._windows, target.window)
             if len(target.streams) > 1:
                 _decrease(self._joined, target.streams)

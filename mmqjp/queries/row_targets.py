@@ -193,6 +193,13 @@ class RowTargets:
         """The number of the row's template."""
         return next(iter(self._groups.values())).first.template
 
+    def template_and_count(self) -> tuple[int, int]:
+        """Returns the number of the row's template, and that of the targets, of which there is one at least."""
+        count = 0
+        for group in self._groups.values():
+            count += len(group.targets)
+        return group.first.template, count
+
     def add(self, target: Target, forms: Forms) -> None:
         """Adds a target."""
         form = forms.of(target.owner)

@@ -9,8 +9,10 @@ from typing import Any
 
 from common.errors import InputError
 from feeds.times import Now, now_us
+from mmqjp.explain.sharing import sharing
 from mmqjp.queries.changes import MetadataFor, UnknownQuery
 from mmqjp.queries.model import Subscription
+from mmqjp.service.explained import explained
 from mmqjp.service.log import Log
 from mmqjp.service.match_pages import MATCHES, page_of_matches
 from mmqjp.service.question_runner import RUN_BESIDE, question_of
@@ -202,6 +204,19 @@ def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:
     return counted | {"plan": None if costs is None else costs[0]}
 
 
+def _sharing(engine: Session, arguments: Mapping[str, Any]) -> object:
+    """Returns what `mmqjp.explain.sharing.Sharing.from_dict` reads."""
+    return sharing(engine).to_dict()
+
+
+def _explain(engine: Session, arguments: Mapping[str, Any]) -> object:
+    """How the queries of a `name` are run, which `mmqjp.service.explained.Explained.from_dict` reads."""
+    return explained(engine, _text(arguments, "name")).to_dict()
+
+
+SHARING, EXPLAIN = "sharing", "explain"
+"""The commands that ask what queries share, and how the queries of a name are run."""
+
 LOOKUPS: Mapping[str, Lookup] = {
     "list": _list,
     "show": _show,
@@ -209,5 +224,7 @@ LOOKUPS: Mapping[str, Lookup] = {
     "feed-link": _feed_link,
     "counters": _counters,
     MATCHES: page_of_matches,
+    SHARING: _sharing,
+    EXPLAIN: _explain,
 }
 """Commands that only read, apart from those that run beside the batches. They run between two batches."""

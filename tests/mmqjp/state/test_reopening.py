@@ -91,7 +91,7 @@ def assert_reopened_is_the_same(engine: object, plan: str, seed: int, tmp_path: 
         assert definitions(other) == definitions(kept)
         for name in list(other.queries()):
             kept.unsubscribe(name)
-        assert not kept.catalog.steps and not kept.registry._by_row and not kept.registry._hidden
+        assert not kept.catalog.steps and not kept.registry.rows and not kept.registry._hidden
     kept.close()
     return len(found[0])
 

@@ -1,0 +1,50 @@
+"""How registered queries are run, for other processes: what `explain` prints, and the picture of their join graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmqjp.explain.explanation import CostInfo, explanation_of
+from mmqjp.explain.join_graph import join_graphs
+from mmqjp.queries.changes import UnknownQuery
+from mmqjp.session import Session
+
+MOST_QUERIES = 10
+"""How many queries of a name are explained."""
+
+NO_ESTIMATES = "not made while documents arrive; mmqjp explain --state makes it when no service runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """How the queries of a name are run: the first MOST_QUERIES of `queries`.
+
+    `text` is what `mmqjp explain` prints, without estimates; `svg` is an SVG element with their join graphs.
+    """
+
+    name: str
+    queries: int
+    text: str
+    svg: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON object."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> Explained:
+        """Returns what such an object says."""
+        return Explained(**found)
+
+
+def explained(engine: Session, name: str) -> Explained:
+    """Returns how the queries of a name are run. It takes time for each row of R_T. Raises UnknownQuery."""
+    queries = engine.registry.named(name)
+    if not queries:
+        raise UnknownQuery(name)
+    shown = queries[:MOST_QUERIES]
+    known = CostInfo(None, engine.costs(), NO_ESTIMATES)
+    lines = explanation_of(engine.registry, shown, engine.plan, known)
+    return Explained(name, len(queries), "\n".join(lines), join_graphs([(name, query.text) for query in shown]))
