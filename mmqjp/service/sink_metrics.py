@@ -33,13 +33,13 @@ class SinkMetrics:
 
     def update(self, states: Iterable[SinkState]) -> None:
         """Sets the metrics to the states of all sinks."""
-        found = {state.name: state for state in states}
+        found, now = {state.name: state for state in states}, self._now()
         self._behind.clear()
         self._seconds.clear()
         for name, state in found.items():
             self._behind.labels(name).set(state.behind)
-            since = self._now() if state.behind_since is None else state.behind_since
-            self._seconds.labels(name).set(max(self._now() - since, 0) / 1e6)
+            since = now if state.behind_since is None else state.behind_since
+            self._seconds.labels(name).set(max(now - since, 0) / 1e6)
             for key, counter in self._counters.items():
                 count, before = getattr(state, key), self._counted.get((name, key), 0)
                 counter.labels(name).inc(count - before if count >= before else count)  # less: a new sink of the name

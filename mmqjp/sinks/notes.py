@@ -34,7 +34,8 @@ class Notes:
         notes = cls()
         for name, course in courses.items():
             position = course.position()
-            if stored.get(name) != position.to_setting() or course.gaps or course.undelivered:
+            is_new = stored.get(name) != position.to_setting()
+            if is_new or course.is_urgent or course.gaps or course.undelivered:
                 notes.positions[name] = position
                 notes.gaps += course.gaps
                 notes.undelivered += course.undelivered

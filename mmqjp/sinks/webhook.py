@@ -32,6 +32,9 @@ MOST_TOLD = 200
 ASKED_TO_WAIT = frozenset((408, 425, 429))
 """The statuses of the 4xx that concern the receiver and not the message."""
 
+NOT_PUBLIC = ("and only public addresses are fetched from", "which is not a public address")
+"""What a fetch and a delivery say of an address that is refused."""
+
 OpenClient = Callable[[bool, int], httpx.AsyncClient]
 
 
@@ -68,7 +71,7 @@ class WebhookReceiver:
         except TimeoutError:
             return down(f"no whole answer in {self._attempt:g} s")
         except FetchError as error:
-            return down(self._told(str(error).replace("only public addresses are fetched from", "it is not public")))
+            return down(self._told(str(error).replace(*NOT_PUBLIC)))
         except (httpx.HTTPError, httpx.InvalidURL, httpcore.ConnectError, httpcore.NetworkError) as error:
             return down(self._told(f"no connection: {error or type(error).__name__}"))
         except (httpcore.ProtocolError, httpcore.ProxyError, httpcore.UnsupportedProtocol, OSError) as error:

@@ -217,7 +217,8 @@ class FakeJobs:
             receiver.write(match.output for match in what)
         except OSError as error:
             return Event(job, "failed", verdict=Verdict("down", str(error)))
-        return Event(job, "written", what[-1].output.seq, position=receiver.position())
+        last = what[-1].output.seq if what else -1
+        return Event(job, "written", last, position=receiver.position())
 
     def close_receiver(self, receiver: object) -> None:
         pass

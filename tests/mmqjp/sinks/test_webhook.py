@@ -232,7 +232,7 @@ def test_private_addresses_are_reached_only_if_the_file_allows_it(host: str):
                 await receiver.close()
 
     verdict, server = asyncio.run(run())
-    assert verdict.kind == "down" and "not public" in verdict.reason and not server.got
+    assert verdict.kind == "down" and "not a public address" in verdict.reason and not server.got
 
 
 def test_a_secret_that_an_endpoint_repeats_is_not_told(tmp_path: Path):
