@@ -53,7 +53,6 @@ class Work:
         self._open: dict[str, Receiver | Sink] = {}
         self._closing: dict[int, tuple[str, Receiver | Sink | None]] = {}
         self._running: dict[int, str] = {}
-        self._writing: dict[int, int] = {}
         self._tests: dict[int, str] = {}
         self.tested: dict[str, str | None] = {}
         self._next_job = 0

@@ -49,6 +49,7 @@ class Life:
     clock: Clock = field(default_factory=Clock)
     killed: int = 0
     added: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, list[range]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.store = FakeStore(self.clock, self._kill)
@@ -80,12 +81,13 @@ class Life:
                 self.killed += 1
 
     def live(self, steps: int) -> None:
+        weights = {
+            self._commit: 5, self._turn: 20, self._pass: 8, self._add: 2, self._pause: 0.5, self._resume: 2,
+            self._close: 0.5, self._remove: 0.3,
+        }  # fmt: skip
         for _ in range(steps):
             try:
-                self.random.choices(
-                    [self._commit, self._turn, self._pass, self._add, self._pause, self._resume, self._close],
-                    [5, 20, 8, 2, 0.5, 2, 0.5],
-                )[0]()
+                self.random.choices([*weights], [*weights.values()])[0]()
             except Killed:
                 self.killed += 1
                 self.sinks = self._opened()
@@ -135,6 +137,16 @@ class Life:
                         del self.added[chosen.name]
                     raise
 
+    def _remove(self) -> None:
+        if not self.added:
+            return
+        name = self.random.choice(sorted(self.added))
+        try:
+            self.sinks.remove(name)
+        finally:
+            if not self.store.kept[f"sink-definition:{name}"]:
+                self.removed.setdefault(name, []).append(range(self.added.pop(name), len(self.store.all)))
+
     def _pause(self) -> None:
         if states := self.sinks.list():
             self.sinks.pause(self.random.choice(states).name)
@@ -149,11 +161,16 @@ class Life:
 
     # ------------------------------------------------------------ the oracle
 
-    def wanted(self, given: SinkDefinition) -> list[int]:
-        """The numbers of the outputs that a sink wants, in order."""
-        first = self.added.get(given.name, len(self.store.all))
+    def wanted(self, given: SinkDefinition, first: int = 0) -> list[int]:
+        """The numbers of the outputs, from one on, that a sink wanted while it was there, in order."""
+        lives = [*self.removed.get(given.name, ()), range(self.since(given), len(self.store.all))]
         names = {"some": ("a", "ab"), "group": ("b", "c")}.get(given.name, ("a", "ab", "b", "c"))
-        return [output.seq for output, _ in self.store.all[first:] if output.query in names]
+        seqs = (seq for life in lives for seq in life if seq >= first)
+        return [seq for seq in seqs if self.store.all[seq][0].query in names]
+
+    def since(self, given: SinkDefinition) -> int:
+        """The number of the first output since a sink was added last: it must get these."""
+        return self.added.get(given.name, len(self.store.all))
 
     def lost(self, name: str) -> set[int]:
         """The numbers between which a sink was told that it does not get some."""
@@ -181,7 +198,7 @@ class Life:
                 received[message.first] = self.marks[id(message)]
         got = {seq for first in received for seq in between(wanted, first, firsts[first].last)}
         lost = self.lost(given.name)
-        assert set(wanted) <= got | lost
+        assert set(self.wanted(given, self.since(given))) <= got | lost
         if not self.kills:
             assert not got & lost & set(wanted)
         rows = [row for row in self.store.gaps if row.sink == given.name]
@@ -193,7 +210,10 @@ class Life:
         assert all(one[1] < other[0] for one, other in pairwise(ordered)), "each is told once"
 
     def check_file(self, given: SinkDefinition, disk: Disk) -> None:
-        assert disk.lines == [f"id{seq}" for seq in self.wanted(given) if seq not in self.lost(given.name)]
+        lines = [int(line.removeprefix("id")) for line in disk.lines]
+        since, lost = self.since(given), self.lost(given.name)
+        assert lines == sorted(set(lines)) and set(lines) <= set(self.wanted(given))
+        assert [seq for seq in lines if seq >= since] == [seq for seq in self.wanted(given, since) if seq not in lost]
 
 
 def between(numbers: list[int], first: int, last: int) -> list[int]:
