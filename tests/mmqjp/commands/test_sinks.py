@@ -230,3 +230,24 @@ def test_a_secret_address_is_nowhere(configured):
 def test_a_state_that_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "there is no store in state" in error("list")
+
+
+@pytest.mark.spark
+def test_a_store_on_spark(tmp_path, monkeypatch, spark):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drops").mkdir()
+    write_documents(tmp_path / "drops" / "documents.jsonl")
+    options = ["--source", "drops", "--queries", str(write_queries(tmp_path)), "--state", "state", "--output", "out"]
+    served = ["--engine", "spark", "--trigger", "available-now", "--lateness", "INF"]
+    assert mmqjp("stream", *options, *served).exit_code == 0
+    sinks("add", "lines", "kind=jsonl", "path=lines.jsonl", "queries=book_*", "--from", "start")
+    sinks("add", "tables", "kind=parquet", "path=tables", "rows=2", "--from", "start")
+    sinks("add", "feed", "kind=atom", "path=feed", "url=https://example.org/", "--from", "start")
+    assert [shown(name)["behind"] for name in ("lines", "tables", "feed")] == [2, 3, 3]
+    assert mmqjp("stream", *options, *served).exit_code == 0
+    assert [shown(name)["behind"] for name in ("lines", "tables", "feed")] == [0, 0, 0]
+    files = tmp_path / "state" / "sinks"
+    lines = [json.loads(line) for line in (files / "lines.jsonl").read_text().splitlines()]
+    assert [line["seq"] for line in lines] == [0, 2]
+    assert [row.seq for row in spark.read.parquet(str(files / "tables")).collect()] == [0, 1, 2]
+    assert (files / "feed" / "feed.atom").read_text().count("<entry>") == 3
