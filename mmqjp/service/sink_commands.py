@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from mmqjp.session import Session
 from mmqjp.sinks.control import SinkControl, SinkExists, SinkOfFile, SinkState
-from mmqjp.sinks.definition import SinkDefinition, read_sink, read_start
+from mmqjp.sinks.definition import SinkDefinition, read_sink, read_start, refuse_same_path
 from mmqjp.sinks.keys import BadSink
 from mmqjp.sinks.kinds import shown_target
 from mmqjp.sinks.options import named_secrets
@@ -103,6 +103,7 @@ class SinkCommands:
 
     def _read(self, name: str, table: Mapping[str, Any]) -> SinkDefinition:
         definition = read_live(self._state, name, table)
+        refuse_same_path(definition, (self._sinks.definition(state.name) for state in self._sinks.list()))
         self._secrets.check(named_secrets(definition.options))
         return definition
 

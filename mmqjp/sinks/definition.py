@@ -4,7 +4,7 @@ JSON, of the configuration file or live."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import translate
@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from common.errors import InvalidValue
 from feeds.dates import EPOCH, from_datetime, parse_iso
 from mmqjp.sinks.keys import BadSink, Keys
-from mmqjp.sinks.options import DAY, KINDS, PUSH_KINDS, MailOptions, Options, ParquetOptions
+from mmqjp.sinks.options import DAY, KINDS, PUSH_KINDS, MailOptions, Options, ParquetOptions, path_of
 
 RESERVED = frozenset({"output"})
 """Names that no sink may have: `output` is that of the sink of `--output`."""
@@ -125,6 +125,14 @@ def check_sink_name(name: str, place: str = "") -> None:
         raise BadSink(f"{place}{name[:60]!r} cannot be a sink's name: {rule}")
     if name in RESERVED:
         raise BadSink(f"{place}the name {name} is reserved for --output: choose another one")
+
+
+def refuse_same_path(definition: SinkDefinition, others: Iterable[SinkDefinition]) -> None:
+    """Raises BadSink if another sink writes to the same file or directory: each would take the other's for its own."""
+    path = path_of(definition.options)
+    for other in others:
+        if path is not None and other.name != definition.name and path_of(other.options) == path:
+            raise BadSink(f"the sinks {definition.name} and {other.name} have the same path {path}: change one")
 
 
 def _check_parquet(options: ParquetOptions, backlog: int | None, backlog_outputs: int, keys: Keys) -> None:

@@ -96,6 +96,11 @@ def named_secrets(options: Options) -> tuple[SecretName, ...]:
     return tuple(one for one in each if isinstance(one, SecretName))
 
 
+def path_of(options: Options) -> Path | None:
+    """Returns the file or directory that a sink alone may write to; None for a push kind."""
+    return options.path.absolute() if isinstance(options, JsonlOptions | ParquetOptions | AtomOptions) else None
+
+
 def _webhook(keys: Keys, base: Path) -> WebhookOptions:
     keys.only_in_file("allow_private")
     url = keys.text_or_secret("url")

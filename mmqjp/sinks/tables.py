@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmqjp.sinks.definition import SinkDefinition, read_sink
+from mmqjp.sinks.definition import SinkDefinition, read_sink, refuse_same_path
 from mmqjp.sinks.keys import BadSink
 from mmqjp.sinks.secrets import Source, read_sources
 
@@ -40,7 +40,10 @@ def read_tables(settings: Mapping[str, Any], path: Path) -> SinkTables:
     for name, table in tables["sinks"].items():
         if not isinstance(table, Mapping):
             raise BadSink(f"the configuration {file}: sinks.{name[:60]}: write a table, as in [sinks.NAME]")
-    return SinkTables(
-        {name: read_sink(name, table, base, file=file) for name, table in tables["sinks"].items()},
-        read_sources(tables["secrets"], base, file=file),
-    )
+    sinks = {name: read_sink(name, table, base, file=file) for name, table in tables["sinks"].items()}
+    for sink in sinks.values():
+        try:
+            refuse_same_path(sink, sinks.values())
+        except BadSink as error:
+            raise BadSink(f"the configuration {file}: {error}") from None
+    return SinkTables(sinks, read_sources(tables["secrets"], base, file=file))

@@ -153,6 +153,13 @@ def test_a_test_is_sent_when_no_service_runs(configured):
     assert "writes files: only webhook, mail and command take a test" in error("test", "lines")
 
 
+def test_two_sinks_do_not_write_to_one_place(state):
+    sinks("add", "lines", "kind=jsonl", "path=x")
+    assert "the sinks more and lines have the same path" in error("add", "more", "kind=parquet", "path=x")
+    sinks("add", "more", "kind=parquet", "path=y")
+    assert "the sinks more and lines have the same path" in error("set", "more", "path=x")
+
+
 def test_what_was_not_delivered(state):
     sinks("add", "alerts", *HOOK)
     assert sinks("failed", "alerts").stdout == "nothing: the sink got, or will get, all that it wants\n"

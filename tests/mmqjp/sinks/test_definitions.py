@@ -195,6 +195,16 @@ def test_tables_that_are_none(settings):
         read_tables(settings, Path("x.toml"))
 
 
+def test_two_sinks_do_not_write_to_one_place():
+    settings = {name: {"kind": "jsonl", "path": path} for name, path in (("a", "x"), ("b", "y"))}
+    assert len(read_tables({"sinks": settings}, Path("x.toml")).sinks) == 2
+    settings["c"] = {"kind": "parquet", "path": "x"}
+    with pytest.raises(
+        BadSink, match=r"^the configuration x.toml: the sinks a and c have the same path .*/x: change one$"
+    ):
+        read_tables({"sinks": settings}, Path("x.toml"))
+
+
 def at(year: int, month: int, day: int, hour: int, minute: int = 0, zone: str = "UTC") -> int:
     return from_datetime(datetime(year, month, day, hour, minute, tzinfo=ZoneInfo(zone)))
 
