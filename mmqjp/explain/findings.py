@@ -11,8 +11,8 @@ from mmqjp.explain.operands import Condition, Operand, in_parts, operand_of
 from xpath_stage.binder import Node, Part, Path, each_binding
 from xpath_stage.parse import ParsedDocument
 from xscl import parse_script, to_xscl
-from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Or, Rel, Step, String, VarPath
-from xscl.algebra.functions import DERIVED, TESTS
+from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Number, Or, Rel, Step, String, VarPath
+from xscl.algebra.functions import DERIVED, NUMERIC, TESTS
 from xscl.algebra.pattern import PatternNode, attach
 from xscl.lower_paths import PatternBuilder
 from xscl.scope import blocks
@@ -33,7 +33,7 @@ class Filters:
 @lru_cache(maxsize=256)
 def filters_of(text: str) -> Filters:
     """Returns the conditions in the filters of a query, given its text as stores have it."""
-    script = parse_script(text)
+    script = parse_script(text, stored=True)
     builder = PatternBuilder(dict(script.namespaces))
     found = {
         str(builder.condition(arm).xpath): arm
@@ -94,12 +94,19 @@ def _found(
 def _holds(expr: Expr, rel: Rel, text: str) -> bool:
     """Whether a comparison with one path holds for one of its values."""
     mine = _with_values(expr, lambda one: VarPath("v") if one is rel else one)
-    if not (isinstance(mine, Compare) or (isinstance(mine, Call) and mine.name in TESTS)):
-        return False
-    try:
-        return holds(mine, {"v": text}.__getitem__)
-    except AssertionError:  # it has other paths, too
-        return False
+    match mine:
+        case Compare(left=left, right=right) if _is_value(left) and _is_value(right):
+            return holds(mine, {"v": text}.__getitem__)
+        case Call(name=name, args=args) if name in TESTS and all(map(_is_value, args)):
+            return holds(mine, {"v": text}.__getitem__)
+    return False
+
+
+def _is_value(operand: Expr) -> bool:
+    """Whether an operand has a value without the document: it has no other path."""
+    while isinstance(operand, Call) and (operand.name in DERIVED or operand.name in NUMERIC):
+        operand = operand.args[0]
+    return isinstance(operand, VarPath | String | Number)
 
 
 def _with_values(expr: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
@@ -122,7 +129,7 @@ def _value(operand: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
     match operand:
         case Rel():
             return name_of(operand)
-        case Call(name=name, args=(arg,)) if name in DERIVED or name == "number":
+        case Call(name=name, args=(arg,)) if name in DERIVED or name in NUMERIC:
             return Call(name, (_value(arg, name_of),))
     return operand
 

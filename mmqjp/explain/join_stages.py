@@ -65,11 +65,6 @@ class JoinTrial:
     ties: int = 0
     reached: tuple[int, int] = (0, 0)
 
-    @property
-    def failed(self) -> bool:
-        """Whether nothing passes."""
-        return bool(self.stages) and not self.stages[-1].found
-
 
 class JoinTester:
     """Tries one conjunctive query, whose operator and window are given, on rows of its inputs. `mirror` is that of

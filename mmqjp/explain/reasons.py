@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -181,17 +182,22 @@ class ReasonSearch:
         joined: list[JoinedValue] = []
         conditions: list[Condition] = []
         timings: list[Timing] = []
-        found: list[Condition] = []
         for step in trail:
             if isinstance(step, _Held):
                 pairs = step.conjunct.joins
                 joined += (JoinedValue(*(self._operand(step.binding, term) for term in pair)) for pair in pairs)
                 conditions += (self._condition(expr, step.binding) for expr in step.conjunct.residual)
                 timings += () if step.timing is None or filters is None else (step.timing,)
-            elif filters is not None:
-                tree = step.record.tree
-                found += findings(step.side.pattern, tree, step.nodes, filters, step.place, self._take)
-        return Reason(tuple(joined), tuple(conditions), tuple(timings), tuple(found))
+        found = () if filters is None else tuple(self._findings(trail, filters))
+        return Reason(tuple(joined), tuple(conditions), tuple(timings), found)
+
+    def _findings(self, trail: _Trail, filters: Filters) -> Iterator[Condition]:
+        """Yields the conditions on single documents, as far as the steps go: the reason holds without them."""
+        with suppress(TooMuchWork):
+            for step in trail:
+                if isinstance(step, _Leaf):
+                    tree = step.record.tree
+                    yield from findings(step.side.pattern, tree, step.nodes, filters, step.place, self._take)
 
     def _condition(self, expr: Expr, binding: _Binding) -> Condition:
         return Condition(in_parts(expr, {var: self._operand(binding, Term(var)) for var in variables_of(expr)}))

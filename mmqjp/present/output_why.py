@@ -88,15 +88,13 @@ def why_output(select: Select, asked: str, group: int | None = None) -> OutputWh
         row["query"], row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), read_nodes(row["nodes"]),
         row["xml"], row["id"], row["seq"],
     )  # fmt: skip
-    behind = matches_of(select, row)[:MOST_MATCHES]
-    records = _records(select, {docid for docids in behind for docid in docids})
-    records |= _records(select, {part for record in records.values() for part in record.parts} - records.keys())
+    behind = stored_parts(select, matches_of(select, row)[:MOST_MATCHES])
     texts = texts_of(select, output.query, row["form"], MOST_QUERIES)
     queries = {text: query for text in texts if (query := compiled(text)) is not None}
     sources = list(zip(output.documents, output.streams, strict=True))
     items = tuple(_items(select, sources))
-    parts = next((found for docids in behind if (found := parts_of(docids, records))), ())
-    reason, text = reason_of(output, [parts_of(docids, records) for docids in behind], sources, queries)
+    parts = next(filter(None, behind), ())
+    reason, text = reason_of(output, behind, sources, queries)
     shown = selected(output.xml) if any(not query.normal.star for query in queries.values()) else ()
     return OutputWhy(Match(output, items, reason, shown), _fed(parts), text or next(iter(texts), ""))
 
@@ -118,6 +116,14 @@ def _found(select: Select, asked: str) -> Row:
     if row is None:
         raise NoOutput(f"the output {id} was dropped in the meantime")
     return row
+
+
+def stored_parts(select: Select, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
+    """Returns the documents of a query's blocks for each match, which is given by its docids; none for one of which a
+    document is no longer stored."""
+    records = _records(select, {docid for docids in behind for docid in docids})
+    records |= _records(select, {part for record in records.values() for part in record.parts} - records.keys())
+    return [parts_of(docids, records) for docids in behind]
 
 
 def _records(select: Select, docids: set[int]) -> dict[int, Record]:

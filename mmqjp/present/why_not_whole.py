@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feeds.dates import iso_utc
-from mmqjp.explain.verdict import MOST_LISTED, Given, Verdict, furthest
+from mmqjp.explain.funnel import steps_for
+from mmqjp.explain.readable import ReadableQuery
+from mmqjp.explain.verdict import MOST_LISTED, Given, Verdict, furthest, verdict
+from mmqjp.present.output_why import stored_parts
 from mmqjp.present.why_not_result import WhyNot, items_of
-from mmqjp.tables.lookup import Select, ids_among, ids_at, joinable, times_told
+from mmqjp.tables.lookup import Select, ids_among, joinable, matches_of, outputs_at, times_told
 
 
 def shown_verdict(select: Select, name: str, verdicts: Sequence[Verdict]) -> WhyNot:
@@ -42,10 +45,10 @@ def _missing(select: Select, name: str, one: Verdict) -> WhyNot:
             times = {time for key in given.keys for time in times_told(select, one.query.qid, key)}
             near = [time for time in times if once.window is None or abs(time - given.t1) <= once.window]
             for time in sorted(near, key=lambda time: abs(time - given.t1))[:1]:
-                ids = ids_at(select, name, time, MOST_LISTED)
-                which = f"the output {ids[0]}" if len(ids) == 1 else "an output"
+                ids = _told_by(select, name, one, given, time)
+                which = f"the output {ids[0]}" if ids else "an output"
                 what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, told it before"
-                return WhyNot(name, "told", what, "", "ONCE PER", one.query.text, items, tuple(ids), one.stages)
+                return WhyNot(name, "told", what, "", "ONCE PER", one.query.text, items, ids, one.stages)
     records = [record for record in one.documents if record is not None]
     gone = {record.docid for record in records} - joinable(select, [record.docid for record in records])
     if gone and len(records) > 1:
@@ -54,3 +57,18 @@ def _missing(select: Select, name: str, one: Verdict) -> WhyNot:
         what = "they match, but the output was dropped, or the query passed a bound and was paused before it"
     hint = "its documents are kept: mmqjp subscribe --backfill answers them"
     return WhyNot(name, "dropped", what, hint, "", one.query.text, items, (), one.stages)
+
+
+def _told_by(select: Select, name: str, one: Verdict, given: Given, time: int) -> tuple[str, ...]:
+    """The id of the output that ends at a time and says one of the things that another one would tell again; none if
+    there are too many of that time, or its documents are no longer stored."""
+    outputs = outputs_at(select, name, time, MOST_LISTED)
+    if len(outputs) == 1:
+        return (outputs[0]["id"],)
+    readable = ReadableQuery.of(one.query.text)
+    for output in outputs:
+        for parts in stored_parts(select, matches_of(select, output)):
+            said = verdict(one.query, readable, parts, steps_for(MOST_LISTED)).given if parts else ()
+            if any(other.id == output["id"] and other.keys & given.keys for other in said):
+                return (output["id"],)
+    return ()

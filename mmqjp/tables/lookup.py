@@ -15,6 +15,9 @@ process."""
 
 Row = dict[str, Any]
 
+LARGE = 1 << 20
+"""A document with more characters is only found by its id."""
+
 AT_ONCE, CHARACTERS_AT_ONCE = 1_000, 50_000
 """So many documents, and ids of so many characters, are asked for at once."""
 
@@ -186,9 +189,10 @@ def pauses_of(select: Select, qids: Sequence[int]) -> list[Row]:
 
 
 def documents_with(select: Select, text: str, most: int) -> list[Row]:
-    """Returns external documents in whose XML a text stands, the newest first, but at most so many."""
+    """Returns external documents in whose XML a text stands, the newest first, but at most so many. Larger ones than
+    LARGE are left out."""
     found: list[Row] = select(
-        f"""SELECT * FROM documents WHERE kind = 'external' AND contains(xml, {quoted(text)})
+        f"""SELECT * FROM documents WHERE kind = 'external' AND length(xml) <= {LARGE} AND contains(xml, {quoted(text)})
 ORDER BY docid DESC LIMIT {most}"""
     ).to_pylist()
     return found
@@ -232,11 +236,12 @@ WHERE t0 = {t0} AND t1 = {t1} AND query = {quoted(name)}"""
     return {row["id"]: row["seq"] for row in found if row["id"] in ids}
 
 
-def ids_at(select: Select, name: str, t1: int, most: int) -> list[str]:
-    """Returns the ids of outputs of a query that end at a time."""
-    found: list[str] = select(
-        f"""SELECT {_ID} AS id {_RECIPIENTS} AND a.t1 = {t1} AND m.name = {quoted(name)} ORDER BY id LIMIT {most}"""
-    )["id"].to_pylist()
+def outputs_at(select: Select, name: str, t1: int, most: int) -> list[Row]:
+    """Returns outputs of a query that end at a time, with their `id` and `answer`."""
+    found: list[Row] = select(
+        f"""SELECT {_ID} AS id, a.answer {_RECIPIENTS} AND a.t1 = {t1} AND m.name = {quoted(name)}
+ORDER BY id LIMIT {most}"""
+    ).to_pylist()
     return found
 
 

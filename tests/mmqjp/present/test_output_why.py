@@ -138,6 +138,21 @@ def test_a_document_that_is_too_large_to_search_has_no_reason(monkeypatch: pytes
         assert why_output(select_of(engine), "0").match.reason is None
 
 
+def test_conditions_that_take_too_long_are_left_out_of_a_reason(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(output_why, "MOST_STEPS", 4_000)
+    many = "".join(f"<k>{number}</k>" for number in range(1_000))
+    script = 'FROM S/a->x[count(./k) > 7][./k = "999"][not(./k = "x")][contains(./k, ./@k)] PUBLISH p'
+    with Session("duckdb") as engine:
+        engine.subscribe(script)
+        documents = f"<a k=''>{many}</a>", f"<a k='9'><k>999</k>{'<k/>' * 7}</a>"
+        engine.process([Document(f"d{number}", xml, time=number) for number, xml in enumerate(documents)])
+        large, small = (why_output(select_of(engine), output.id).match for output in engine.outputs())
+    assert large.reason is not None and len(filters(large)) < len(filters(small))
+    assert sorted(plain(fact) for fact in filters(small)) == [
+        'contains(k "999", a/@k "9")', "count(./k) > 7", 'k = "999"', 'not(k "999" = "x")',
+    ]  # fmt: skip
+
+
 def test_a_filter_without_conditions_has_an_empty_reason():
     with Session("duckdb") as engine:
         engine.subscribe("FROM S/a->x")

@@ -216,6 +216,15 @@ def test_what_was_told_before_names_the_output_that_did():
         assert why_not(select, "p", ["c"]).kind == "output"
 
 
+def test_the_output_that_told_it_is_named_among_several_of_its_time():
+    script = "FROM S/a->x[./k->k] PUBLISH p ONCE PER (k)"
+    documents = [(f"a{key}", f"<a><k>{key}</k></a>", 0) for key in range(5)]
+    with store(script, *documents, ("b", "<a>2<k>3</k></a>", 4)) as select:
+        first = why_not(select, "p", ["a3"])
+        found = why_not(select, "p", ["b"])
+    assert first.kind == "output" and (found.kind, found.outputs) == ("told", first.outputs)
+
+
 def test_huge_documents_are_said_to_be_too_large():
     many = "".join(f"<title>{number}</title><site>{number}</site>" for number in range(3_000))
     found = said(
