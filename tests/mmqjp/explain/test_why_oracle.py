@@ -24,7 +24,7 @@ from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 Place = tuple[Stored, int | str]
 
 
-@pytest.mark.parametrize("seed", seeds(15, 1500, first=25))
+@pytest.mark.parametrize("seed", seeds(5, 1500, first=14))
 def test_the_nodes_that_are_told_are_those_of_a_joint_binding(seed: int):
     checked = Counter[str]()
     check(seed, checked)
@@ -32,7 +32,7 @@ def test_the_nodes_that_are_told_are_those_of_a_joint_binding(seed: int):
 
 def test_the_random_cases_have_joins_chains_and_filters():
     checked = Counter[str]()
-    for seed in range(25):
+    for seed in range(14):
         check(seed, checked)
     assert min(checked[kind] for kind in ("joined", "chain", "filters", "fed")) > 3, checked
 
@@ -40,10 +40,11 @@ def test_the_random_cases_have_joins_chains_and_filters():
 def check(seed: int, checked: Counter[str]) -> None:
     script, documents = random_case(seed, 4, 10)
     evaluation = Evaluation(script, documents)
+    of_query: dict[int, list[Match]] = {}
     with Session("duckdb", max_outputs=None, max_matches=None) as engine:
         engine.subscribe(to_xscl(script))
         engine.process(documents)
-        outputs = list(engine.outputs())[:40]
+        outputs = list(engine.outputs())[:20]
         found = [why_output(lambda sql: engine.question(sql).answer(), output.id) for output in outputs]
     for why in found:
         output, reason = why.match.output, why.match.reason
@@ -51,11 +52,9 @@ def check(seed: int, checked: Counter[str]) -> None:
         index = script.names().index(output.query)
         query = script.queries[index]
         (answer,) = (one for one in evaluation.outputs(index) if one.stored.id == output.id)
-        matches = [
-            match
-            for match in evaluation._matches(query.source, frozenset(_needed(query)), is_whole=True)
-            if match.inputs == answer.inputs
-        ]
+        if index not in of_query:
+            of_query[index] = evaluation._matches(query.source, frozenset(_needed(query)), is_whole=True)
+        matches = [match for match in of_query[index] if match.inputs == answer.inputs]
         sources = [source for stored in answer.inputs for source in stored.externals]
         for joined in reason.joined:
             assert value_of(joined.left) == value_of(joined.right)
