@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -150,7 +149,6 @@ def _item(stream: str, id: str, t0: int, xml: str | None) -> Item:
     return item_of(id, stream, t0, xml) if xml is not None else Item(id, stream, t0, title=clipped(line(id)) or "?")
 
 
-@lru_cache(10_000)
 def _selects(text: str) -> bool:
     """Whether a query selects values. One that this version cannot read does not."""
     try:

@@ -19,8 +19,8 @@ from mmqjp.tables import feed_sql
 MOST_ROWS, SECONDS = 100_000, 10.0
 """The bounds of a question."""
 
-MOST_NAMES = 10_000
-"""Feeds are kept for so many names, until there is a newer batch."""
+MOST_NAMES = 2_000
+"""It is kept of so many names which outputs stand in their feeds."""
 
 _MOST = NEWEST + SIZE
 """The most outputs in a feed: fewer than SIZE are in no archive."""
@@ -82,11 +82,14 @@ class _Heading:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A feed as of a heading, and the outputs that it was made of: the newest of a query, as many as may be needed."""
+    """A feed as of a heading: the newest outputs of a query, as many as may be needed, of which the first `count` stand
+    in it; the number of the newest archive; and when the query was first added."""
 
     heading: _Heading
     told: list[Told]
-    newest: Newest
+    count: int
+    archive: int | None
+    since: int
 
 
 class StoreFeeds:
@@ -103,25 +106,10 @@ class StoreFeeds:
     def newest(self, name: str) -> Newest | None:
         """Returns what stands in the feed of a query: the newest NEWEST outputs, and all that are in no archive. None
         if no query ever had the name."""
-        heading = self._current()
-        with self._lock:
-            kept = self._kept.get(name)
-        if kept is not None and kept.heading == heading:
-            return kept.newest
-        if (since := self._since(name) if kept is None else kept.newest.since) is None:
+        if (kept := self._as_of(name, self._current())) is None:
             return None
-        is_newer = kept is not None and kept.heading.drops == heading.drops
-        before, after = (kept.told, kept.heading.greatest) if kept is not None and is_newer else ([], -1)
-        told = [*self._told(feed_sql.newest(name, after, heading.greatest + 1, _MOST)), *before][:_MOST]
-        begin = unarchived_from(heading.last_seq)
-        entries, _ = self._entries.of(told[: self._count(name, told, begin, heading.greatest + 1)])
-        found = Newest(entries, self._archive_before(name, told, begin), since)
-        with self._lock:
-            self._kept[name] = _Kept(heading, told, found)
-            self._kept.move_to_end(name)
-            while len(self._kept) > MOST_NAMES:
-                self._kept.popitem(last=False)
-        return found
+        entries, _ = self._entries.of(kept.told[: kept.count])
+        return Newest(entries, kept.archive, kept.since)
 
     def archive(self, name: str, number: int) -> Archived | Earlier | Gone | None:
         """Returns an archive of a query. None if there is no such query, or not yet such an archive."""
@@ -150,6 +138,27 @@ class StoreFeeds:
         return known[1].get(setting_of(kind, name), 0)
 
     # ------------------------------------------------------------ outputs
+
+    def _as_of(self, name: str, heading: _Heading) -> _Kept | None:
+        """Returns the outputs in a feed. Reads those that are new since it was asked for."""
+        with self._lock:
+            known = self._kept.get(name)
+        if known is not None and known.heading == heading:
+            return known
+        if (since := self._since(name) if known is None else known.since) is None:
+            return None
+        is_older = known is not None and known.heading.drops == heading.drops
+        before, after = (known.told, known.heading.greatest) if known is not None and is_older else ([], -1)
+        told = [*self._told(feed_sql.newest(name, after, heading.greatest + 1, _MOST)), *before][:_MOST]
+        begin = unarchived_from(heading.last_seq)
+        count = self._count(name, told, begin, heading.greatest + 1)
+        found = _Kept(heading, told, count, self._archive_before(name, told, begin), since)
+        with self._lock:
+            self._kept[name] = found
+            self._kept.move_to_end(name)
+            while len(self._kept) > MOST_NAMES:
+                self._kept.popitem(last=False)
+        return found
 
     def _count(self, name: str, told: list[Told], begin: int, end: int) -> int:
         """Returns how many of the newest outputs stand in a feed: NEWEST, or all with `begin` <= seq < `end`."""
