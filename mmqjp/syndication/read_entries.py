@@ -9,13 +9,15 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from lxml import etree
 
 from common.batches import in_batches
 from common.errors import InputError
+from common.xml_parser import xml_parser
 from join_stage.store.protocol import StoreError
 from mmqjp.answers.answer import Body
 from mmqjp.answers.output import Output
-from mmqjp.present.item import Item, clipped, item_of, line, missing_item
+from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import Compiler
@@ -29,7 +31,7 @@ KEPT_CHARACTERS = 32 << 20
 SQL_CHARACTERS = 80_000
 """A question names ids of documents up to so many characters together."""
 
-MOST_TOGETHER = 50
+MOST_TOGETHER = 200
 """The most documents that are read at once, which may be long."""
 
 Select = Callable[[str], pa.Table]
@@ -145,8 +147,15 @@ def _output(row: dict[str, Any], id: str, xml: str) -> Output:
     return Output(row["query"], row["t0"], row["t1"], documents, streams, {}, xml, id)
 
 
-def _item(stream: str, id: str, t0: int, xml: str | None) -> Item:
-    return item_of(id, stream, t0, xml) if xml is not None else Item(id, stream, t0, title=clipped(line(id)) or "?")
+def _item(stream: str, id: str, t0: int, xml: str, is_cut: bool) -> Item:
+    """What is shown of a document. One that is cut is read as far as it goes: titles and addresses stand first."""
+    if is_cut:
+        try:
+            beginning = etree.fromstring(xml.encode(), xml_parser(trusted=True, recover=True))
+        except etree.XMLSyntaxError:  # it does not even reach the end of the first tag
+            return Item(id, stream, t0, title=missing_item(id, stream).title)
+        xml = etree.tostring(beginning, encoding="unicode")
+    return item_of(id, stream, t0, xml)
 
 
 def _selects(text: str) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from mmqjp.tables.answers import RECEIVES
 
-LONGEST_XML = 200_000
-"""Longer outputs and documents are not read, in characters."""
+LONGEST_XML = 100_000
+"""Longer outputs are not read, and of longer documents the beginning, in characters."""
 
 _RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
 LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
@@ -122,10 +122,11 @@ FROM (VALUES {asked}) AS x(seq) JOIN earlier_outputs o ON o.seq = x.seq LEFT JOI
 
 
 def documents_of(ids: Iterable[str], first: int, last: int) -> str:
-    """Returns SQL for the external documents with some ids that begin in a time: `stream`, `id`, `t0`, and the `xml`,
-    which is null if it is too long."""
+    """Returns SQL for the external documents with some ids that begin in a time: `stream`, `id`, `t0`, and the `xml`;
+    if it `is_cut`, its beginning."""
     asked = ", ".join(map(quoted, ids))
-    return f"""SELECT d.stream, d.id, d.t0, CASE WHEN length(d.xml) <= {LONGEST_XML} THEN d.xml END AS xml FROM (
+    return f"""SELECT d.stream, d.id, d.t0, substr(d.xml, 1, {LONGEST_XML}) AS xml,
+length(d.xml) > {LONGEST_XML} AS is_cut FROM (
   SELECT docid FROM documents WHERE kind = 'external' AND t0 >= {first} AND t0 <= {last} AND id IN ({asked})
 ) AS x JOIN documents d ON d.docid = x.docid"""
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from feeds.document import Document
 from join_stage.duckdb_files import DuckDBFilesReader
 from join_stage.store.reading import Bounds
 from mmqjp.session import Session
@@ -162,3 +163,22 @@ def test_a_feed_is_read_once_for_each_batch(engine):
     assert feeds.newest(name) == first and reader.asked == asked
     engine.process([])
     assert feeds.newest(name) == first and reader.asked == asked + 2  # the entries are kept
+
+
+def test_long_documents_have_titles_and_long_outputs_no_values(engine):
+    engine.subscribe("SELECT c, t FROM S//item->x[./content->c][./title->t] PUBLISH long; S//item->x PUBLISH short")
+    fields = "<title>Ä &amp; title</title><item_url>https://a.example/1</item_url>"
+    engine.process([Document("d1", f"<item>{fields}<content>{'ä &lt;x&gt; ' * 20_000}</content></item>")])
+    for name in ("long", "short"):
+        newest = StoreFeeds(SessionReader(engine)).newest(name)
+        assert newest is not None
+        (entry,) = newest.entries
+        assert "<title>Ä &amp; title</title>" in entry.xml
+        assert 'href="https://a.example/1"' in entry.xml and len(entry.xml) < 2_000
+
+
+def test_a_document_that_is_cut_in_its_first_tag_has_its_id(engine):
+    engine.subscribe("S//item->x PUBLISH every")
+    engine.process([Document("d1", f"<item a='{'x' * 200_000}'><title>A</title></item>")])
+    newest = StoreFeeds(SessionReader(engine)).newest("every")
+    assert newest is not None and ["<title>d1</title>" in entry.xml for entry in newest.entries] == [True]
