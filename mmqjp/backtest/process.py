@@ -89,7 +89,7 @@ class _Running:
         self._unread: BaseException | None = None
         self._over = False
         self._process = subprocess.Popen(
-            command,
+            [*command, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -130,7 +130,7 @@ class _Running:
         if self._done and self._reported is not None:
             return self._reported
         if self._failed is not None:
-            why = f"it failed ({self._failed})"
+            why = self._failed
         elif late:
             why = f"it took more than {self._request.seconds:g} s"
         else:

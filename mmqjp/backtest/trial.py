@@ -30,6 +30,9 @@ MOST_DAYS = 400
 LONGEST_XML = 100_000
 """Longer output documents are left out of what is shown, in characters."""
 
+FIRST, MOST, LONG = 50, 5_000, 1.0
+"""How many documents are processed together at first and at the most, and how many seconds they may take."""
+
 BETWEEN = 1.0
 """The least number of seconds between two reports. They take at most a tenth of the time."""
 
@@ -58,11 +61,12 @@ def try_script(
     start = told = clock()
     with Session("duckdb", quiet=True) as engine:
         trial = _Trial(engine, request)
-        for batch in batches:
+        for batch in _in_parts(batches, trial):
             begun = clock()
             trial.process(batch)
             now = clock()
-            trial.seconds += now - begun
+            trial.took = now - begun
+            trial.seconds += trial.took
             if now - start >= request.seconds:
                 yield trial.report(f"it took more than {request.seconds:g} s", final=True)
                 return
@@ -77,6 +81,24 @@ def try_script(
         yield trial.report(None, final=True)
 
 
+def _in_parts(batches: Iterator[pa.RecordBatch], trial: _Trial) -> Iterator[pa.RecordBatch]:
+    """Cuts batches into parts that take about as long as LONG, going by what the last one took.
+
+    So there is a report soon, and an end in time, also if a few documents take long.
+    """
+    size = FIRST
+    for batch in batches:
+        first = 0
+        while first < batch.num_rows:
+            part = batch.slice(first, size)
+            first += part.num_rows
+            yield part
+            if trial.took > LONG:
+                size = max(1, size // 2)
+            elif trial.took < LONG / 4:
+                size = min(2 * size, MOST)
+
+
 class _Trial:
     """A script in an engine, and what was counted beside it."""
 
@@ -88,7 +110,7 @@ class _Trial:
         self._paused: dict[str, str] = {}
         self._since: int | None = None
         self._until: int | None = None
-        self.seconds = self.report_seconds = 0.0
+        self.seconds = self.took = self.report_seconds = 0.0
 
     def process(self, batch: pa.RecordBatch) -> None:
         columns = (batch[name].to_pylist() for name in DOCUMENTS.names)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from feeds.document import Document
+from mmqjp.backtest import trial
 from mmqjp.backtest.kept import read_batches
 from mmqjp.backtest.result import DAY_US, Backtest, Novelty, QueryResult, day_text
 from mmqjp.backtest.text import summary
@@ -134,10 +135,40 @@ class Ticking:
 
 def test_it_reports_again_and_again_and_ends_when_its_time_is_over():
     request = Request(f"FROM {PAIRS}", (), 10, 1 << 60)
-    reports = list(try_script(request, batches(numbered(100), 10), Ticking(), lambda: 0))
+    reports = list(try_script(request, batches(numbered(400), 100), Ticking(), lambda: 0))
     assert [report.documents for report in reports] == sorted({report.documents for report in reports})
-    assert len(reports) > 1 and reports[-1].documents < 100
+    assert len(reports) > 1 and reports[-1].documents < 400
     assert [report.cut_short for report in reports] == [None] * (len(reports) - 1) + ["it took more than 10 s"]
+
+
+class Slow:
+    """A clock by which each document takes so many seconds."""
+
+    def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.sizes = 0.0, list[int]()
+        processed = trial._Trial.process
+
+        def process(one: trial._Trial, batch: pa.RecordBatch) -> None:
+            processed(one, batch)
+            self.sizes.append(batch.num_rows)
+            self.now += seconds * batch.num_rows
+
+        monkeypatch.setattr(trial._Trial, "process", process)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_documents_that_take_long_are_processed_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    request = Request("FROM S//a", (), 1e9, 1 << 60)
+    slow = Slow(0.1, monkeypatch)
+    *_, last = try_script(request, batches(numbered(300), 1000), slow, lambda: 0)
+    assert slow.sizes[:5] == [50, 25, 12, 6, 6] and set(slow.sizes[5:-1]) == {6}
+    assert (last.documents, last.outputs, sum(slow.sizes)) == (300, 300, 300)
+    monkeypatch.undo()
+    quick = Slow(0.0001, monkeypatch)
+    *_, last = try_script(request, batches(numbered(300), 1000), quick, lambda: 0)
+    assert quick.sizes == [50, 100, 150]
 
 
 def test_it_ends_when_it_needs_too_much_memory():
