@@ -12,6 +12,7 @@ from join_stage.store.reading import Bounds, Question, QuestionInterrupted
 from mmqjp.present.output_why import why_output
 from mmqjp.present.query_funnel import query_funnel
 from mmqjp.present.why_not import why_not
+from mmqjp.service.explained import explained_text
 from mmqjp.session import Session
 from mmqjp.tables.lookup import Select
 
@@ -20,6 +21,12 @@ WHY = "why"
 
 WHY_NOT = "why-not"
 """The command that asks why there is no output."""
+
+EXPLAIN_TEXT = "explain-text"
+"""The command that asks how the queries of a text would be run."""
+
+LONGEST_TEXT = 100_000
+"""The most characters of a text that is explained."""
 
 LOGGED = ("sql", "id", "query", "documents")
 """The arguments of questions that are logged."""
@@ -87,6 +94,17 @@ def _why_not(select: Select, arguments: Mapping[str, Any]) -> object:
     return (why_not(select, name, documents) if documents else query_funnel(select, name)).to_dict()
 
 
+def _explain_text(select: Select, arguments: Mapping[str, Any]) -> object:
+    """How the queries of a `text` would be run, whether or not they are registered: a list for their names.
+
+    `mmqjp.service.explained.Explained.from_dict` reads each.
+    """
+    text = text_of(arguments, "text")
+    if len(text) > LONGEST_TEXT:
+        raise BadQuestion(f"the text has {len(text):,} characters, and at most {LONGEST_TEXT:,} are explained")
+    return [one.to_dict() for one in explained_text(text)]
+
+
 def text_of(arguments: Mapping[str, Any], name: str) -> str:
     """Returns an argument that is text. Raises BadQuestion if it is missing or something else."""
     if not isinstance(found := arguments.get(name), str):
@@ -94,5 +112,5 @@ def text_of(arguments: Mapping[str, Any], name: str) -> str:
     return found
 
 
-BESIDE: Mapping[str, Look] = {WHY: _why, WHY_NOT: _why_not}
+BESIDE: Mapping[str, Look] = {WHY: _why, WHY_NOT: _why_not, EXPLAIN_TEXT: _explain_text}
 """The questions that are not in SQL."""

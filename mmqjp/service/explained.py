@@ -1,4 +1,4 @@
-"""How registered queries are run, for other processes: what `explain` prints, and the picture of their join graphs."""
+"""How queries are run, for other processes: what `explain` prints, and the picture of their join graphs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ MOST_QUERIES = 10
 """How many queries of a name are explained."""
 
 NO_ESTIMATES = "not made while documents arrive; mmqjp explain --state makes it when no service runs"
+
+NOTHING_KEPT = "a back-test tells what the queries cost over the documents that are kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,23 @@ class Explained:
         return Explained(**found)
 
 
-def explained(engine: Session, name: str) -> Explained:
-    """Returns how the queries of a name are run. It takes time for each row of R_T. Raises UnknownQuery."""
+def explained_text(text: str) -> list[Explained]:
+    """Returns how the queries of a text would be run by themselves, by name: the first MOST_QUERIES names.
+
+    They are registered in an engine in memory. Raises XsclErrors, PublishCycle.
+    """
+    with Session("duckdb", quiet=True) as engine:
+        names = list(dict.fromkeys(engine.subscribe(text)))
+        return [explained(engine, name, NOTHING_KEPT) for name in names[:MOST_QUERIES]]
+
+
+def explained(engine: Session, name: str, no_estimates: str = NO_ESTIMATES) -> Explained:
+    """Returns how the queries of a name are run. It takes time for each row of R_T. `no_estimates` says why the text
+    has no estimates. Raises UnknownQuery."""
     queries = engine.registry.named(name)
     if not queries:
         raise UnknownQuery(name)
     shown = queries[:MOST_QUERIES]
-    known = CostInfo(None, engine.costs(), NO_ESTIMATES)
+    known = CostInfo(None, engine.costs(), no_estimates)
     lines = explanation_of(engine.registry, shown, engine.plan, known)
     return Explained(name, len(queries), "\n".join(lines), join_graphs([(name, query.text) for query in shown]))

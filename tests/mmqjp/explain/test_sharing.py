@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from lxml import etree
 from feeds.document import Document
 from mmqjp.explain.sharing import MOST_NAMES, MOST_ROWS, MOST_TEMPLATES, Sharing, sharing
 from mmqjp.explain.sharing_picture import NAMES, ROWS, TEMPLATES, sharing_picture
+from mmqjp.service.beside import EXPLAIN_TEXT
 from mmqjp.service.commands import EXPLAIN, SHARING, CommandQueue
 from mmqjp.service.explained import Explained
+from mmqjp.service.question_runner import QuestionRunner
 from mmqjp.service.spool import Spool
 from mmqjp.session import Session
 from tests.generate.seeds import seeds
@@ -168,3 +171,22 @@ def test_a_service_answers_what_is_shared_and_how_queries_are_run(tmp_path: Path
     assert how.text.startswith("query chain\n===========") and "shared with q1" in how.text
     assert "mmqjp explain --state" in how.text
     assert etree.fromstring(how.svg.encode()).findtext("{*}title") == "Join graph of chain"
+
+
+def test_a_text_is_explained_beside_the_service_and_not_registered(tmp_path: Path):
+    place = Directory(tmp_path)
+    with Session("duckdb", state=place.state) as opened:
+        questions = QuestionRunner(opened, place.spool, Events())
+        asked = place.ask(EXPLAIN_TEXT, text=f"{CHAIN}; FROM S//d")
+        mistaken, long = place.ask(EXPLAIN_TEXT, text="FROM"), place.ask(EXPLAIN_TEXT, text=" " * 200_000)
+        for _ in range(6000):
+            if not place.spool.waiting_of(EXPLAIN_TEXT):
+                break
+            questions.step()
+            Event().wait(0.01)
+        chain, other = map(Explained.from_dict, place.answer(asked).result)
+        assert (chain.name, chain.queries, other.name) == ("chain", 1, "q2")
+        assert chain.text.startswith("query chain\n") and "a back-test tells" in chain.text
+        assert etree.fromstring(other.svg.encode()).findtext("{*}title") == "Pattern of q2"
+        assert "1:5" in str(place.answer(mistaken).error) and "200,000" in str(place.answer(long).error)
+        assert not opened.queries()
