@@ -43,7 +43,7 @@ def router(site: Site) -> APIRouter:
         "/api/v1/events",
         tags=["outputs"],
         summary="Follow the outputs, as server-sent events",
-        response_class=EventStream,
+        response_class=Response,
         responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def events(query: Name = "", form: Form = "json", last: LastId = "", after: After = None) -> Response:
