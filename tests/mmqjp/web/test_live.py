@@ -9,12 +9,14 @@ import pytest
 
 from feeds.document import Document
 from mmqjp.service.log import NullLog
+from mmqjp.session import Session
 from mmqjp.web import hub
 from mmqjp.web.app import make_app
 from mmqjp.web.hosts import Hosts
+from mmqjp.web.readers import FilesReader
 from mmqjp.web.server import Server, listen
 from mmqjp.web.stored_outputs import StoredOutputs
-from tests.mmqjp.web.conftest import NOW
+from tests.mmqjp.web.conftest import NOW, QUERIES
 from tests.support.web import TOKEN, browser, site_of
 
 HOSTILE = "<img src=x onerror=alert(1)> \u202e&amp; long" + "x" * 500
@@ -131,3 +133,19 @@ def test_the_outputs_by_their_numbers_are_those_of_the_engine(engine):
         for last in range(first, 6):
             found = [match.output for match in stored.after(first, last)]
             assert [(one.seq, one.id, one.query, one.documents) for one in found] == known[first + 1 : last + 1]
+
+
+def test_the_outputs_in_the_files_of_spark_are_those_of_the_engine(spark, tmp_path):
+    with Session(spark, state=tmp_path / "state") as engine:
+        engine.subscribe(QUERIES)
+        engine.process([blog(1, "Nobody"), blog(2)])
+        engine.process([blog(3, "Nobody")])
+        known = [(one.seq, one.id, one.query, one.xml) for one in engine.outputs()]
+    reader = FilesReader(tmp_path / "state")
+    stored = StoredOutputs(reader)
+    try:
+        found = stored.after(-1, stored.span()[1])
+    finally:
+        reader.close()
+    assert [(one.output.seq, one.output.id, one.output.query, one.output.xml) for one in found] == known != []
+    assert all(match.reason is not None for match in found)
