@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import socket
-import webbrowser
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
-from mmqjp.backtest.process import SECONDS
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import Failure
 from mmqjp.commands.interrupts import stopping
 from mmqjp.commands.manage_queries import client
-from mmqjp.commands.service import FreeMemory, run_service, service_log
+from mmqjp.commands.service import FreeMemory, run_service
 from mmqjp.commands.stream_options import StreamOptions, stream_options
-from mmqjp.service.backtest_question import BACKTEST
-from mmqjp.service.client import Client
-from mmqjp.service.log import Log, SharedLog
+from mmqjp.service.log import Log, SharedLog, standard_log
+from mmqjp.service.loop import never
 from mmqjp.session import Session
 from mmqjp.state.choice import SPARK, stored_engine
 from mmqjp.state.ownership import InUse, ReadLock
 
 if TYPE_CHECKING:
-    from mmqjp.web.readers import Ask, StoreReader
+    from mmqjp.web.readers import StoreReader
+    from mmqjp.web.serve_page import PageOptions
 
 ADDRESS = "127.0.0.1:8765"
-
-WAIT = 30.0
-"""Seconds that a page waits for the answer of a service."""
 
 
 def address(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, int]:
@@ -90,7 +84,8 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
     that logs a browser in once. Without --output, no output lines are written.
     """
     from mmqjp.web.hosts import is_loopback
-    from mmqjp.web.server import listen
+    from mmqjp.web.listening import listen
+    from mmqjp.web.serve_page import PageOptions
 
     if given.trigger is None:
         raise click.UsageError("the page is served until it is stopped: --trigger is a duration here")
@@ -99,12 +94,12 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
     holder = holder_of(given.state)
     if holder is not None and (named := _for_a_service(given)):
         raise click.UsageError(f"{holder}, which reads the sources: leave out {', '.join(named)}")
-    page = Page(given.state, address, public_url, no_token, opens, listen(*address))
-    with page.listening:
+    options = PageOptions(str(given.state), address[0], public_url, no_token, opens, given.log_form)
+    with listen(*address) as listening:
         if holder is None:
-            run_service(given, page.beside_service)
+            run_service(given, partial(_served_beside, options, listening))
         else:
-            page.serve_attached(given.log_form)
+            _serve_attached(options, listening)
 
 
 def holder_of(state: Path) -> str | None:
@@ -122,79 +117,29 @@ def _for_a_service(given: StreamOptions) -> list[str]:
     return [*given.named_sources, *(name for name, value in others.items() if value is not None)]
 
 
-def _asking(client_that_waits: Callable[[float], Client]) -> Ask:
-    """Asks a service. It waits longer for a back-test, which takes its time."""
-    soon, later = client_that_waits(WAIT), client_that_waits(WAIT + SECONDS)
+@contextmanager
+def _served_beside(
+    options: PageOptions, listening: socket.socket, engine: Session, log: Log, stop: Event
+) -> Iterator[FreeMemory]:
+    """Serves the page, in another process, while a service runs in this one."""
+    from mmqjp.web.page_process import PageProcess
+    from mmqjp.web.readers import CursorReader
 
-    def ask(do: str, arguments: Mapping[str, Any]) -> Any:
-        return (later if do == BACKTEST else soon).ask(do, arguments)
+    reader = None if stored_engine(Path(options.state)) == SPARK else CursorReader(engine)
+    with PageProcess(options, listening, reader, log, stop):
+        yield never if reader is None else reader.free_memory
 
-    return ask
 
+def _serve_attached(options: PageOptions, listening: socket.socket) -> None:
+    """Serves the page beside a service of another process, until Ctrl-C or SIGTERM."""
+    from mmqjp.web.asking import asking
+    from mmqjp.web.readers import FilesReader, SpoolReader
+    from mmqjp.web.serve_page import page_served
 
-@dataclass(frozen=True)
-class Page:
-    """Where and how the page is served."""
-
-    state: Path
-    address: tuple[str, int]
-    public_url: str
-    no_token: bool
-    opens: bool
-    listening: socket.socket
-
-    @contextmanager
-    def beside_service(self, engine: Session, log: Log, stop: Event) -> Iterator[FreeMemory]:
-        """Serves the page while a service runs in this process."""
-        from mmqjp.web.readers import CursorReader, FilesReader
-
-        def nobody() -> Session:
-            raise Failure(f"the store in {self.state} is not held any more; start mmqjp serve again")
-
-        asks = _asking(lambda wait: Client(self.state, nobody, wait))
-        if stored_engine(self.state) == SPARK:
-            with self._served(FilesReader(self.state), asks, log, stop, holds=True):
-                yield lambda: False
-        else:
-            reader = CursorReader(engine)
-            with self._served(reader, asks, log, stop, holds=True):
-                yield reader.free_memory
-
-    def serve_attached(self, log_form: str) -> None:
-        """Serves the page beside a service of another process, until Ctrl-C or SIGTERM."""
-        from mmqjp.web.readers import FilesReader, SpoolReader
-
-        asks = _asking(lambda wait: client(self.state, wait))
-        log = SharedLog(service_log(log_form))
-        reader: StoreReader = FilesReader(self.state) if stored_engine(self.state) == SPARK else SpoolReader(asks)
-        with stopping() as stop, self._served(reader, asks, log, stop, holds=False):
-            stop.wait()
-        log.event("stopped")
-
-    @contextmanager
-    def _served(self, reader: StoreReader, ask: Ask, log: Log, stop: Event, *, holds: bool) -> Iterator[None]:
-        from mmqjp.web.access import Access, token_of
-        from mmqjp.web.app import make_app
-        from mmqjp.web.hosts import Hosts
-        from mmqjp.web.server import Server
-        from mmqjp.web.site import Site
-
-        host, port = self.address[0], self.listening.getsockname()[1]
-        url = self.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        access = Access(None if self.no_token else token_of(self.state), f"mmqjp-{port}")
-        site = Site(reader, ask, access, url, self.state, holds)
-        app = make_app(site, Hosts(host, port, self.public_url))
-        try:
-            with Server(app, self.listening, log, stop), closing(site.hub):
-                log.event("serving", url=url, **({} if holds else {"beside": "a running service"}))
-                self._tell(access.link(url), is_open=access.is_open)
-                yield
-        finally:
-            reader.close()
-
-    def _tell(self, link: str, *, is_open: bool) -> None:
-        """Prints the link, or opens it in a browser."""
-        once = "" if is_open else " (this link logs in once; later, the token in secrets/token of the state does)"
-        click.echo(f"mmqjp: open {link}{once}", err=True)
-        if self.opens:
-            Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+    state = Path(options.state)
+    asks = asking(lambda wait: client(state, wait))
+    log = SharedLog(standard_log(options.log_form))
+    reader: StoreReader = FilesReader(state) if stored_engine(state) == SPARK else SpoolReader(asks)
+    with stopping() as stop, page_served(options, listening, reader, asks, log, stop, holds=False):
+        stop.wait()
+    log.event("stopped")

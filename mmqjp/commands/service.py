@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from mmqjp.service.commands import CommandQueue, RunSinks
 from mmqjp.service.drops import FETCHED, DropDirectory
 from mmqjp.service.fetched_feeds import DROPS
 from mmqjp.service.fetching import Fetching
-from mmqjp.service.log import JsonLog, Log, SharedLog, TextLog
+from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.metrics import Metrics
 from mmqjp.service.question_runner import MAX_RUNNING, RUN_BESIDE, QuestionRunner
@@ -83,7 +82,7 @@ def run_service(given: StreamOptions, beside: Beside | None = None) -> None:
         choice.why,
         script,
         feeds_to_fetch(given.lists, given.state) if fetches else None,
-        Metrics(SharedLog(service_log(given.log_form))),
+        Metrics(SharedLog(standard_log(given.log_form))),
         tables_of(click.get_current_context()),
     )
     prepared.read_tables()  # raises now what is wrong with the sinks of the configuration
@@ -262,13 +261,3 @@ class _Running:
         fetch = self.around.enter_context(Fetching(job, self.prepared.metrics, self.stop, watch=watch))
         if not watch:
             fetch.wait()
-
-
-def service_log(form: str) -> Log:
-    """A log on standard error, as `text` or `json`."""
-
-    def write(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-    return JsonLog(write) if form == "json" else TextLog(write, terminal=sys.stderr.isatty())

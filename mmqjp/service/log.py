@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
@@ -62,6 +63,16 @@ class SharedLog:
     def event(self, name: str, /, **fields: object) -> None:
         with self._lock:
             self._log.event(name, **fields)
+
+
+def standard_log(form: str) -> Log:
+    """Returns a log on standard error, as `text` or `json`."""
+
+    def write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    return JsonLog(write) if form == "json" else TextLog(write, terminal=sys.stderr.isatty())
 
 
 def _iso(microseconds: int) -> str:

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -48,12 +49,11 @@ class PageCache:
         self._making: dict[tuple[str, bytes], asyncio.Event] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in SAFE:
+            await self._change(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["method"] != "GET":
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                if scope.get("method", "GET") not in SAFE:
-                    self._forget()
+            await self._app(scope, receive, send)
             return
         key = scope["path"], scope["query_string"]
         if await self._sent(key, send):
@@ -113,8 +113,16 @@ class PageCache:
     def _version(self) -> object:
         return self._changes, self._reader.version()
 
-    def _forget(self) -> None:
-        self._changes += 1
+    async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on a request that changes something. Whoever gets its answer sees the change from then on."""
+
+        async def changed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await run_in_threadpool(self._reader.refresh)
+                self._changes += 1
+            await send(message)
+
+        await self._app(scope, receive, changed)
 
 
 def _copied(message: Message) -> Message:

@@ -55,6 +55,9 @@ class StoreReader(Protocol):
     def version(self) -> object:
         """Returns something that is another once there is a newer batch."""
 
+    def refresh(self) -> None:
+        """Is told that this process has just changed the store: what is read from now on must show that."""
+
     def close(self) -> None:
         """Ends what is being read."""
 
@@ -111,6 +114,9 @@ class CursorReader:
         """Returns the number of the next batch."""
         return self._engine.batch
 
+    def refresh(self) -> None:
+        """Needs nothing: each question sees the newest batch."""
+
     def free_memory(self) -> bool:
         """Ends all questions, for a batch that has run out of memory. Returns whether there were any."""
         return self._running.interrupt()
@@ -149,6 +155,10 @@ class FilesReader:
             self._looked_at = now
         return self._newest
 
+    def refresh(self) -> None:
+        """Looks for a newer manifest the next time."""
+        self._looked_at = float("-inf")
+
     @contextmanager
     def _reader(self) -> Iterator[DuckDBFilesReader]:
         """The reader of the newest batch. An older one is closed when nobody uses it any more."""
@@ -186,7 +196,7 @@ class SpoolReader:
 
     def __init__(self, ask: Ask, clock: MonotonicClock = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
-        self._lock = Lock()
+        self._lock, self._changes = Lock(), 0
         self._kept: OrderedDict[tuple[str, int], tuple[float, pa.Table]] = OrderedDict()
 
     def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
@@ -206,8 +216,14 @@ class SpoolReader:
         return table
 
     def version(self) -> object:
-        """Returns another number each KEPT_SECONDS."""
-        return int(self._clock() / KEPT_SECONDS)
+        """Returns something else each KEPT_SECONDS."""
+        return int(self._clock() / KEPT_SECONDS), self._changes
+
+    def refresh(self) -> None:
+        """Forgets all answers."""
+        with self._lock:
+            self._kept.clear()
+            self._changes += 1
 
     def close(self) -> None:
         """Has nothing to end: who is asked ends what nobody waits for."""

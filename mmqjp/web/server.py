@@ -12,7 +12,6 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from common.errors import OperationalError
 from mmqjp.service.log import Log
 
 MOST_CONNECTIONS = 500
@@ -26,10 +25,6 @@ IDLE_SECONDS = 15
 
 STOP_SECONDS = 3
 """So long the server waits for its connections when it stops, in seconds."""
-
-
-class CannotListen(OperationalError, OSError):
-    """The server cannot listen where it is told to."""
 
 
 class PatientProtocol(H11Protocol):
@@ -66,27 +61,6 @@ class PatientProtocol(H11Protocol):
         self._head = None
         if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
             self.transport.close()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens. Raises CannotListen."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
-        )[0]
-        # Of a socket that says it is of TCP, asyncio sends small answers at once, not after 40 ms.
-        found = socket.socket(family, kind, protocol)
-        try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(place)
-            found.listen(128)
-        except BaseException:
-            found.close()
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CannotListen(f"cannot listen at {host}:{port}: {reason}; choose another --address") from error
-    return found
 
 
 class Server:

@@ -40,6 +40,10 @@ class Served:
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Sends a signal, and returns the exit status and what was printed after the link."""
         self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Waits for its end, and returns the exit status and what was printed after the link."""
         self.process.wait(START_SECONDS)
         self.listener.join(START_SECONDS)
         return self.process.returncode, "".join(self.said)

@@ -1,6 +1,7 @@
 """`mmqjp serve` as a process: it holds a store or attaches to a service, and says what is wrong."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -36,7 +37,10 @@ def test_it_holds_the_store_and_another_attaches(tmp_path, queries):
         with served(state) as other, other.client() as beside:
             assert beside.get("/api/v1/queries").json() == client.get("/api/v1/queries").json()
             assert beside.post("/api/v1/queries/book_blog/pause").json() == {"names": ["book_blog"]}
-            assert client.get("/api/v1/queries", params={"state": "paused"}).json()["found"] == 1
+            while not client.get("/api/v1/queries", params={"state": "paused"}).json()["found"]:
+                assert page.process.poll() is None  # the page learns of other processes' changes a moment later
+            assert client.post("/api/v1/queries/book_blog/resume").status_code == 200
+            assert client.get("/api/v1/queries", params={"state": "paused"}).json()["found"] == 0
             status, said = other.stop()
             assert status == 0 and "stopped" in said
         assert page.stop(signal.SIGINT)[0] == 0
@@ -59,6 +63,25 @@ def test_the_link_logs_in_once_and_a_finished_store_is_shown(tmp_path, queries):
         assert httpx.get(page.link).status_code == 200 and "has been used" in httpx.get(page.link).text
         assert httpx.get(f"{page.url}/healthz").text == "ok\n"
         assert page.stop()[0] == 0
+
+
+def test_the_page_ends_with_the_service_and_the_service_with_the_page(tmp_path, queries):
+    with served(tmp_path / "state", "--queries", queries) as page:
+        (child,) = children(page.process.pid)
+        os.kill(child, signal.SIGKILL)
+        status, said = page.ended()
+        assert status == 1
+        assert "mmqjp: error: the page is not served any more: its process ended with status -9" in said
+    with served(tmp_path / "state") as page:
+        (child,) = children(page.process.pid)
+        page.process.kill()
+        page.process.wait(120)
+        while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+            pass  # it ends by itself
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def refused(*arguments: object) -> tuple[int, str]:

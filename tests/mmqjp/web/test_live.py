@@ -13,8 +13,9 @@ from mmqjp.session import Session
 from mmqjp.web import hub
 from mmqjp.web.app import make_app
 from mmqjp.web.hosts import Hosts
+from mmqjp.web.listening import listen
 from mmqjp.web.readers import FilesReader
-from mmqjp.web.server import Server, listen
+from mmqjp.web.server import Server
 from mmqjp.web.stored_outputs import StoredOutputs
 from tests.mmqjp.web.conftest import NOW, QUERIES
 from tests.support.web import TOKEN, browser, site_of

@@ -1,0 +1,195 @@
+"""Questions of the process that serves the page to the process that holds the store on DuckDB, over a pipe.
+
+Python runs one thread at a time: pages made in the engine's process would take their turns from it, and wait for each.
+So pages are made elsewhere, and only SQL is run here. A message is a number, an object of JSON, and the rows in Arrow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from multiprocessing.connection import Connection
+from threading import Lock, Thread
+from typing import Any
+
+import pyarrow as pa
+
+from common.errors import OperationalError
+from join_stage.store.protocol import StoreError
+from join_stage.store.reading import QuestionRefused
+from mmqjp.service.sql_question import MAX_BYTES
+from mmqjp.web.readers import RUNNING, Busy, CursorReader, TooSlow
+
+GRACE = 10.0
+"""So many seconds more than its own a question waits for its answer."""
+
+LOOK = 0.1
+"""Seconds between two looks for a newer batch. A page may be as old as that."""
+
+LARGEST = MAX_BYTES + (16 << 20)
+"""The largest message, in bytes."""
+
+_HEAD = struct.Struct("<QI")
+
+_ERRORS: dict[str, type[Exception]] = {"refused": QuestionRefused, "slow": TooSlow, "store": StoreError}
+
+
+class Gone(OperationalError, ConnectionError):
+    """The process that holds the store has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("the service has stopped: start mmqjp serve again")
+
+
+def _message(number: int, said: dict[str, Any], rows: bytes | memoryview = b"") -> bytes:
+    text = json.dumps(said).encode()
+    return b"".join((_HEAD.pack(number, len(text)), text, rows))
+
+
+def _read(message: bytes) -> tuple[int, dict[str, Any], memoryview]:
+    number, length = _HEAD.unpack_from(message)
+    end = _HEAD.size + length
+    return number, json.loads(message[_HEAD.size : end]), memoryview(message)[end:]
+
+
+class QuestionServer:
+    """Answers questions over a pipe, a few at a time, until the other end is closed."""
+
+    def __init__(self, pipe: Connection, reader: CursorReader | None) -> None:
+        """Without a reader, it answers nothing, and only tells the other process that this one is there."""
+        self._pipe, self._reader = pipe, reader
+        self._lock = Lock()
+        self._told: object = None
+
+    def run(self) -> None:
+        """Returns when the other process has closed its end, or ended."""
+        with ThreadPoolExecutor(RUNNING, "mmqjp page") as pool, suppress(EOFError, OSError):
+            while True:
+                while not self._pipe.poll(LOOK):
+                    self._tell_version()
+                number, asked, _ = _read(self._pipe.recv_bytes(LARGEST))
+                if asked:
+                    pool.submit(self._answer, number, asked)
+                else:
+                    self._told = None
+                    self._tell_version(number)
+
+    def _tell_version(self, number: int = 0) -> None:
+        """Tells the number of the next batch, if it was not told yet."""
+        version = None if self._reader is None else self._reader.version()
+        if version != self._told or number:
+            self._told = version
+            self._send(_message(number, {"version": version}))
+
+    def _answer(self, number: int, asked: dict[str, Any]) -> None:
+        rows: bytes | memoryview = b""
+        try:
+            if self._reader is None:
+                raise StoreError("the store is read from its files")
+            found = self._reader.select(asked["sql"], asked["limit"], asked["seconds"])
+            said: dict[str, Any] = {}
+            rows = _packed(found)
+        except QuestionRefused as error:
+            said = {"error": "refused", "message": str(error)}
+        except Busy:
+            said = {"error": "busy", "message": ""}
+        except TooSlow as error:
+            said = {"error": "slow", "message": str(error)}
+        except Exception as error:  # whoever asked must learn of any error, and the service goes on
+            said = {"error": "store", "message": str(error).strip() or type(error).__name__}
+        self._send(_message(number, said, rows))
+
+    def _send(self, message: bytes) -> None:
+        with self._lock, suppress(OSError):  # nobody waits for it any more
+            self._pipe.send_bytes(message)
+
+
+class PipeReader:
+    """Reads the store of the process at the other end of a pipe. A `StoreReader`."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._numbers = count(1)
+        self._lock, self._waiting = Lock(), dict[int, Future[tuple[dict[str, Any], memoryview]]]()
+        self._version: object = None
+        self._is_gone = False
+        self._thread = Thread(target=self._receive, name="mmqjp answers", daemon=True)
+        self._thread.start()
+
+    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+        """Returns the rows of a SELECT."""
+        said, rows = self._ask({"sql": sql, "limit": limit, "seconds": seconds}, 2 * seconds + GRACE)
+        if (kind := said.get("error")) == "busy":
+            raise Busy
+        if kind is not None:
+            raise _ERRORS[kind](said["message"])
+        with pa.ipc.open_stream(pa.py_buffer(rows)) as found:
+            table: pa.Table = found.read_all()
+            return table
+
+    def version(self) -> object:
+        """Returns the number of the next batch, as it was LOOK seconds ago."""
+        return self._version
+
+    def refresh(self) -> None:
+        """Asks for the number of the next batch, after a change."""
+        with suppress(Gone, TooSlow):
+            self._ask({}, GRACE)
+
+    def wait(self) -> None:
+        """Returns when the other process has ended."""
+        self._thread.join()
+
+    def close(self) -> None:
+        """Closes this end."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self._pipe.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)  # to close it is not enough while a thread reads from it
+        self._thread.join()
+        self._pipe.close()
+
+    def _ask(self, asked: dict[str, Any], seconds: float) -> tuple[dict[str, Any], memoryview]:
+        future: Future[tuple[dict[str, Any], memoryview]] = Future()
+        with self._lock:
+            if self._is_gone:
+                raise Gone
+            number = next(self._numbers)
+            self._waiting[number] = future
+            try:
+                self._pipe.send_bytes(_message(number, asked))
+            except OSError:
+                raise Gone from None
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            raise TooSlow("the service does not answer: try again in a moment") from None
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+
+    def _receive(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                number, said, rows = _read(self._pipe.recv_bytes())
+                if "version" in said:
+                    self._version = said["version"]
+                with self._lock:
+                    waiting = self._waiting.pop(number, None)
+                if waiting is not None:
+                    waiting.set_result((said, rows))
+        with self._lock:
+            self._is_gone = True
+            left, self._waiting = list(self._waiting.values()), {}
+        for future in left:
+            future.set_exception(Gone())
+
+
+def _packed(table: pa.Table) -> memoryview:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return memoryview(sink.getvalue())
