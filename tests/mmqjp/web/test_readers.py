@@ -214,6 +214,7 @@ def test_text_of_feeds_is_escaped_on_every_page():
                 tag = link.split(">")[0]
                 assert (
                     'href="/' in tag
+                    or f'href="{URL}/f/' in tag
                     or "#main" in tag
                     or ('href="https://x.example/"' in tag and 'rel="noopener noreferrer nofollow"' in tag)
                 ), tag
