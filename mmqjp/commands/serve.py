@@ -122,9 +122,12 @@ def _served_beside(
     options: PageOptions, listening: socket.socket, engine: Session, log: Log, stop: Event
 ) -> Iterator[FreeMemory]:
     """Serves the page, in another process, while a service runs in this one."""
+    from mmqjp.web.access import token_of
     from mmqjp.web.page_process import PageProcess
     from mmqjp.web.readers import CursorReader
 
+    if not options.no_token:
+        token_of(Path(options.state))  # made before the service has started, for programs that wait for that
     reader = None if stored_engine(Path(options.state)) == SPARK else CursorReader(engine)
     with PageProcess(options, listening, reader, log, stop):
         yield never if reader is None else reader.free_memory
