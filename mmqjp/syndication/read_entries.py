@@ -150,10 +150,7 @@ def _output(row: dict[str, Any], id: str, xml: str) -> Output:
 def _item(stream: str, id: str, t0: int, xml: str, is_cut: bool) -> Item:
     """What is shown of a document. One that is cut is read as far as it goes: titles and addresses stand first."""
     if is_cut:
-        try:
-            beginning = etree.fromstring(xml.encode(), xml_parser(trusted=True, recover=True))
-        except etree.XMLSyntaxError:  # it does not even reach the end of the first tag
-            return Item(id, stream, t0, title=missing_item(id, stream).title)
+        beginning = etree.fromstring(xml.encode(), xml_parser(trusted=True, recover=True))
         xml = etree.tostring(beginning, encoding="unicode")
     return item_of(id, stream, t0, xml)
 

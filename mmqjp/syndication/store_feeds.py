@@ -147,12 +147,17 @@ class StoreFeeds:
             return known
         if (since := self._since(name) if known is None else known.since) is None:
             return None
-        is_older = known is not None and known.heading.drops == heading.drops
-        before, after = (known.told, known.heading.greatest) if known is not None and is_older else ([], -1)
+        if known is not None and known.heading.drops != heading.drops:
+            known = None  # what was read may have gone
+        before, after = ([], -1) if known is None else (known.told, known.heading.greatest)
         told = [*self._told(feed_sql.newest(name, after, heading.greatest + 1, _MOST)), *before][:_MOST]
         begin = unarchived_from(heading.last_seq)
         count = self._count(name, told, begin, heading.greatest + 1)
-        found = _Kept(heading, told, count, self._archive_before(name, told, begin), since)
+        if known is not None and unarchived_from(known.heading.last_seq) == begin:
+            archive = known.archive
+        else:
+            archive = self._archive_before(name, told, begin)
+        found = _Kept(heading, told, count, archive, since)
         with self._lock:
             self._kept[name] = found
             self._kept.move_to_end(name)
