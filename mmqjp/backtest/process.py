@@ -28,7 +28,8 @@ OWN_SHARE = 0.9
 POLL = 0.05
 """Seconds between two looks at the process."""
 
-WORKER = (sys.executable, "-m", "mmqjp.backtest.worker")
+WORKER = (sys.executable, "-P", "-m", "mmqjp.backtest.worker")
+"""What starts the process. Nothing in the working directory is imported."""
 
 _one_at_a_time = Lock()
 
