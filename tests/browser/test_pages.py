@@ -15,8 +15,17 @@ PAGES = {
     "a query": "/q/incident",
     "a query with hostile matches": "/q/hostile",
     "remove": "/q/same_story/remove",
+    "why not": "/q/incident/why-not",
+    "why not these": "/q/incident/why-not?document=Investigating&document=nothing",
     "new": "/new",
+    "a starter": "/new?starter=same_story",
+    "live": "/live",
+    "live of a query": "/live?query=hostile",
     "feeds": "/feeds",
+    "sinks": "/sinks",
+    "engine": "/engine",
+    "sql": "/sql",
+    "rows": "/sql?sql=SELECT+query,+xml+FROM+outputs",
 }
 """Pages by what they show."""
 
