@@ -46,6 +46,7 @@ bench: bench-stage1
 	$(BIN)/mmqjp bench fanout --kind same --queries 1 --pairs 20000 --json bench-results/fanout-pairs.json
 	$(BIN)/mmqjp bench latency --csv bench-results/latency.csv --json bench-results/latency.json
 	$(BIN)/mmqjp bench latency --engine spark --quick --json bench-results/latency-spark.json
+	$(BIN)/mmqjp bench serve --csv bench-results/serve.csv --json bench-results/serve.json
 	$(BIN)/mmqjp bench registration --csv bench-results/registration.csv --json bench-results/registration.json
 	$(BIN)/mmqjp bench feeds --json bench-results/feeds.json
 

@@ -1,4 +1,4 @@
-"""A service in a process of its own, whose lines and log are read while it runs: for the benchmark of latency."""
+"""A service in a process of its own, whose lines and log are read while it runs: for the benchmarks of services."""
 
 from __future__ import annotations
 
@@ -54,13 +54,15 @@ def mmqjp(*arguments: object) -> list[str]:
 
 
 class RunningService:
-    """`mmqjp stream` over the drops of a place, with `options`. A context manager; at its end the process has ended."""
+    """`mmqjp stream`, or `serve` without output lines, over the drops of a place, with `options`. A context manager; at
+    its end the process has ended."""
 
-    def __init__(self, place: Place, options: Sequence[object]) -> None:
+    def __init__(self, place: Place, options: Sequence[object], command: str = "stream") -> None:
         self._place, self._documents, self._read = place, 0, 0
-        command = mmqjp("stream", "--source", place.drops, "--queries", place.queries, "--output", place.lines)
+        line = mmqjp(command, "--source", place.drops, "--queries", place.queries)
+        line += ["--output", str(place.lines)] if command == "stream" else []
         with place.log.open("wb") as log:
-            self._process = subprocess.Popen([*command, *map(str, options), "--log", "json"], stderr=log)
+            self._process = subprocess.Popen([*line, *map(str, options), "--log", "json"], stderr=log)
 
     def __enter__(self) -> RunningService:
         return self
@@ -93,6 +95,8 @@ class RunningService:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
+                if not line.startswith(b"{"):  # the link of `serve`
+                    continue
                 event = json.loads(line)
                 self._documents += event["documents"] if event["event"] == "batch" else 0
         return self._documents

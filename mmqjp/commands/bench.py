@@ -23,6 +23,7 @@ MODULES = {
     "peers": "bench.peers",
     "fanout": "bench.fanout",
     "latency": "bench.latency",
+    "serve": "bench.serve",
     "feeds": "bench.feeds",
     "flat-state": "bench.flat_state",
 }
@@ -49,6 +50,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     peers         beside Apache Flink, Pathway and Spark's stream-stream joins
     fanout        many queries over the same matches, compared with one of them
     latency       from the appearance of a file to its output line, of a running service
+    serve         the page of a running service: what visitors cost the engine, and how long they wait
     feeds         feeds to documents, and which library takes the time
     flat-state    a long run on DuckDB, to check that it stays small
 
