@@ -121,3 +121,20 @@ def test_options_that_make_no_sense_are_refused(tmp_path, options, wanted):
     done = mmqjp("serve", "--state", tmp_path / "state", *options)
     assert done.exit_code == 2 and wanted in done.stderr
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.spark
+def test_on_spark_the_page_reads_the_files(tmp_path, queries):
+    state, drops = tmp_path / "state", tmp_path / "drops"
+    drops.mkdir()
+    options = "--engine", "spark", "--queries", queries, "--source", drops, "--lateness", "INF"
+    with served(state, *options) as page, page.client() as client:
+        write_documents(tmp_path / "d.jsonl", DOCUMENTS).rename(drops / "d.jsonl")
+        while (found := client.get("/api/v1/queries").json())["never"]:
+            assert page.process.poll() is None
+        assert sum(row["total"] for row in found["rows"]) > 1
+        with served(state) as other, other.client() as beside:
+            assert beside.get("/api/v1/queries").json() == client.get("/api/v1/queries").json()
+            assert beside.post("/api/v1/queries/book_blog/pause").json() == {"names": ["book_blog"]}
+            assert other.stop()[0] == 0
+        assert page.stop()[0] == 0
