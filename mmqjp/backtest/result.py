@@ -12,9 +12,11 @@ from mmqjp.present.match import Match
 DAY_US = 86_400_000_000
 """Microseconds of a day."""
 
-
 RECENT_DAYS = 30
 """Over so many days the outputs of a day are averaged."""
+
+FEWEST_TIMED = 20
+"""Fewer documents do not tell what a thousand take: most of their time is that of beginning."""
 
 
 def day_text(number: int) -> str:
@@ -108,8 +110,8 @@ class Backtest:
 
     @property
     def milliseconds(self) -> float | None:
-        """What 1,000 documents take, in milliseconds; None if none was tried."""
-        return 1_000_000 * self.seconds / self.documents if self.documents else None
+        """What 1,000 documents take, in milliseconds; None if too few were tried to tell."""
+        return 1_000_000 * self.seconds / self.documents if self.documents >= FEWEST_TIMED else None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON object: the fields, and `outputs`, `outputs_a_day`, `recent_days`, `milliseconds`."""
