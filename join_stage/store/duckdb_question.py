@@ -45,6 +45,18 @@ set_config setseed setval sleep_ms stats txid_current vector_type which_secret w
 REFUSED_FUNCTIONS = frozenset(_REFUSED_FUNCTIONS_NAMES.split())
 """Functions that read the state of the process, or do more than compute."""
 
+_UNBOUNDED_FUNCTIONS_NAMES = """
+array_resize bitstring damerau_levenshtein editdist3 format from_json from_json_strict generate_series json_pretty
+json_transform json_transform_strict levenshtein list_resize lpad printf range repeat rpad
+"""
+
+UNBOUNDED_FUNCTIONS = frozenset(_UNBOUNDED_FUNCTIONS_NAMES.split())
+"""Functions of values that take any memory, time or depth of the stack, whatever a question may use, and do not notice
+when it is interrupted. In FROM, `range` and `generate_series` make rows, and are answered."""
+
+MOST_NAMES = 20
+"""The most names in a chain like a.b.c: what DuckDB needs to look them up grows with the square."""
+
 _NODES = frozenset(("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"))
 """The nodes that a query, or a query in WITH, may consist of. All others write."""
 
@@ -138,8 +150,9 @@ def judge(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> N
         raise QuestionRefused(ONLY_READ)
     parts = list(parts_of(parsed["statements"]))
     made = {entry["key"].lower() for part in parts if "cte_map" in part for entry in part["cte_map"]["map"]}
+    making_rows = {id(part["function"]) for part in parts if part.get("type") == "TABLE_FUNCTION"}
     for part in parts:
-        _judge(part, schema, made)
+        _judge(part, schema, made, makes_rows=id(part) in making_rows)
 
 
 def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:
@@ -157,7 +170,7 @@ def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:
     return {part["qualified_name"]["path"][-1].lower() for part in sources}
 
 
-def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str]) -> None:
+def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str], *, makes_rows: bool) -> None:
     kind = part.get("type")
     if "cte_map" in part and kind not in _NODES:
         raise QuestionRefused(ONLY_READ)
@@ -173,8 +186,13 @@ def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str]) -> None:
     elif kind == "SHOW_REF":
         if part["query"] is None and part["table_name"].strip('"').lower() not in _SHOWN:
             raise QuestionRefused(f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered")
-    elif part.get("class") == "FUNCTION" and part["function_name"].lower() in REFUSED_FUNCTIONS:
-        raise QuestionRefused(f"the function {part['function_name']} is not answered: only what computes is")
+    elif part.get("class") == "FUNCTION":
+        if (name := part["function_name"].lower()) in REFUSED_FUNCTIONS:
+            raise QuestionRefused(f"the function {part['function_name']} is not answered: only what computes is")
+        if name in UNBOUNDED_FUNCTIONS and not makes_rows:
+            raise QuestionRefused(f"the function {name} is not answered: its values may be of any size")
+    elif part.get("class") == "COLUMN_REF" and len(part["column_names"]) > MOST_NAMES:
+        raise QuestionRefused(f"a chain of more than {MOST_NAMES} names is not answered")
 
 
 def _judge_table(path: list[str], schema: StoreSchema, made: set[str]) -> None:

@@ -17,7 +17,10 @@ def column_values(column: pa.ChunkedArray) -> list[object]:
     >>> column_values(pa.chunked_array([[Decimal("3.0"), Decimal("4.5")]])), column_values(pa.chunked_array([[b"a"]]))
     ([3, 4.5], ['a'])
     """
-    values: list[object] = column.to_pylist()
+    try:
+        values: list[object] = column.to_pylist()
+    except OverflowError:  # times that Python has not
+        values = column.cast(pa.string()).to_pylist()
     kind = column.type
     while pa.types.is_list(kind):
         kind = kind.value_type

@@ -31,7 +31,7 @@ COOKIE_SECONDS = 30 * 24 * 3600
 """For so long a browser stays logged in."""
 
 ATTEMPTS, ATTEMPTS_SECONDS = 10, 60.0
-"""So many wrong tokens from one address in so many seconds; after that all tokens from there are refused."""
+"""So many wrong tokens from one address in so many seconds; after that wrong ones are not even counted."""
 
 MOST_ADDRESSES = 1000
 """The number of addresses whose wrong tokens are counted."""
@@ -106,13 +106,13 @@ class Access:
 
     def is_token(self, text: str, address: str) -> bool:
         """Returns whether a text from a client's address is the token. Raises TooManyAttempts."""
+        if self._token is not None and hmac.compare_digest(_digest(text), _digest(self._token)):
+            return True  # however many wrong ones came from there: many may share an address
         now = self._clock()
         with self._lock:
             wrong = [moment for moment in self._wrong.get(address, ()) if moment > now - ATTEMPTS_SECONDS]
             if len(wrong) >= ATTEMPTS:
                 raise TooManyAttempts
-            if self._token is not None and hmac.compare_digest(_digest(text), _digest(self._token)):
-                return True
             self._wrong[address] = [*wrong, now]
             self._wrong.move_to_end(address)
             while len(self._wrong) > MOST_ADDRESSES:

@@ -21,6 +21,12 @@ OPEN = ("/login", "/healthz")
 OPEN_BELOW = (STATIC, "/f/")
 """What is below these needs no token: files without data, and feeds, whose addresses have keys."""
 
+DATA = (API, "/sql/answer")
+"""What is below these is for scripts and downloads from here: no page elsewhere may make a browser ask for it."""
+
+ELSEWHERE = ("cross-site", "same-site")
+"""What browsers say of requests that come from other pages (Sec-Fetch-Site)."""
+
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 """The methods that change nothing."""
 
@@ -112,6 +118,8 @@ class Guard:
         bearer = _bearer(headers)
         if scope["method"] not in SAFE and not self._comes_from_here(headers, bearer is not None):
             return plain_problem(path, 403, "this form belongs to another page: open the page here, and send it again")
+        if path.startswith(DATA) and headers.get("sec-fetch-site") in ELSEWHERE:
+            return plain_problem(path, 403, "another page must not ask for this: open the page here")
         if needs_no_token(path) or self._access.is_open:
             return None
         if bearer is None:

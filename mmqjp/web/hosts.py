@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 HTTP_PORT = 80
+
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 
 
 def is_loopback(host: str) -> bool:
@@ -30,13 +33,9 @@ class Hosts:
         """Returns whether the header Host, or the host and port of an Origin, is one of them."""
         if self.public_url and header.lower() == urlsplit(self.public_url).netloc.lower():
             return True
-        try:
-            parts = urlsplit(f"//{header}")
-            host, port = parts.hostname or "", parts.port or HTTP_PORT
-        except ValueError:
+        if (parts := _HOST.fullmatch(header)) is None or int(parts["port"] or HTTP_PORT) != self.port:
             return False
-        if port != self.port or parts.username is not None or parts.path or parts.query or parts.fragment:
-            return False
+        host = parts["host"].lower().strip("[]")
         if is_loopback(self.host):
             return is_loopback(host) or host == self.host
         listening, address = _address(self.host), _address(host)
@@ -46,8 +45,8 @@ class Hosts:
 
     def is_origin(self, origin: str) -> bool:
         """Returns whether the header Origin names one of them."""
-        parts = urlsplit(origin) if origin.isascii() and origin.isprintable() else None
-        return parts is not None and parts.scheme in ("http", "https") and self.has(parts.netloc)
+        scheme, _, host = origin.partition("://")
+        return scheme in ("http", "https") and self.has(host)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -24,6 +24,9 @@ MOST_BYTES = 32 << 20
 LARGEST = 1 << 20
 """Larger pages are not kept, in bytes."""
 
+LONGEST_ADDRESS = 4_000
+"""Pages with longer addresses are not kept, in characters."""
+
 KEPT_TYPES = ("text/html", "application/json")
 
 
@@ -85,12 +88,13 @@ class PageCache:
     ) -> None:
         """Sends a page that is made now, and keeps it if it may be kept. Sets `made` when others need not wait."""
         page = _Page(self._version(), self._clock())
-        keeps = True
+        address = sum(map(len, key))
+        page.size, keeps = 2 * address, address <= LONGEST_ADDRESS
 
         async def note(message: Message) -> None:
             nonlocal keeps
             if message["type"] == "http.response.start":
-                keeps = message["status"] == 200 and _is_kept(message)
+                keeps = keeps and message["status"] == 200 and _is_kept(message)
             page.size += len(message.get("body", b"")) + 200
             keeps = keeps and page.size <= LARGEST
             if keeps:

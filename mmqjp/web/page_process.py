@@ -59,7 +59,7 @@ class PageProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._thread.join()
+        self._thread.join(END_SECONDS)
         self._pipe.close()
         if ended_before is not None and error is None:
             raise PageEnded(f"the page is not served any more: its process ended with status {ended_before}")

@@ -68,16 +68,24 @@ class QuestionServer:
 
     def run(self) -> None:
         """Returns when the other process has closed its end, or ended."""
-        with ThreadPoolExecutor(RUNNING, "mmqjp page") as pool, suppress(EOFError, OSError):
-            while True:
-                while not self._pipe.poll(LOOK):
-                    self._tell_version()
-                number, asked, _ = _read(self._pipe.recv_bytes(LARGEST))
-                if asked:
-                    pool.submit(self._answer, number, asked)
-                else:
-                    self._told = None
-                    self._tell_version(number)
+        own, of_people = ThreadPoolExecutor(RUNNING, "mmqjp page"), ThreadPoolExecutor(1, "mmqjp page SQL")
+        try:
+            with suppress(EOFError, OSError):
+                while True:
+                    while not self._pipe.poll(LOOK):
+                        self._tell_version()
+                    number, question, _ = _read(self._pipe.recv_bytes(LARGEST))
+                    if question:
+                        pool = of_people if question["asked"] else own
+                        pool.submit(self._answer, number, question)
+                    else:
+                        self._told = None
+                        self._tell_version(number)
+        finally:
+            if self._reader is not None:
+                self._reader.close()
+            for pool in (own, of_people):  # some questions do not notice when they are interrupted
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _tell_version(self, number: int = 0) -> None:
         """Tells the number of the next batch, if it was not told yet."""
@@ -86,12 +94,12 @@ class QuestionServer:
             self._told = version
             self._send(_message(number, {"version": version}))
 
-    def _answer(self, number: int, asked: dict[str, Any]) -> None:
+    def _answer(self, number: int, question: dict[str, Any]) -> None:
         rows: bytes | memoryview = b""
         try:
             if self._reader is None:
                 raise StoreError("the store is read from its files")
-            found = self._reader.select(asked["sql"], asked["limit"], asked["seconds"])
+            found = self._reader.select(**question)
             said: dict[str, Any] = {}
             rows = _packed(found)
         except QuestionRefused as error:
@@ -121,9 +129,10 @@ class PipeReader:
         self._thread = Thread(target=self._receive, name="mmqjp answers", daemon=True)
         self._thread.start()
 
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
         """Returns the rows of a SELECT."""
-        said, rows = self._ask({"sql": sql, "limit": limit, "seconds": seconds}, 2 * seconds + GRACE)
+        question = {"sql": sql, "limit": limit, "seconds": seconds, "asked": asked}
+        said, rows = self._ask(question, 2 * seconds + GRACE)
         if (kind := said.get("error")) == "busy":
             raise Busy
         if kind is not None:

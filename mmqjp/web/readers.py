@@ -48,9 +48,10 @@ class TooSlow(OperationalError, TimeoutError):
 class StoreReader(Protocol):
     """Reads the tables of a store. Every SQL is taken as untrusted: it is judged as that of `mmqjp query` is."""
 
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
         """Returns the rows of a SELECT, as of one committed batch. It may have up to `limit` rows and take so many
-        seconds. Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
+        seconds. `asked` are questions that people wrote: one at a time is answered, and pages never wait for it.
+        Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
 
     def version(self) -> object:
         """Returns something that is another once there is a newer batch."""
@@ -66,30 +67,32 @@ class Running:
     """Questions that run in the threads of their callers, each with its own limit of time."""
 
     def __init__(self, most: int = RUNNING) -> None:
-        self._slots = BoundedSemaphore(most)
+        self._slots, self._asked = BoundedSemaphore(most), BoundedSemaphore()
         self._lock, self._questions = Lock(), set[Question]()
 
-    def answer(self, question: Callable[[], Question], seconds: float) -> pa.Table:
-        """Runs a question. Raises Busy if no other one ends in its time, and TooSlow."""
-        if not self._slots.acquire(timeout=seconds):
+    def answer(self, question: Callable[[], Question], seconds: float, *, asked: bool = False) -> pa.Table:
+        """Runs a question. Raises Busy if no other one ends in its time, and TooSlow. Those that people `asked` are not
+        always quick to end when they are interrupted: they have a place of their own."""
+        slots = self._asked if asked else self._slots
+        if not slots.acquire(timeout=seconds):
             raise Busy
         try:
-            asked = question()
+            begun = question()
             with self._lock:
-                self._questions.add(asked)
-            timer = Timer(seconds, asked.interrupt)
+                self._questions.add(begun)
+            timer = Timer(seconds, begun.interrupt)
             timer.daemon = True
             timer.start()
             try:
-                return asked.answer()
+                return begun.answer()
             except QuestionInterrupted:
                 raise TooSlow(f"the question took more than {seconds:g} s, or the engine needs the memory") from None
             finally:
                 timer.cancel()
                 with self._lock:
-                    self._questions.discard(asked)
+                    self._questions.discard(begun)
         finally:
-            self._slots.release()
+            slots.release()
 
     def interrupt(self) -> bool:
         """Ends all questions. Returns whether there were any."""
@@ -106,9 +109,10 @@ class CursorReader:
     def __init__(self, engine: Session) -> None:
         self._engine, self._running = engine, Running()
 
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
         """Returns the rows of a SELECT."""
-        return self._running.answer(lambda: self._engine.question(sql, Bounds(limit, MAX_BYTES)), seconds)
+        bounds = Bounds(limit, MAX_BYTES)
+        return self._running.answer(lambda: self._engine.question(sql, bounds), seconds, asked=asked)
 
     def version(self) -> object:
         """Returns the number of the next batch."""
@@ -137,7 +141,7 @@ class FilesReader:
         self._looked_at, self._newest = float("-inf"), ""
         self._users: dict[DuckDBFilesReader, int] = {}
 
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
         """Returns the rows of a SELECT."""
         with self._reader() as reader:
 
@@ -145,7 +149,7 @@ class FilesReader:
                 with self._changed:  # it makes views, over the one connection
                     return reader.question(sql, Bounds(limit, MAX_BYTES))
 
-            return self._running.answer(question, seconds)
+            return self._running.answer(question, seconds, asked=asked)
 
     def version(self) -> object:
         """Returns the name of the newest manifest, which is looked for at most once in KEPT_SECONDS."""
@@ -199,14 +203,14 @@ class SpoolReader:
         self._lock, self._changes = Lock(), 0
         self._kept: OrderedDict[tuple[str, int], tuple[float, pa.Table]] = OrderedDict()
 
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
         """Returns the rows of a SELECT. An answer serves again for KEPT_SECONDS."""
         key, now = (sql, limit), self._clock()
         with self._lock:
             if (kept := self._kept.get(key)) is not None and now < kept[0] + KEPT_SECONDS:
                 return kept[1]
-        asked = {"sql": sql, "seconds": seconds, "most_rows": limit, "most_bytes": MAX_BYTES}
-        found = self._ask(QUERY, asked)
+        question = {"sql": sql, "seconds": seconds, "most_rows": limit, "most_bytes": MAX_BYTES}
+        found = self._ask(QUERY, question)
         columns = zip(*found["rows"], strict=True) if found["rows"] else ([] for _ in found["columns"])
         table = pa.Table.from_arrays([_array(list(column)) for column in columns], names=found["columns"])
         with self._lock:

@@ -16,6 +16,7 @@ from mmqjp.present.data_formats import write_csv_rows, write_json_array
 from mmqjp.present.rows import cell, distinct, readable, text
 from mmqjp.present.times import IN_UTC, Clock
 from mmqjp.web.errors import status_of
+from mmqjp.web.guard import ELSEWHERE
 from mmqjp.web.site import Link, Site
 from mmqjp.web.views.sql import EXAMPLES, MOST_ROWS, Answer, Table, answer, tables
 
@@ -41,16 +42,21 @@ def router(site: Site) -> APIRouter:
     @routes.get("/sql", response_class=HTMLResponse)
     def page(request: Request, sql: Sql = "") -> Response:
         found, error, status = None, "", 200
-        if sql.strip():
+        if sql.strip() and request.headers.get("sec-fetch-site") in ELSEWHERE:
+            error = "this question comes from another page: read it, and run it if you like"
+        elif sql.strip():
             try:
                 found = answer(site, sql)
             except MmqjpError as refused:
                 error, status = str(refused), status_of(refused)
         rows, headings = ([], []) if found is None else _laid_out(found, site.clock)
-        return site.render(
+        response = site.render(
             request, "sql.html", status, sql=sql, found=found, rows=rows, headings=headings, error=error,
             tables=tables(site), examples=EXAMPLES, most=MOST_ROWS,
         )  # fmt: skip
+        if error:
+            response.headers["Cache-Control"] = "no-store"  # whether it runs depends on where it comes from
+        return response
 
     @routes.get("/sql/answer.csv")
     def as_csv(sql: Sql) -> Response:

@@ -270,6 +270,20 @@ def on_spark(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> I
     spark.sql("DROP TABLE default.secret_of_the_catalog")
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT from_json('[]', '[]')", "SELECT json_transform('[]', '[]')", "SELECT length(range(1000000000))",
+        "SELECT 'a'.repeat(5)", "SELECT list_transform([1], x -> lpad('a', x, 'b'))", "SELECT printf('%1000d', 1)",
+        "SELECT * FROM documents, unnest(generate_series(1, 9)) u(x)", "SELECT levenshtein('a', 'b')",
+        "SELECT a" + ".a" * 20, "SELECT json_pretty('[]')",
+    ],
+)  # fmt: skip
+def test_duckdb_refuses_what_cannot_be_bounded_or_ended(on_duckdb: Place, sql: str):
+    with pytest.raises(QuestionRefused, match="is not answered"):
+        on_duckdb.engine.question(sql).answer()
+
+
 @pytest.mark.parametrize("sql", BOTH_WRITE + DUCKDB)
 def test_duckdb_refuses_and_nothing_changes(on_duckdb: Place, sql: str):
     variable_of_python = [{"a": 1}]  # noqa: F841

@@ -70,7 +70,17 @@ def test_a_cookie_alone_changes_nothing_and_a_token_needs_no_origin(site):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8765", "127.0.0.1", "127.0.0.1:1", "[::2]:8765", "@:8765"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8765",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "[::2]:8765",
+        "@:8765",
+        "localhost:8765#",
+        "[::1%lo]:8765",
+    ],
 )
 def test_an_unknown_host_is_refused(site, host):
     for path in ("/", "/login", "/healthz", "/api/v1/queries"):
@@ -83,7 +93,9 @@ def test_hosts_are_those_of_the_address_and_of_the_public_url():
     assert not any(map(here.has, ("", "10.0.0.1:8765", "localhost", "a@localhost:8765", "localhost:8765/x", "x:y:z")))
     proxied = Hosts("127.0.0.1", 8765, "https://stories.example")
     assert proxied.has("stories.example") and not proxied.has("stories.example:1")
-    assert proxied.is_origin("https://stories.example") and not proxied.is_origin("null")
+    assert proxied.is_origin("https://stories.example")
+    for origin in ("null", "http://[::1", "https://stories.example/x", "ftp://stories.example", ""):
+        assert not proxied.is_origin(origin)
     everywhere = Hosts("0.0.0.0", 80)
     assert everywhere.has("10.0.0.1") and everywhere.has("192.0.2.1:80") and not everywhere.has("evil.example")
 
@@ -125,11 +137,22 @@ def test_wrong_tokens_are_counted():
     client = stranger(site)
     for _ in range(ATTEMPTS):
         assert client.post("/login", data={"token": "x"}).status_code == 401
-    assert client.post("/login", data={"token": TOKEN}).status_code == 429
-    found = client.get("/api/v1/queries", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert client.post("/login", data={"token": "x"}).status_code == 429
+    found = client.get("/api/v1/queries", headers={"Authorization": "Bearer x"})
     assert (found.status_code, found.headers["retry-after"]) == (429, "60")
+    # Others at the same address are not locked out.
+    assert stranger(site).post("/login", data={"token": TOKEN}).status_code == 303
     now[0] += ATTEMPTS_SECONDS + 1
-    assert client.post("/login", data={"token": TOKEN}).status_code == 303
+    assert client.post("/login", data={"token": "x"}).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/api/v1/queries", "/api/v1/sql?sql=SELECT+1", "/sql/answer.csv?sql=SELECT+1"])
+def test_data_is_not_for_pages_elsewhere(site, path):
+    client = browser(site)
+    assert client.get(path).status_code == 200
+    for elsewhere in ("cross-site", "same-site"):
+        assert client.get(path, headers={"Sec-Fetch-Site": elsewhere}).status_code == 403
+    assert client.get(path, headers={"Sec-Fetch-Site": "none"}).status_code == 200
 
 
 def test_cookies_end_and_cannot_be_made():

@@ -81,11 +81,17 @@ def test_few_questions_run_at_once_and_can_be_ended():
         def interrupt(self):
             ended.set()
 
+    class Failing(Long):
+        def answer(self):
+            raise AssertionError
+
     thread = threading.Thread(target=lambda: running.answer(Long, 60))
     thread.start()
     begun.wait(60)
     with pytest.raises(Busy):
         running.answer(Long, 0.01)
+    with pytest.raises(AssertionError):
+        running.answer(Failing, 0.01, asked=True)  # what people ask has a place of its own
     assert running.interrupt()
     thread.join(60)
     assert not running.interrupt()

@@ -85,3 +85,17 @@ def test_the_tables_are_listed_with_their_columns(site):
 def test_strangers_read_nothing(site):
     assert stranger(site).get("/api/v1/sql?sql=SELECT+1").status_code == 401
     assert stranger(site).get("/sql?sql=SELECT+1").status_code == 303
+
+
+def test_a_question_of_another_page_is_shown_and_not_run(site):
+    client, asked = browser(site), {"sql": "SELECT query FROM outputs"}
+    found = client.get("/sql", params=asked, headers={"Sec-Fetch-Site": "cross-site"})
+    assert "comes from another page" in found.text and "book_blog" not in found.text and asked["sql"] in found.text
+    assert "book_blog" in client.get("/sql", params=asked).text
+
+
+@pytest.mark.parametrize("sql", ["SELECT 'infinity'::date AS a", "SELECT '-infinity'::timestamp AS a"])
+def test_times_that_python_has_not_are_text(site, sql):
+    ((value,),) = script(site).get("/api/v1/sql", params={"sql": sql}).json()["rows"]
+    assert isinstance(value, str)
+    assert browser(site).get("/sql", params={"sql": sql}).status_code == 200
