@@ -39,6 +39,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
+@pytest.fixture(autouse=True)
+def no_session_but_of_tests_that_ask(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A worker has one Spark session for many tests: to others it would say that Spark is the engine to choose."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "spark" not in request.fixturenames:
+            patch.setattr("mmqjp.state.choice.has_session", lambda: False)
+        yield
+
+
 STARVED = ("SocketTimeoutException", "failed to connect back", "timed out", "TimeoutError", "TimeoutExpired")
 """What failures of tests say that had to wait too long for a core."""
 

@@ -15,6 +15,7 @@ import mmqjp
 from common.errors import InputError, MmqjpError, OperationalError
 from feeds.bad_input import SourceError
 from feeds.fetch.failures import FetchError, Gone
+from feeds.fetch.state import FetchIsRunning
 from feeds.files import TooLargeError
 from join_stage.joiner import UnknownPlan
 from mmqjp.queries.changes import UnknownQuery
@@ -33,6 +34,7 @@ INTERNAL = {
     "mmqjp.commands.failure.Failure",
     "mmqjp.commands.failure.Interrupted",
     "mmqjp.commands.failure.ScriptFailure",
+    "mmqjp.explain.funnel.Exhausted",
     "mmqjp.explain.reasons.TooMuchWork",
     "mmqjp.explain.sample.TooLong",
     "mmqjp.service.streaming.Stopped",
@@ -93,6 +95,7 @@ MADE = {
     TooLargeError: TooLargeError(b"<a>"),
     TooManyDisjuncts: TooManyDisjuncts(64),
     UnknownPlan: UnknownPlan("quick"),
+    FetchIsRunning: FetchIsRunning("feeds.db", "another fetch is using this state", "wait for it, or end it"),
     UnknownQuery: UnknownQuery("news"),
 }
 """An error of each class that takes other arguments than a message."""

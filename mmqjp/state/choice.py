@@ -36,7 +36,7 @@ def choose(
     documents: int | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
-    session_runs: Callable[[], bool] = has_session,
+    session_runs: Callable[[], bool] | None = None,
     most: int = MOST_FOR_DUCKDB,
 ) -> Choice:
     """Returns the engine for a name of ENGINES.
@@ -52,7 +52,7 @@ def choose(
         return Choice(SPARK, f"{asked_by} is given")
     if runs_in_submit(environ):
         return Choice(SPARK, "spark-submit started this process")
-    if session_runs():
+    if (session_runs or has_session)():
         return Choice(SPARK, "this process has a Spark session")
     if documents is not None and documents > most:
         return Choice(SPARK, f"the documents have more than {most // MIB} MiB")

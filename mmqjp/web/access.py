@@ -43,8 +43,10 @@ Seconds = Callable[[], float]
 class TooManyAttempts(OperationalError, RuntimeError):
     """There were too many wrong tokens from one address."""
 
-    def __init__(self) -> None:
-        super().__init__(f"there were too many wrong tokens: wait {ATTEMPTS_SECONDS:g} s and try again")
+    def __init__(
+        self, text: str = f"there were too many wrong tokens: wait {ATTEMPTS_SECONDS:g} s and try again"
+    ) -> None:
+        super().__init__(text)
 
 
 def token_of(state: Path) -> str:

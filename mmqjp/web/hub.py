@@ -31,8 +31,10 @@ PAGE = 50
 class TooManyListeners(OperationalError, RuntimeError):
     """There are as many listeners as there may be."""
 
-    def __init__(self) -> None:
-        super().__init__(f"{MOST_LISTENERS} pages are open that show outputs as they come: close one, or reload later")
+    def __init__(
+        self, text: str = f"{MOST_LISTENERS} pages are open that show outputs as they come: close one, or reload later"
+    ) -> None:
+        super().__init__(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ _ERRORS: dict[str, type[Exception]] = {"refused": QuestionRefused, "slow": TooSl
 class Gone(OperationalError, ConnectionError):
     """The process that holds the store has ended."""
 
-    def __init__(self) -> None:
-        super().__init__("the service has stopped: start mmqjp serve again")
+    def __init__(self, text: str = "the service has stopped: start mmqjp serve again") -> None:
+        super().__init__(text)
 
 
 def _message(number: int, said: dict[str, Any], rows: bytes | memoryview = b"") -> bytes:

@@ -37,8 +37,8 @@ KEPT_ANSWERS = 100
 class Busy(OperationalError, RuntimeError):
     """There are too many questions at the moment."""
 
-    def __init__(self) -> None:
-        super().__init__("the store is busy with other questions: try again in a moment")
+    def __init__(self, text: str = "the store is busy with other questions: try again in a moment") -> None:
+        super().__init__(text)
 
 
 class TooSlow(OperationalError, TimeoutError):

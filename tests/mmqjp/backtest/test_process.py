@@ -183,3 +183,10 @@ def test_it_ends_when_who_asked_is_killed():
 def test_all_documents_reach_it_and_it_says_that_it_is_done():
     found = run_process(REQUEST, rows(100))
     assert (found.documents, found.outputs, found.cut_short) == (100, 100, None)
+
+
+def test_the_memory_of_whoever_started_it_does_not_count():
+    large = bytearray(b"x") * (400 << 20)
+    command = "from mmqjp.backtest.worker import _peak_memory; print(_peak_memory())"
+    found = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, text=True)
+    assert 0 < int(found.stdout) < len(large)
