@@ -153,7 +153,7 @@ def test_a_service_goes_on_beside_back_tests_of_which_one_runs_at_a_time(tmp_pat
 def test_a_back_test_ends_with_whoever_waits_for_it(tmp_path: Path):
     place, events = Directory(tmp_path), Events()
     with Session("duckdb", state=place.state) as opened:
-        opened.process(documents(3))
+        opened.process(documents(2_000))  # whose pairs take long
         questions = QuestionRunner(opened, place.spool, events)
         command = place.ask(BACKTEST, text=PAIRS)
         questions.step()
