@@ -18,7 +18,7 @@ FROM S//blog->b[./author = "Nobody"] PUBLISH nobody"""
 
 @pytest.fixture
 def engine() -> Iterator[Session]:
-    with Session("duckdb") as engine:
+    with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe(QUERIES)
         engine.process(
             [
