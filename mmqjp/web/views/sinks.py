@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmqjp.service.sink_commands import SINKS
+from mmqjp.sinks.control import SinkState
 from mmqjp.web.site import Site
 
 TEST_SECONDS, POLL = 5.0, 0.1
@@ -15,23 +16,10 @@ TEST_SECONDS, POLL = 5.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class SinkRow:
-    """A sink as `mmqjp sinks list` tells it: `SinkState` with the `queries` that it wants, as patterns, and where it
-    delivers `to`, without secrets. Times are microseconds since 1970."""
+class SinkRow(SinkState):
+    """A sink as `mmqjp sinks list` tells it: with the `queries` that it wants, as patterns, and where it delivers `to`,
+    without secrets."""
 
-    name: str
-    kind: str
-    state: str
-    reason: str
-    acked: int
-    behind: int
-    behind_since: int | None
-    tries: int
-    next: int | None
-    delivered: int
-    failed: int
-    given_up: int
-    in_file: bool
     queries: Sequence[str]
     to: str
 

@@ -50,7 +50,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[process._Running]:
     made = process._Running.__init__
 
     def noting(self: process._Running, *arguments: object) -> None:
-        made(self, *arguments)  # type: ignore[arg-type]
+        made(self, *arguments)  # type: ignore[arg-type]  # as it was called
         found.append(self)
 
     monkeypatch.setattr(process._Running, "__init__", noting)
