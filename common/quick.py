@@ -25,7 +25,7 @@ def quick(cls: type[T]) -> type[T]:
     body = "; ".join(f"_set_{name}(self, {value})" for name, value in values.items())
     shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in found if field.repr)
     # As the module dataclasses makes its own.
-    exec(f"def __init__(self{parameters}): {body}", names)
+    exec(f"def __init__(self{parameters}): {body or 'pass'}", names)
     exec(f"def __repr__(self): return f'{cls.__qualname__}({shown})'", names)
     setattr(cls, "__init__", names["__init__"])  # noqa: B010  # type checkers refuse the assignment
     if hasattr(cls.__repr__, "__wrapped__"):  # made by the module, and not written in the class
