@@ -1,0 +1,123 @@
+"""The oracle's schemas of event streams, and the names that NEXT and FOLD give (patterns.md, section 4).
+
+Decided where the definition leaves it open:
+- In FOLD the values of `g` win over those of the right event where both have a name.
+- A bare name in FOLD, which is then in the left schema only, means the latest value, as `$` does; the two differ only
+  for the names of `g`.
+- UNION takes schemas that are equal as sets of names and kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from tests.oracle.event_syntax import (
+    Aggregate,
+    Cel,
+    Expr,
+    Filter,
+    Fn,
+    Fold,
+    Item,
+    Name,
+    Next,
+    Ref,
+    Str,
+    Stream,
+    Union,
+)
+
+Kind = Literal["string", "number"]
+Schema = dict[str, Kind]
+
+STRING_FUNCTIONS = ("normalize-space", "lower-case", "upper-case", "canonical-url", "host", "concat")
+
+
+class Malformed(ValueError):
+    """A statement that the language refuses."""
+
+
+def schema_of(stream: Stream, schemas: Mapping[str, Schema]) -> Schema:
+    """The attributes of a stream's events, in order. Raises Malformed where names clash or are missing."""
+    match stream:
+        case Name():
+            return dict(schemas[stream.name])
+        case Filter():
+            return schema_of(stream.source, schemas)
+        case Cel():
+            return _selected(stream, schema_of(stream.stream, schemas))
+        case Aggregate():
+            source = schema_of(stream.source, schemas)
+            made = [(name, source[name]) for name in stream.by]
+            return _distinct([*made, *((item.label, kind_of(item.expr, source)) for item in stream.items)])
+        case Union():
+            left, right = schema_of(stream.left, schemas), schema_of(stream.right, schemas)
+            if left != right:
+                raise Malformed("UNION of unequal schemas")
+            return left
+        case Next():
+            left, right = schema_of(stream.left, schemas), schema_of(stream.right, schemas)
+            names = left_names(left, right)
+            return _distinct([*((names[name], kind) for name, kind in left.items()), *right.items()])
+        case Fold():
+            left, right = schema_of(stream.left, schemas), schema_of(stream.right, schemas)
+            changing = changing_names(stream, left, right)
+            both = {name: left[name] for name in changing}
+            for item in stream.sets:
+                if kind_of(item.expr, {**left, **right}) != left[item.label]:
+                    raise Malformed(f"{item.label} changes its kind")
+            return _distinct([*((f"{name}_1", kind) for name, kind in both.items()), *left.items()])
+
+
+def left_names(left: Schema, right: Schema) -> dict[str, str]:
+    """What NEXT calls the attributes of the left: all `x_1` if any name clashes."""
+    clash = bool(left.keys() & right.keys())
+    return {name: f"{name}_1" if clash else name for name in left}
+
+
+def changing_names(fold: Fold, left: Schema, right: Schema) -> list[str]:
+    """The attributes of a FOLD that have a first and a latest value."""
+    if not right.items() <= left.items():
+        raise Malformed("FOLD's right has attributes that its left has not")
+    if missing := [item.label for item in fold.sets if item.label not in left]:
+        raise Malformed(f"FOLD's left has no {missing}")
+    changed = [item.label for item in fold.sets]
+    if len(set(changed)) < len(changed):
+        raise Malformed("FOLD sets a name twice")
+    return [name for name in left if name in right or name in changed]
+
+
+def _selected(cel: Cel, source: Schema) -> Schema:
+    if cel.select is None:
+        return source
+    return _distinct([(item.label, kind_of(item.expr, source)) for item in items_of(cel.select, source)])
+
+
+def items_of(select: tuple[Item | None, ...], source: Schema) -> list[Item]:
+    """The items of a SELECT, with all attributes in place of `*`."""
+    found: list[Item] = []
+    for item in select:
+        found += [Item(Ref(name)) for name in source] if item is None else [item]
+    return found
+
+
+def _distinct(pairs: list[tuple[str, Kind]]) -> Schema:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise Malformed(f"an attribute is there twice: {[name for name, _ in pairs]}")
+    return made
+
+
+def kind_of(expr: Expr, source: Schema) -> Kind:
+    """What an expression's values are."""
+    match expr:
+        case Str():
+            return "string"
+        case Ref():
+            return source[expr.name]
+        case Fn("coalesce" | "argmax"):
+            return kind_of(expr.args[0], source)
+        case Fn():
+            return "string" if expr.name in STRING_FUNCTIONS else "number"
+    return "number"

@@ -1,0 +1,337 @@
+"""The oracle's own syntax of event statements: values, conditions, streams, and the text of each in the language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+Side = Literal["", "$1", "$2", "$"]
+"""Whose attribute a reference means, as it is written; a bare name has none."""
+
+Unit = Literal["us", "ms", "s", "min", "h", "d", "w"]
+MICROSECONDS: dict[Unit, int] = {
+    "us": 1,
+    "ms": 10**3,
+    "s": 10**6,
+    "min": 60 * 10**6,
+    "h": 3600 * 10**6,
+    "d": 86400 * 10**6,
+    "w": 7 * 86400 * 10**6,
+}
+
+# ---------------------------------------------------------------- values
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """A number as it is written; a percentage ends in %."""
+
+    written: str
+
+    def text(self) -> str:
+        return self.written
+
+    def value(self) -> float:
+        """The double nearest to what is written."""
+        digits = self.written.removesuffix("%")
+        return float(Fraction(digits) / (100 if digits != self.written else 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Str:
+    """A string."""
+
+    value: str
+
+    def text(self) -> str:
+        return '"' + self.value.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A length of time; as a value, its seconds."""
+
+    number: str
+    unit: Unit = "s"
+
+    def text(self) -> str:
+        return f"{self.number} {self.unit}"
+
+    @property
+    def us(self) -> int:
+        return int(Fraction(self.number) * MICROSECONDS[self.unit])
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An attribute."""
+
+    name: str
+    side: Side = ""
+
+    def text(self) -> str:
+        return f"{self.side}.{self.name}" if self.side else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """DUR or GAP."""
+
+    name: Literal["DUR", "GAP"]
+
+    def text(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """`left op right` of two numbers."""
+
+    op: Literal["+", "-", "*", "/", "%"]
+    left: Expr
+    right: Expr
+
+    def text(self) -> str:
+        return f"({self.left.text()} {self.op} {self.right.text()})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fn:
+    """A function, or an aggregate in AGGREGATE."""
+
+    name: str
+    args: tuple[Expr, ...] = ()
+
+    def text(self) -> str:
+        return f"{self.name}({', '.join(arg.text() for arg in self.args)})"
+
+
+Expr = Num | Str | Window | Ref | Time | Op | Fn
+
+# ---------------------------------------------------------------- conditions
+
+
+@dataclass(frozen=True, slots=True)
+class Cmp:
+    """A comparison."""
+
+    op: Literal["=", "!=", "<", "<=", ">", ">="]
+    left: Expr
+    right: Expr
+
+    def text(self) -> str:
+        return f"{self.left.text()} {self.op} {self.right.text()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """`contains`, `starts-with`, `ends-with` or `matches`."""
+
+    __test__ = False  # pytest is not to collect it
+
+    name: str
+    args: tuple[Expr, ...]
+
+    def text(self) -> str:
+        return f"{self.name}({', '.join(arg.text() for arg in self.args)})"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """`IS NULL`, or `IS NOT NULL`."""
+
+    value: Expr
+    negated: bool = False
+
+    def text(self) -> str:
+        return f"{self.value.text()} IS {'NOT ' if self.negated else ''}NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """NOT."""
+
+    arg: Cond
+
+    def text(self) -> str:
+        return f"NOT ({self.arg.text()})"
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """AND or OR of some conditions."""
+
+    word: Literal["AND", "OR"]
+    args: tuple[Cond, ...]
+
+    def text(self) -> str:
+        return f" {self.word} ".join(f"({arg.text()})" if isinstance(arg, Both) else arg.text() for arg in self.args)
+
+
+Cond = Cmp | Test | IsNull | Not | Both
+
+# ---------------------------------------------------------------- streams
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """`expr AS name`; without a name an attribute under its own."""
+
+    expr: Expr
+    name: str | None = None
+
+    def text(self) -> str:
+        return self.expr.text() if self.name is None else f"{self.expr.text()} AS {self.name}"
+
+    @property
+    def label(self) -> str:
+        if self.name is not None:
+            return self.name
+        assert isinstance(self.expr, Ref)
+        return self.expr.name
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """The events of a stream."""
+
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """σ."""
+
+    cond: Cond
+    source: Stream
+
+    def text(self) -> str:
+        return f"FILTER{{{self.cond.text()}}} {_source(self.source)}"
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """AGGREGATE; `over` is None without OVER."""
+
+    items: tuple[Item, ...]
+    by: tuple[str, ...]
+    over: Window | None
+    source: Stream
+
+    def text(self) -> str:
+        by = f" BY {', '.join(self.by)}" if self.by else ""
+        over = f" OVER {self.over.text()}" if self.over else ""
+        return f"AGGREGATE{{{', '.join(item.text() for item in self.items)}{by}{over}}} {_source(self.source)}"
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """UNION of equal schemas."""
+
+    left: Stream
+    right: Stream
+
+    def text(self) -> str:
+        return f"{_left(self.left)} UNION {_source(self.right)}"
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return self.left, self.right
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """NEXT; without a condition every later event qualifies."""
+
+    left: Stream
+    cond: Cond | None
+    right: Stream
+
+    def text(self) -> str:
+        cond = f"{{{self.cond.text()}}}" if self.cond else ""
+        return f"{_left(self.left)} NEXT{cond} {_source(self.right)}"
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return self.left, self.right
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """FOLD: what chooses the next event, what lets the iteration go on, and new values."""
+
+    left: Stream
+    chooses: Cond | None
+    goes_on: Cond | None
+    sets: tuple[Item, ...]
+    right: Stream
+
+    def text(self) -> str:
+        conds = [cond.text() if cond else "" for cond in (self.chooses, self.goes_on)]
+        sets = ", ".join(item.text() for item in self.sets)
+        return f"{_left(self.left)} FOLD{{{', '.join([*conds, sets])}}} {_source(self.right)}"
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return self.left, self.right
+
+
+@dataclass(frozen=True, slots=True)
+class Cel:
+    """A whole statement, or one in parentheses. `select` is None for all attributes; an item of None is `*`."""
+
+    stream: Stream
+    select: tuple[Item | None, ...] | None = None
+    within: Window | None = None
+    publish: str | None = None
+
+    def text(self) -> str:
+        head = ""
+        if self.select is not None:
+            head = "SELECT " + ", ".join("*" if item is None else item.text() for item in self.select) + " "
+        tail = (f" WITHIN {self.within.text()}" if self.within else "") + (
+            f" PUBLISH {self.publish}" if self.publish else ""
+        )
+        return f"{head}FROM {self.stream.text()}{tail}"
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return (self.stream,)
+
+
+Stream = Name | Filter | Aggregate | Union | Next | Fold | Cel
+
+
+def _source(stream: Stream) -> str:
+    """A stream where the language has a `source`."""
+    return stream.text() if isinstance(stream, Name | Filter | Aggregate) else f"({stream.text()})"
+
+
+def _left(stream: Stream) -> str:
+    """A stream to the left of an operator."""
+    return f"({stream.text()})" if isinstance(stream, Cel) else stream.text()
+
+
+def reads(stream: Stream) -> Iterator[str]:
+    """The names that a stream reads."""
+    if isinstance(stream, Name):
+        yield stream.name
+    for source in stream.inputs:
+        yield from reads(source)

@@ -1,0 +1,186 @@
+"""The oracle's values of event statements: numbers, strings and NULL (patterns.md, section 2).
+
+Decided where the definition leaves it open:
+- A string is a number by XPath's number() wherever a number is needed; if it is none, that is NULL, so that no
+  comparison with it holds, != included.
+- `%` has the sign of its left operand, as XPath's mod. A percentage is the double nearest to the hundredth part.
+- min and max are of numbers. An aggregate skips an event for which one of its arguments is NULL.
+- The least of several strings, for argmax, goes by code points.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tests.oracle.event_syntax import Both, Cmp, Cond, Expr, Fn, IsNull, Not, Num, Op, Ref, Str, Test, Time, Window
+from tests.oracle.values import STRING_TESTS, apply, number, text_of
+
+Value = str | float | None
+Values = Mapping[str, Value]
+
+AGGREGATES = ("count", "sum", "avg", "min", "max", "argmax")
+_SECOND = 10**6
+_COMPARE: dict[str, Callable[..., bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "%": math.fmod,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What references mean: `first` is $1, or the only event; `latest` is FOLD's $; `right` is $2. Times in
+    microseconds. `group` has the events that aggregates are of."""
+
+    first: Values
+    duration: int
+    right: Values | None = None
+    latest: Values | None = None
+    gap: int | None = None
+    group: tuple[Scope, ...] | None = None
+
+
+def finite(value: float) -> float | None:
+    """A number; NULL if it is none, or infinite."""
+    return float(value) if math.isfinite(value) else None
+
+
+def as_number(value: Value) -> float | None:
+    return finite(number(value)) if isinstance(value, str) else value
+
+
+def evaluate(expr: Expr, scope: Scope) -> Value:
+    """The value of an expression."""
+    match expr:
+        case Num():
+            return expr.value()
+        case Str():
+            return expr.value
+        case Window():
+            return expr.us / _SECOND
+        case Time("DUR"):
+            return scope.duration / _SECOND
+        case Time():
+            assert scope.gap is not None
+            return scope.gap / _SECOND
+        case Ref():
+            return _look_up(expr, scope)
+        case Op():
+            return _arithmetic(expr.op, as_number(evaluate(expr.left, scope)), as_number(evaluate(expr.right, scope)))
+        case Fn() if expr.name in AGGREGATES:
+            assert scope.group is not None
+            return _aggregate(expr, scope.group)
+        case Fn():
+            return _function(expr.name, [evaluate(arg, scope) for arg in expr.args])
+
+
+def _look_up(ref: Ref, scope: Scope) -> Value:
+    match ref.side:
+        case "$1":
+            return scope.first[ref.name]
+        case "$2":
+            assert scope.right is not None
+            return scope.right[ref.name]
+        case "$":
+            assert scope.latest is not None
+            return scope.latest[ref.name]
+    left = scope.first if scope.latest is None else scope.latest
+    if scope.right is not None:
+        assert (ref.name in left) != (ref.name in scope.right), f"{ref.name} is on both sides, or on none"
+        return left[ref.name] if ref.name in left else scope.right[ref.name]
+    return left[ref.name]
+
+
+def _arithmetic(op: str, left: float | None, right: float | None) -> float | None:
+    if left is None or right is None:
+        return None
+    try:
+        return finite(_ARITHMETIC[op](left, right))
+    except (ZeroDivisionError, OverflowError, ValueError):
+        return None
+
+
+def _function(name: str, args: list[Value]) -> Value:
+    if name == "coalesce":
+        return next((arg for arg in args if arg is not None), None)
+    given = [arg for arg in args if arg is not None]
+    if len(given) < len(args):
+        return None
+    match name:
+        case "concat":
+            return "".join(text_of(arg) for arg in given)
+        case "abs":
+            size = as_number(given[0])
+            return None if size is None else abs(size)
+    value = apply(name, given[0])
+    assert isinstance(value, str | float)
+    return value if isinstance(value, str) else finite(value)
+
+
+def _aggregate(call: Fn, group: Iterable[Scope]) -> Value:
+    rows = [[evaluate(arg, scope) for arg in call.args] for scope in group]
+    if call.name == "argmax":
+        pairs = [(as_number(size), chosen) for chosen, size in rows]
+        greatest = max((size for size, chosen in pairs if size is not None and chosen is not None), default=None)
+        return min((chosen for size, chosen in pairs if size == greatest and chosen is not None), default=None)
+    if call.name == "count":
+        return float(sum(None not in row for row in rows))
+    numbers = [size for size in (as_number(row[0]) for row in rows) if size is not None]
+    if not numbers:
+        return None
+    match call.name:
+        case "sum":
+            return finite(math.fsum(numbers))
+        case "avg":
+            return finite(math.fsum(numbers) / len(numbers))
+        case "min":
+            return min(numbers)
+    return max(numbers)
+
+
+def holds(cond: Cond | None, scope: Scope) -> bool:
+    """Whether a condition holds; one that is left out does."""
+    return cond is None or _holds(cond, scope, wanted=True)
+
+
+def _holds(cond: Cond, scope: Scope, *, wanted: bool) -> bool:
+    """Whether a condition holds, or, if it is not `wanted`, its negation, pushed to the atoms."""
+    match cond:
+        case Not():
+            return _holds(cond.arg, scope, wanted=not wanted)
+        case Both():
+            every = (cond.word == "AND") == wanted
+            return (all if every else any)([_holds(arg, scope, wanted=wanted) for arg in cond.args])
+        case IsNull():
+            return (evaluate(cond.value, scope) is None) == (cond.negated != wanted)
+        case Cmp():
+            return _compare(cond.op if wanted else _OPPOSITE[cond.op], cond.left, cond.right, scope)
+        case Test():
+            args = [evaluate(arg, scope) for arg in cond.args]
+            return None not in args and STRING_TESTS[cond.name](*map(_text, args)) == wanted
+
+
+def _text(value: Value) -> str:
+    assert value is not None
+    return text_of(value)
+
+
+def _compare(op: str, left: Expr, right: Expr, scope: Scope) -> bool:
+    one, other = evaluate(left, scope), evaluate(right, scope)
+    if not (op in ("=", "!=") and isinstance(one, str) and isinstance(other, str)):
+        one, other = as_number(one), as_number(other)
+    return one is not None and other is not None and _COMPARE[op](one, other)

@@ -1,0 +1,210 @@
+"""The oracle's event streams: sets of events, and what each operator makes of them (patterns.md, sections 2 and 4).
+
+Everything is computed as the definitions say it, from all events at once, in any order.
+Decided where the definition leaves it open:
+- `WITHIN` bounds every NEXT and FOLD in its FROM, those in parentheses too; what an inner statement publishes as well.
+- A statement without NEXT and FOLD keeps all its events, whatever its WITHIN says.
+- NULL is a value of BY as any other: the events that have it are a group.
+- Two iterations of a FOLD are one if they began with the same event, have the same latest event, and equal values.
+- A published event is one part of its readers' events: its stream, the place of its statement, and the event itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tests.oracle.event_schemas import Schema, changing_names, items_of, left_names, schema_of
+from tests.oracle.event_syntax import Aggregate, Cel, Filter, Fold, Name, Next, Stream, Union
+from tests.oracle.event_values import Scope, Value, Values, evaluate, holds
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event: its attributes by name, its interval in microseconds, and the base events that it was made of."""
+
+    attributes: frozenset[tuple[str, Value]]
+    t0: int
+    t1: int
+    parts: frozenset[Hashable]
+
+    @cached_property
+    def values(self) -> Values:
+        return dict(self.attributes)
+
+    @property
+    def duration(self) -> int:
+        return self.t1 - self.t0
+
+
+Events = frozenset[Event]
+
+
+def event(values: Mapping[str, Value], t0: int, t1: int, parts: Iterable[Hashable]) -> Event:
+    """An event with these values. A number is a float, so that equal ones are equal."""
+    typed = ((name, float(value) if isinstance(value, int) else value) for name, value in values.items())
+    return Event(frozenset(typed), t0, t1, frozenset(parts))
+
+
+def before(one: Event, other: Event) -> bool:
+    return one.t1 < other.t0
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """An iteration of a FOLD: what it began with, what came last, and the values then."""
+
+    first: Event
+    latest: Event
+    values: frozenset[tuple[str, Value]]
+
+    @property
+    def t1(self) -> int:
+        return self.latest.t1
+
+
+class World:
+    """Streams that are given, and statements over them."""
+
+    def __init__(
+        self, schemas: Mapping[str, Schema], events: Mapping[str, Iterable[Event]], statements: Sequence[Cel]
+    ) -> None:
+        self.schemas = dict(schemas)
+        self.statements = statements
+        self._given = {name: frozenset(found) for name, found in events.items()}
+        self._publishers: dict[str, list[tuple[Hashable, Cel, int | None]]] = {}
+        self._streams: dict[str, Events] = {}
+        for place, statement in enumerate(statements):
+            self._register((place,), statement, None)
+        self._derive_schemas()
+        for statement in statements:
+            schema_of(statement, self.schemas)  # refuses what is malformed
+
+    def _register(self, key: tuple[int, ...], stream: Stream, within: int | None) -> None:
+        inner = within
+        if isinstance(stream, Cel):
+            inner = _least(within, stream)
+            if stream.publish is not None:
+                self._publishers.setdefault(stream.publish, []).append((key, stream, within))
+        for place, source in enumerate(stream.inputs):
+            self._register((*key, place), source, inner)
+
+    def _derive_schemas(self) -> None:
+        waiting = dict(self._publishers)
+        while waiting:
+            done = []
+            for name, publishers in waiting.items():
+                try:
+                    self.schemas[name] = schema_of(publishers[0][1], self.schemas)
+                except KeyError:
+                    continue
+                done.append(name)
+            assert done, f"a cycle, or unknown names, behind {list(waiting)}"
+            for name in done:
+                del waiting[name]
+
+    def results(self, place: int, since: int | None = None) -> Events:
+        """The results of a statement. With `since` it has seen only events that end then or later."""
+        return self._of(self.statements[place], None, since)
+
+    def stream(self, name: str) -> Events:
+        """The events of a stream: those given, or those published."""
+        if name not in self._streams:
+            published = (
+                Event(made.attributes, made.t0, made.t1, frozenset({(name, key, made)}))
+                for key, publisher, within in self._publishers.get(name, ())
+                for made in self._of(publisher, within, None)
+            )
+            self._streams[name] = self._given.get(name, frozenset()) | frozenset(published)
+        return self._streams[name]
+
+    def _of(self, stream: Stream, within: int | None, since: int | None) -> Events:
+        match stream:
+            case Name():
+                return frozenset(one for one in self.stream(stream.name) if since is None or one.t1 >= since)
+            case Cel():
+                found = self._of(stream.stream, _least(within, stream), since)
+                return self._select(stream, found)
+            case Filter():
+                source = self._of(stream.source, within, since)
+                return frozenset(one for one in source if holds(stream.cond, Scope(one.values, one.duration)))
+            case Aggregate():
+                return frozenset(_aggregated(stream, self._of(stream.source, within, since)))
+        left, right = self._of(stream.left, within, since), self._of(stream.right, within, since)
+        if isinstance(stream, Union):
+            return left | right
+        schemas = schema_of(stream.left, self.schemas), schema_of(stream.right, self.schemas)
+        made = (
+            _nexts(stream, left, right, schemas) if isinstance(stream, Next) else _folds(stream, left, right, schemas)
+        )
+        return frozenset(one for one in made if within is None or one.duration <= within)
+
+    def _select(self, cel: Cel, found: Events) -> Events:
+        if cel.select is None:
+            return found
+        items = items_of(cel.select, schema_of(cel.stream, self.schemas))
+        return frozenset(
+            event(
+                {item.label: evaluate(item.expr, Scope(one.values, one.duration)) for item in items},
+                one.t0,
+                one.t1,
+                one.parts,
+            )
+            for one in found
+        )
+
+
+def _least(within: int | None, cel: Cel) -> int | None:
+    own = cel.within.us if cel.within else None
+    return min((bound for bound in (within, own) if bound is not None), default=None)
+
+
+def _pair(a: Event, b: Event) -> Scope:
+    return Scope(a.values, b.t1 - a.t0, b.values, None, b.t0 - a.t1)
+
+
+def _nexts(stream: Next, left: Events, right: Events, schemas: tuple[Schema, Schema]) -> Iterable[Event]:
+    names = left_names(*schemas)
+    for a in left:
+        partners = [b for b in right if before(a, b) and holds(stream.cond, _pair(a, b))]
+        for b in partners:
+            if not any(c.t1 < b.t1 for c in partners):
+                values = {names[name]: value for name, value in a.values.items()}
+                yield event({**values, **b.values}, a.t0, b.t1, a.parts | b.parts)
+
+
+def _folds(stream: Fold, left: Events, right: Events, schemas: tuple[Schema, Schema]) -> Iterable[Event]:
+    changing = changing_names(stream, *schemas)
+    current = {Iteration(a, a, a.attributes) for a in left}
+    while current:
+        current = {more for one in current for more in _iterated(stream, one, right)}
+        for one in current:
+            firsts = {f"{name}_1": one.first.values[name] for name in changing}
+            parts = one.first.parts | one.latest.parts
+            yield event({**firsts, **dict(one.values)}, one.first.t0, one.latest.t1, parts)
+
+
+def _iterated(stream: Fold, one: Iteration, right: Events) -> Iterable[Iteration]:
+    def scope(b: Event) -> Scope:
+        return Scope(one.first.values, b.t1 - one.first.t0, b.values, dict(one.values), b.t0 - one.t1)
+
+    chosen = [b for b in right if before(one.latest, b) and holds(stream.chooses, scope(b))]
+    m = min((b.t1 for b in chosen), default=None)
+    for b in chosen:
+        if b.t1 == m and holds(stream.goes_on, scope(b)):
+            new = {item.label: evaluate(item.expr, scope(b)) for item in stream.sets}
+            yield Iteration(one.first, b, frozenset({**dict(one.values), **b.values, **new}.items()))
+
+
+def _aggregated(stream: Aggregate, source: Events) -> Iterable[Event]:
+    groups: dict[tuple[Value, ...], list[Event]] = {}
+    for one in source:
+        groups.setdefault(tuple(one.values[name] for name in stream.by), []).append(one)
+    for group, events in groups.items():
+        for t in {one.t1 for one in events}:
+            seen = [one for one in events if (t - stream.over.us < one.t1 <= t if stream.over else one.t1 == t)]
+            scopes = tuple(Scope(one.values, one.duration) for one in seen)
+            values = {item.label: evaluate(item.expr, Scope({}, 0, group=scopes)) for item in stream.items}
+            parts = [part for one in events if one.t1 == t for part in one.parts]
+            yield event({**dict(zip(stream.by, group, strict=True)), **values}, t, t, parts)
