@@ -16,55 +16,22 @@ from common.errors import OperationalError
 from common.quick import quick
 from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
+from templates.shared_steps import Change, Edge, Functions, SharedStep
 from templates.template import Shape, bindings_of, canonical_shape, shape_of
 from templates.witness import MOST_CHAINS
 from xscl.algebra.normal import Conjunct
 from xscl.algebra.pattern import PatternNode, texts_of
 
-__all__ = ["INFINITE", "Catalog", "Change", "Edge", "Placement", "Row", "SharedStep"]
+__all__ = ["INFINITE", "Catalog", "Change", "Edge", "Functions", "Placement", "Row", "SharedStep"]
 
 MAX_PLACED = 20_000
 """The largest number of conjunctive queries whose placements are cached; past it the cache is cleared."""
 
 T = TypeVar("T")
 
-Edge = tuple[int, int]
-
-Functions = tuple[str, ...]
-"""The names of a chain of functions, in the order of application."""
-
 
 class TooManyChains(OperationalError, ValueError):
     """A store has given out all numbers that it has for chains of functions."""
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class SharedStep:
-    """A shared variable, which is a step of a definition. `parent` is the step above it, None for a step from the
-    document. `node` has axis, test, conditions and functions, and as children the branches that must exist. `chain` is
-    the number of its chain of functions, 0 if it has none."""
-
-    id: int
-    stream: str
-    parent: int | None
-    node: PatternNode
-    chain: int = 0
-
-    @property
-    def key(self) -> tuple[str, int | None, str]:
-        return self.stream, self.parent, str(self.node)
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What stages 1 and 2 must add or drop: steps, edges, variables whose values are needed; and rows of R_T."""
-
-    steps: tuple[SharedStep, ...] = ()
-    edges: tuple[Edge, ...] = ()
-    values: tuple[int, ...] = ()
-    rows: tuple[Row, ...] = ()
 
 
 _NOTHING = Change()
@@ -238,15 +205,43 @@ class Catalog:
         if shared.unsubscribe(window, ordered):
             return Change(), Change(rows=(shared.row(),))
         self._rows.remove(row)
+        gone = self.release(shared.variables, *self._needs(shared.template, shared.variables))
+        return Change(gone.steps, gone.edges, gone.values, (shared.row(),)), Change()
+
+    def hold(
+        self,
+        stream: str,
+        definitions: Iterable[tuple[PatternNode, ...]],
+        edges: Iterable[tuple[int, int]],
+        values: Iterable[int],
+    ) -> tuple[tuple[int, ...], Change]:
+        """Registers what is needed beside rows of R_T: variables of these definitions, and edges between them and
+        values of them, by their places. Returns the variables, and what stage 1 must add. Raises TooManyChains."""
+        definitions = list(definitions)
+        for node in chain.from_iterable(definitions):
+            self.chain(node.functions)  # fails, if it does, before anything is changed
+        fresh: dict[int, SharedStep] = {}
+        ways: list[int] = []
+        found = tuple([self._variable(stream, definition, fresh, ways) for definition in definitions])
         uses = self._uses
-        edges, leaves = self._needs(shared.template, shared.variables)
-        steps = [self.steps[step] for step in _released(uses.steps, self._ways(shared.variables))]
+        _count(uses.steps, ways)
+        added = _count(uses.edges, [(found[a], found[b]) for a, b in edges])
+        return found, Change(tuple(fresh.values()), added, _count(uses.values, [found[place] for place in values]))
+
+    def release(self, variables: Iterable[int], edges: Sequence[Edge], values: Sequence[int]) -> Change:
+        """Gives back variables, edges and values that are needed once less. Returns what must be dropped."""
+        uses = self._uses
+        steps = [self.steps[step] for step in _released(uses.steps, self._ways(variables))]
         for step in steps:
             del self.steps[step.id], self._step_ids[step.key]
-        gone = Change(
-            tuple(steps), tuple(_released(uses.edges, edges)), tuple(_released(uses.values, leaves)), (shared.row(),)
+        return Change(tuple(steps), tuple(_released(uses.edges, edges)), tuple(_released(uses.values, values)))
+
+    def held(self, variables: Iterable[int], edges: Iterable[Edge], values: Iterable[int]) -> Change:
+        """All that `hold` registered, whether others need it or not, parents before children."""
+        steps = dict.fromkeys(self._ways(variables))
+        return Change(
+            tuple(self.steps[step] for step in steps), tuple(dict.fromkeys(edges)), tuple(dict.fromkeys(values))
         )
-        return gone, Change()
 
     def row(self, row: int) -> Row:
         """A shared row as it is now."""

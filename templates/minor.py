@@ -71,6 +71,11 @@ def _only_node(pattern: PatternNode, var: str | None) -> MinorNode:
     return MinorNode(None, (*definition, _canonical(node, node.children)), path)
 
 
+def definition_of(pattern: PatternNode, var: str) -> tuple[PatternNode, ...]:
+    """The definition of a variable that is the only node of the minor."""
+    return _only_node(pattern, var).definition
+
+
 def _way_to(pattern: PatternNode, var: str | None) -> tuple[int, ...] | None:
     """The path to the node of a variable; None if it is not there."""
     if pattern.var == var:

@@ -106,6 +106,10 @@ class XPathStage:
         """The number of the group of a single edge. It is made if there is none."""
         return self._groups.number(frozenset((edge,)))
 
+    def edges_of(self, groups: Iterable[int]) -> dict[int, frozenset[Edge]]:
+        """The edges of groups, by their numbers."""
+        return self._groups.edges_of(groups)
+
     def regrouped(self, r_bin: pa.Table, groups: Mapping[int, Collection[Edge]]) -> pa.Table:
         """Rows of R_bin with foreign groups, `groups`, converted to the groups of this stage."""
         keys = pc.unique(r_bin["grp"]).sort()

@@ -66,9 +66,11 @@ class Groups:
 
     def __init__(self, known: Iterable[tuple[int, frozenset[Edge]]] = ()) -> None:
         self._numbers: dict[frozenset[Edge], int] = {}
+        self._edges: dict[int, frozenset[Edge]] = {}
         self._next = self._rows = 0
         for number, edges in known:  # a store may have two groups with the same edges
             self._numbers[edges] = number
+            self._edges[number] = edges
             self._next = max(self._next, number + 1)
             self._rows += len(edges)
         self._needed = self._rows
@@ -174,10 +176,15 @@ class Groups:
         number = self._numbers.get(edges)
         if number is None:
             number = self._numbers[edges] = self._next
+            self._edges[number] = edges
             self._next += 1
             self._rows += len(edges)
             self._fresh += [(number, edge) for edge in sorted(edges)]
         return number
+
+    def edges_of(self, numbers: Iterable[int]) -> dict[int, frozenset[Edge]]:
+        """The edges of groups, by their numbers."""
+        return {number: self._edges[number] for number in numbers}
 
     # ------------------------------------------------------------ batches
 
@@ -197,6 +204,7 @@ class Groups:
         """Drops all groups but these and those that are not stored yet. Numbers are never reused."""
         kept = {*numbers, *(number for number, _ in self._fresh)}
         self._numbers = {edges: number for edges, number in self._numbers.items() if number in kept}
+        self._edges = {number: edges for edges, number in self._numbers.items()}
         self._count()
         self._needed = self._rows
         self._removed = self._refused = False

@@ -91,9 +91,17 @@ itself, and makes no final sigma.)
 """
 
 
+OF_EVENTS = "of-events"
+"""Ends the chain of functions of a value that an event's attribute needs. It leaves the value as it is, but tells the
+nodes of events from those of joins by their ids. No query can name it."""
+
+CHAINED: dict[str, Callable[[str], str]] = {**DERIVED, OF_EVENTS: str}
+"""The functions that a chain of functions may have."""
+
+
 def derive(name: str, text: str) -> str:
-    """The derived value `name(text)`: a string, "" if there is none. `name` is one of DERIVED."""
-    return DERIVED[name](text)
+    """The derived value `name(text)`: a string, "" if there is none. `name` is one of CHAINED."""
+    return CHAINED[name](text)
 
 
 def contains(text: str, part: str) -> bool:
