@@ -10,6 +10,7 @@ from typing import Literal
 Side = Literal["", "$1", "$2", "$"]
 """Whose attribute a reference means, as it is written; a bare name has none."""
 
+Relation = Literal["=", "!=", "<", "<=", ">", ">="]
 Unit = Literal["us", "ms", "s", "min", "h", "d", "w"]
 MICROSECONDS: dict[Unit, int] = {
     "us": 1,
@@ -117,7 +118,7 @@ Expr = Num | Str | Window | Ref | Time | Op | Fn
 class Cmp:
     """A comparison."""
 
-    op: Literal["=", "!=", "<", "<=", ">", ">="]
+    op: Relation
     left: Expr
     right: Expr
 
@@ -295,7 +296,8 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Cel:
-    """A whole statement, or one in parentheses. `select` is None for all attributes; an item of None is `*`."""
+    """A whole statement, or one in parentheses. `select` is None for all attributes; an item of None is `*`.
+    Only a whole statement may publish."""
 
     stream: Stream
     select: tuple[Item | None, ...] | None = None
@@ -309,7 +311,7 @@ class Cel:
         tail = (f" WITHIN {self.within.text()}" if self.within else "") + (
             f" PUBLISH {self.publish}" if self.publish else ""
         )
-        return f"{head}FROM {self.stream.text()}{tail}"
+        return f"{head}FROM {_left(self.stream)}{tail}"
 
     @property
     def inputs(self) -> tuple[Stream, ...]:

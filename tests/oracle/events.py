@@ -2,7 +2,7 @@
 
 Everything is computed as the definitions say it, from all events at once, in any order.
 Decided where the definition leaves it open:
-- `WITHIN` bounds every NEXT and FOLD in its FROM, those in parentheses too; what an inner statement publishes as well.
+- `WITHIN` bounds every NEXT and FOLD in its FROM, those in parentheses too.
 - A statement without NEXT and FOLD keeps all its events, whatever its WITHIN says.
 - NULL is a value of BY as any other: the events that have it are a group.
 - Two iterations of a FOLD are one if they began with the same event, have the same latest event, and equal values.
@@ -73,22 +73,14 @@ class World:
         self.schemas = dict(schemas)
         self.statements = statements
         self._given = {name: frozenset(found) for name, found in events.items()}
-        self._publishers: dict[str, list[tuple[Hashable, Cel, int | None]]] = {}
+        self._publishers: dict[str, list[int]] = {}
         self._streams: dict[str, Events] = {}
         for place, statement in enumerate(statements):
-            self._register((place,), statement, None)
+            if statement.publish is not None:
+                self._publishers.setdefault(statement.publish, []).append(place)
         self._derive_schemas()
         for statement in statements:
             schema_of(statement, self.schemas)  # refuses what is malformed
-
-    def _register(self, key: tuple[int, ...], stream: Stream, within: int | None) -> None:
-        inner = within
-        if isinstance(stream, Cel):
-            inner = _least(within, stream)
-            if stream.publish is not None:
-                self._publishers.setdefault(stream.publish, []).append((key, stream, within))
-        for place, source in enumerate(stream.inputs):
-            self._register((*key, place), source, inner)
 
     def _derive_schemas(self) -> None:
         waiting = dict(self._publishers)
@@ -96,7 +88,7 @@ class World:
             done = []
             for name, publishers in waiting.items():
                 try:
-                    self.schemas[name] = schema_of(publishers[0][1], self.schemas)
+                    self.schemas[name] = schema_of(self.statements[publishers[0]], self.schemas)
                 except KeyError:
                     continue
                 done.append(name)
@@ -112,9 +104,9 @@ class World:
         """The events of a stream: those given, or those published."""
         if name not in self._streams:
             published = (
-                Event(made.attributes, made.t0, made.t1, frozenset({(name, key, made)}))
-                for key, publisher, within in self._publishers.get(name, ())
-                for made in self._of(publisher, within, None)
+                Event(made.attributes, made.t0, made.t1, frozenset({(name, place, made)}))
+                for place in self._publishers.get(name, ())
+                for made in self._of(self.statements[place], None, None)
             )
             self._streams[name] = self._given.get(name, frozenset()) | frozenset(published)
         return self._streams[name]

@@ -1,0 +1,279 @@
+"""Random event streams and statements over them, made so that they often match: few values, few times, many ties.
+
+A name says what an attribute is: a, b, c are strings, x, y, z numbers that are sums of few halves, m numbers that are
+not exact in binary. Sums are of exact numbers only: else they would depend on the order of their summands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from tests.generate.documents import SECOND, chance
+from tests.generate.event_conditions import NUMBERS, STRINGS, TEXTS, ConditionMaker, Sides
+from tests.oracle.event_schemas import Malformed, Schema, schema_of
+from tests.oracle.event_syntax import (
+    Aggregate,
+    Cel,
+    Expr,
+    Filter,
+    Fn,
+    Fold,
+    Item,
+    Name,
+    Next,
+    Num,
+    Op,
+    Ref,
+    Stream,
+    Time,
+    Union,
+    Window,
+)
+from tests.oracle.event_values import Value
+from tests.oracle.events import Event, event
+
+LENGTH = 20
+"""How many seconds a stream takes."""
+
+
+def schemas(rng: Random, count: int = 3) -> dict[str, Schema]:
+    """The schemas of streams E1, E2, ...: often equal, or one a part of another."""
+    full: Schema = {"a": "string", "b": "string", "x": "number", "y": "number"}
+    found: dict[str, Schema] = {}
+    for number in range(1, count + 1):
+        names = [name for name in full if name in ("a", "x") or chance(rng, 50)]
+        if chance(rng, 15):
+            names.remove(rng.choice(names))
+        found[f"E{number}"] = {name: full[name] for name in names}
+    return found
+
+
+def events(rng: Random, name: str, schema: Schema, most: int = 16) -> list[Event]:
+    """The events of a stream. Each is a part of its own."""
+    found = []
+    for number in range(rng.randint(min(6, most), most)):
+        t1 = rng.randint(0, LENGTH) * SECOND
+        length = rng.choice((0, 0, 0, 1, 2, 5)) * SECOND
+        values = {attribute: _value(rng, kind) for attribute, kind in schema.items()}
+        found.append(event(values, max(0, t1 - length), t1, [(name, number)]))
+    return found
+
+
+def _value(rng: Random, kind: str) -> Value:
+    if chance(rng, 10):
+        return None
+    return rng.choice(STRINGS) if kind == "string" else float(rng.choice(NUMBERS))
+
+
+class StatementMaker:
+    """Makes statements over streams. `schemas` grows by what they publish."""
+
+    def __init__(self, rng: Random, known: Mapping[str, Schema]) -> None:
+        self._rng = rng
+        self.schemas = dict(known)
+
+    def statement(self, depth: int = 3) -> Cel:
+        """A statement that the language takes."""
+        while True:
+            try:
+                made = self._cel(depth)
+                schema = schema_of(made, self.schemas)
+            except Malformed:
+                continue
+            if len(schema) <= 12:
+                return made
+
+    def published(self, name: str, depth: int = 2) -> Cel:
+        """A statement that publishes its events, which those made later may read."""
+        made = self.statement(depth)
+        made = Cel(made.stream, made.select, made.within, name)
+        self.schemas[name] = schema_of(made, self.schemas)
+        return made
+
+    # ------------------------------------------------------------ streams
+
+    def _cel(self, depth: int) -> Cel:
+        rng = self._rng
+        stream = self._stream(depth)
+        within = Window(str(rng.choice((2, 3, 5, 8, 12)))) if chance(rng, 45) else None
+        select = None
+        if chance(rng, 40):
+            select = self._items(schema_of(stream, self.schemas))
+        return Cel(stream, select, within)
+
+    def _stream(self, depth: int) -> Stream:
+        """A stream whose schema is valid; Malformed is raised where it is not."""
+        rng = self._rng
+        if depth <= 0 or chance(rng, 8):
+            return self._name()
+        match rng.choice(("next",) * 4 + ("fold",) * 3 + ("filter",) * 3 + ("union", "aggregate", "aggregate", "cel")):
+            case "next":
+                return self._next(depth)
+            case "fold":
+                return self._fold(depth)
+            case "filter":
+                source = self._stream(depth - 1)
+                return self._filter(source)
+            case "union":
+                return self._union(depth)
+            case "aggregate":
+                return self._aggregate(depth)
+        return self._cel(depth - 1)
+
+    def _name(self) -> Stream:
+        return Name(self._rng.choice(list(self.schemas)))
+
+    def _filter(self, source: Stream) -> Stream:
+        return Filter(self._conditions(source).condition(), source)
+
+    def _conditions(self, left: Stream, right: Stream | None = None, latest: tuple[str, ...] = ()) -> ConditionMaker:
+        first = schema_of(left, self.schemas)
+        other = None if right is None else schema_of(right, self.schemas)
+        return ConditionMaker(self._rng, Sides(first, other, frozenset(latest)))
+
+    def _right(self, depth: int) -> Stream:
+        """A right operand: a name more often than not."""
+        rng = self._rng
+        if chance(rng, 50):
+            return self._name()
+        if chance(rng, 40):
+            return self._filter(self._name())
+        return self._stream(depth - 1)
+
+    def _next(self, depth: int) -> Stream:
+        rng = self._rng
+        left, right = self._stream(depth - 1), self._right(depth)
+        cond = self._conditions(left, right).condition() if chance(rng, 80) else None
+        return Next(left, cond, right)
+
+    def _fold(self, depth: int) -> Stream:
+        rng = self._rng
+        left, right = self._stream(depth - 1), self._right(depth)
+        first, other = schema_of(left, self.schemas), schema_of(right, self.schemas)
+        shared = tuple(name for name, kind in other.items() if first.get(name) == kind)
+        if not shared:
+            raise Malformed("nothing in common")
+        if len(shared) < len(other) or chance(rng, 20):
+            kept = [name for name in shared if chance(rng, 70)] or [shared[0]]
+            right = Cel(right, tuple(Item(Ref(name)) for name in kept))
+            other = schema_of(right, self.schemas)
+        counts = chance(rng, 40)
+        if counts:
+            left = Cel(left, (None, Item(Num(rng.choice(("0", "1"))), "z")))
+            first = schema_of(left, self.schemas)
+        changed = tuple(other) + (("z",) if counts else ())
+        maker = self._conditions(left, right, changed)
+        sets = (Item(self._counted(maker, other), "z"),) if counts else ()
+        chooses = maker.condition() if chance(rng, 75) else None
+        goes_on = maker.condition() if chance(rng, 55) else None
+        return Fold(left, chooses, goes_on, sets, right)
+
+    def _counted(self, maker: ConditionMaker, other: Schema) -> Expr:
+        """A new value for a counter: one more, or a sum."""
+        exact = [name for name, kind in other.items() if kind == "number" and is_exact(name)]
+        step: Expr = Num("1")
+        if exact and chance(self._rng, 40):
+            step = Ref(self._rng.choice(exact), "$2")
+            if chance(self._rng, 60):
+                step = Fn("coalesce", (step, Num("0")))
+        return Op("+", Ref("z", "$"), step)
+
+    def _union(self, depth: int) -> Stream:
+        rng = self._rng
+        left = self._stream(depth - 1)
+        schema = schema_of(left, self.schemas)
+        same = [Name(name) for name, other in self.schemas.items() if other == schema]
+        if same and chance(rng, 50):
+            return Union(left, self._filter(rng.choice(same)))
+        if chance(rng, 40):
+            return Union(self._filter(left), self._filter(left))
+        right = self._stream(depth - 1)
+        other = schema_of(right, self.schemas)
+        names = tuple(name for name, kind in schema.items() if other.get(name) == kind)
+        if not names:
+            raise Malformed("nothing in common")
+        picked = tuple(Item(Ref(name)) for name in names)
+        return Union(Cel(left, picked), Cel(right, picked))
+
+    def _aggregate(self, depth: int) -> Stream:
+        rng = self._rng
+        source = self._stream(depth - 1)
+        schema = schema_of(source, self.schemas)
+        by = tuple(name for name in schema if chance(rng, 30))
+        exact = [name for name, kind in schema.items() if kind == "number" and is_exact(name)]
+        items = [Item(Fn("count"), "z")] if "z" not in by else []
+        if exact:
+            number = Ref(rng.choice(exact))
+            sized = rng.choice(list(schema))
+            items += [
+                Item(expr, name)
+                for expr, name in (
+                    (Fn("sum", (number,)), "s"),
+                    (Fn("avg", (number,)), "mean"),
+                    (Fn(rng.choice(("min", "max")), (number,)), "t"),
+                    (Fn("count", (Ref(sized),)), "k"),
+                    (Fn("argmax", (Ref(sized), number)), "best" if schema[sized] == "string" else "m_best"),
+                    (Op("-", Fn("max", (number,)), Fn("min", (number,))), "u"),
+                )
+                if name not in by and chance(rng, 35)
+            ]
+        over = Window(str(rng.choice((1, 2, 3, 5, 10)))) if chance(rng, 70) else None
+        if not items:
+            raise Malformed("nothing to aggregate")
+        return Aggregate(tuple(items), by, over, source)
+
+    # ------------------------------------------------------------ SELECT
+
+    def _items(self, schema: Schema) -> tuple[Item | None, ...]:
+        rng = self._rng
+        names = [name for name in schema if chance(rng, 65)] or [next(iter(schema))]
+        rng.shuffle(names)
+        items: list[Item | None] = [Item(Ref(name), _renamed(rng, name) if chance(rng, 30) else None) for name in names]
+        if chance(rng, 15):
+            items = [None]
+        if chance(rng, 30):
+            made, name = self._computed(schema)
+            items.append(Item(made, name))
+        if chance(rng, 10):
+            items.append(Item(Time("DUR"), "y_dur"))
+        labels = [label for item in items for label in (schema if item is None else (item.label,))]
+        if len(set(labels)) < len(labels):
+            raise Malformed("an attribute is there twice")
+        return tuple(items)
+
+    def _computed(self, schema: Schema) -> tuple[Expr, str]:
+        rng = self._rng
+        name = rng.choice(list(schema))
+        ref = Ref(name)
+        if schema[name] == "string":
+            return rng.choice(
+                (
+                    (Fn("upper-case", (ref,)), "c"),
+                    (Fn("string-length", (ref,)), "x_len"),
+                    (Fn("coalesce", (ref, rng.choice(TEXTS))), "c"),
+                    (Fn("concat", (ref, rng.choice(TEXTS))), "c"),
+                    (Fn("number", (ref,)), "m_num"),
+                )
+            )
+        mark = "y" if is_exact(name) else "m"
+        return rng.choice(
+            (
+                (Op(rng.choice(("+", "-")), ref, Num(rng.choice(NUMBERS[1:]))), f"{mark}_sum"),
+                (Op("/", ref, Num("3")), "m_third"),
+                (Op("%", ref, Num("2")), f"{mark}_rest"),
+                (Op("*", Num("80%"), ref), "m_most"),
+                (Fn("coalesce", (ref, Num("0"))), f"{mark}_or"),
+                (Fn("abs", (ref,)), f"{mark}_abs"),
+                (Fn("concat", (ref, rng.choice(TEXTS))), "c"),
+            )
+        )
+
+
+def is_exact(name: str) -> bool:
+    """Whether sums of an attribute do not depend on their order."""
+    return not name.startswith("m")
+
+
+def _renamed(rng: Random, name: str) -> str:
+    return f"{name}{rng.choice('pq')}"
